@@ -22,6 +22,7 @@ import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
 from finqa_cli import __version__
+from finqa_cli.masking import find_secret
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("finqa_cli.commands.play", "Play one episode and show it as a readable transcript."),
@@ -29,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
     "report": ("finqa_cli.commands.report", "Write one HTML page of a run, or of two beside each other."),
+    "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
+    "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
+    "top": ("finqa_cli.commands.recorded.watch_run", "Watch a run: progress, rates, sandboxes, what went wrong."),
+    "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and what killed processes left."),
     "plan": ("finqa_cli.commands.plan", "Plan what difference an evaluation can show, or what it takes."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs of candidates or of a run's attempts."),
@@ -128,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _outlive_reader()
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _refuse_secrets(given)
         _prepare_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
@@ -180,6 +186,14 @@ def _outlive_reader() -> None:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def _refuse_secrets(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a command line with a secret, which other users of the machine can read."""
+    if any(map(find_secret, arguments)):
+        from finqa_cli.settings.secret_values import refuse_arguments
+
+        refuse_arguments(arguments)
 
 
 def _prepare_torchrun(arguments: Sequence[str]) -> None:

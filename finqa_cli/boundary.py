@@ -1,4 +1,4 @@
-"""The error boundary: what escapes a command becomes two lines on stderr and an exit status."""
+"""The error boundary: what escapes a command becomes two lines on stderr, without secrets, and an exit status."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import typer
 
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+from finqa_cli.masking import Masker
 
 REPORT = "This is a bug in finqa. Please report it with what the same command prints with --debug."
 
@@ -61,10 +62,10 @@ def report(error: BaseException, arguments: Sequence[str], commands: Collection[
         print("Interrupted.", file=sys.stderr)
         return 130
     if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it; with rich the help is printed already
-        print(str(error), file=sys.stderr)
+        print(Masker()(str(error)), file=sys.stderr)
         return 2
     if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error, file=sys.stderr)
+        print(Masker()("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return _show(explain(error) or _unexpected(error), arguments, commands)
 
 
@@ -77,7 +78,7 @@ def explain(error: BaseException) -> FinqaError | None:
     if isinstance(error, ImportError) and (root := (error.name or "").partition(".")[0]) in EXTRAS:
         verb = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not fit: {error}"
         return MissingDependencyError(
-            f"This needs {root}, which {verb}.", remedy=f"pip install --upgrade 'finqa[{EXTRAS[root]}]'"
+            f"This needs {root}, which {verb}.", remedy=f"pip install 'finqa[{EXTRAS[root]}]'"
         )
     if isinstance(error, OSError):
         return _storage(error)
@@ -119,18 +120,20 @@ def _help_of(error: typer.TyperException) -> str:
 
 
 def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> int:
-    remedy = error.remedy or _usual_remedy(error, arguments, commands)
+    mask = Masker()
+    message = mask(error.message)
+    remedy = mask(error.remedy or _usual_remedy(error, arguments, commands))
     try:
         sys.stdout.flush()
     except OSError:  # stdout may be what failed
         _discard_stdout()
-    print(f"error: {error.message}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
     if remedy:
         print(f"fix: {remedy}", file=sys.stderr)
     if "--json" in arguments:
         document = {
             "type": type(error).__name__,
-            "message": error.message,
+            "message": message,
             "remedy": remedy,
             "exit_code": error.exit_code,
         }

@@ -1,4 +1,4 @@
-"""Logs: structlog to stderr, with one redaction step that every line passes.
+"""Logs: structlog to stderr, with one redaction step that every line passes; tracebacks of threads pass it too.
 
 `FINQA_LOG_LEVEL` (debug, info, warning, error; default warning) and `FINQA_LOG_FORMAT` (console or json) set them.
 """
@@ -8,17 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.masking import MASK, is_secret
+from finqa_cli.masking import Masker, masked
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("console", "json")
-SHORTEST_SECRET = 8
 
 
 def configure(environment: Mapping[str, str] | None = None) -> None:
@@ -30,6 +31,10 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
     variables = os.environ if environment is None else environment
     level = _one_of("FINQA_LOG_LEVEL", variables, LEVELS, default="warning")
     form = _one_of("FINQA_LOG_FORMAT", variables, FORMATS, default="console")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_MaskedFormatter())
+    if threading.excepthook is threading.__excepthook__:  # another program that calls finqa keeps its own
+        threading.excepthook = _report_thread
     colors = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     renderer: Any = (
         structlog.processors.JSONRenderer()
@@ -52,30 +57,31 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
 
 
 class Redactor:
-    """Masks values under secret names, and the values of secret environment variables wherever they occur."""
+    """Masks values under secret names, secrets by their form, and the values of secret environment variables."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self._secrets = tuple(
-            value for name, value in variables.items() if is_secret(name) and len(value) >= SHORTEST_SECRET
-        )
+        self._mask = Masker(variables)
 
     def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """A structlog processor."""
-        return {name: self._clean(name, value) for name, value in event.items()}
+        texts = {name: str(value) if isinstance(value, BaseException) else value for name, value in event.items()}
+        return {name: masked(value, name, self._mask) for name, value in texts.items()}
 
-    def _clean(self, name: str, value: Any) -> Any:
-        if value and is_secret(name):
-            return MASK
-        if isinstance(value, Mapping):
-            return {key: self._clean(str(key), item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._clean("", item) for item in value]
-        if isinstance(value, (str, BaseException)):
-            text = str(value)
-            for secret in self._secrets:
-                text = text.replace(secret, MASK)
-            return text
-        return value
+
+class _MaskedFormatter(logging.Formatter):
+    """What libraries log, with tracebacks, for the handler that Python uses where none is set up."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return Masker()(super().format(record))
+
+
+def _report_thread(failure: threading.ExceptHookArgs) -> None:
+    """Print what a thread raised, as Python does, without secrets."""
+    if failure.exc_type is SystemExit or failure.exc_value is None:
+        return
+    name = failure.thread.name if failure.thread else "unknown"
+    lines = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    print(Masker()(f"Exception in thread {name}:\n{''.join(lines)}"), end="", file=sys.stderr, flush=True)
 
 
 def _one_of(name: str, variables: Mapping[str, str], allowed: tuple[str, ...], *, default: str) -> str:

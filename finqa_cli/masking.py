@@ -1,13 +1,104 @@
-"""Secrets: how they are recognized by their name, and masked in files, logs and on screens."""
+"""The one rule for what is a secret: by a name, by the form of a value, and by the variables of this process.
+
+A secret by its form is a URL with user info or with a parameter such as `token`, a header that authorizes, a bearer
+token, `password=...` in a text, or a key that begins like those of well-known services. Settings refuse such values
+(`settings/secret_values.py`); everything that writes masks them. Imports nothing heavy: the error boundary uses it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 MASK = "**********"
-_SECRET = re.compile(r"(^|[_-])(api[_-]?key|secret|password|passphrase|token|credentials?|authorization)$", re.I)
+SHORTEST_SECRET = 8
+"""Characters from which the value of a secret variable is masked in texts; a shorter one may be any word."""
+
+_SECRET = re.compile(
+    r"(^|[_-])(api[_-]?key|(access|private|secret|account|signing)[_-]?key|secret|password|passwd|passphrase|token"
+    r"|credentials?|authorization|cookie)$",
+    re.I,
+)
+_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION|COOKIE)$", re.I)
+_PARAMETER = re.compile(
+    r"(^|[_.-])(token|(api|access|auth|private|secret|subscription)?key|sig|signature|auth|authorization|password|passwd|passphrase|pass|pwd|secret"
+    r"|credentials?|jwt)$|^(access|auth|id|refresh|session)token$|^(client|app)secret$",
+    re.I,
+)
+_TEXT = r"[^\s\"'<>\\]"
+"""A character of a word in a text: values end at white space and quotes."""
+
+Replacement = str | Callable[[re.Match[str]], str]
+
+
+def _parameter(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}={MASK}" if _PARAMETER.search(unquote(match[2])) else match[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One form of a secret.
+
+    Attributes:
+        what: How messages call a value of this form.
+        pattern: Where the form occurs in a text.
+        replacement: What masks it, as `re.sub` takes it.
+    """
+
+    what: str
+    pattern: re.Pattern[str]
+    replacement: Replacement
+
+
+_RULES = (
+    _Rule(
+        "a URL with a user name or password",
+        # A password may hold "/" and "@" where it was not encoded; digits behind the colon are a port.
+        re.compile(
+            r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)"
+            rf"(?:[^\s/?#@:\"'<>\\]{{0,300}}:(?!\d+(?:[/?#]|$)){_TEXT}{{0,300}}|[^\s/?#\"'<>\\]*)@"
+        ),
+        rf"\g<1>{MASK}@",
+    ),
+    _Rule(
+        "a URL with a secret parameter",
+        re.compile(r"([?&;#])([\w.%~+-]{1,64})=([^\s&#;\"'<>\\)\]},]+)"),
+        _parameter,
+    ),
+    _Rule(
+        "a header that authorizes",
+        re.compile(
+            r"(?i)(\b(?:proxy-)?authorization|\bx-api-key|\bapi-key|\bx-auth-token|\bx-access-token|\b(?:set-)?cookie)"
+            r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:(?:basic|bearer|digest|token|negotiate)\s+)?[^\s\"'\\,;}\])]{4,}"
+        ),
+        rf"\g<1>\g<2>{MASK}",
+    ),
+    _Rule(
+        "a bearer token",
+        re.compile(r"(?i)\b(bearer\s+)(?:(?=[\w.~+/-]*\d)[\w.~+/-]{8,}|[\w.~+/-]{20,})=*"),
+        rf"\g<1>{MASK}",
+    ),
+    _Rule(
+        "a password",
+        re.compile(
+            r"(?i)(password|passwd|passphrase|secret|api[_-]?key|access[_-]?token|auth[_-]?token)"
+            r"=(?!\.\.\.|\$|<)([^\s\"'<>\\,;&)\]}]+)"
+        ),
+        rf"\g<1>={MASK}",
+    ),
+    _Rule(
+        "the key of a service",
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:sk-(?:[A-Za-z0-9]+-){0,3}[A-Za-z0-9_]{16,}|hf_[A-Za-z0-9]{16,}|dtn_[A-Za-z0-9]{16,}"
+            r"|gh[opsur]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|AKIA[A-Z0-9]{16})[\w-]*"
+        ),
+        MASK,
+    ),
+)
 
 
 def is_secret(name: str) -> bool:
@@ -15,10 +106,67 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(name))
 
 
-def masked(value: Any, name: str = "") -> Any:
-    """Return a copy of nested mappings and lists in which every secret is replaced by a mask."""
+def is_secret_variable(name: str, value: str = "") -> bool:
+    """Return whether an environment variable usually holds a secret, by its name or by the form of its value.
+
+    A started process should not get it. Names count more widely than those of settings: `AWS_ACCESS_KEY` is one.
+    """
+    return _VARIABLE.search(name) is not None or find_secret(value) is not None
+
+
+def find_secret(value: Any, name: str = "") -> str | None:
+    """Return what secret a value is or contains, such as `a bearer token`; None where it contains none.
+
+    Args:
+        value: A text, or nested mappings and lists of them.
+        name: What the value is called. A text under the name of a secret is one, independently of its form.
+    """
     if isinstance(value, Mapping):
-        return {key: masked(item, str(key)) for key, item in value.items()}
+        return next((what for key, item in value.items() if (what := find_secret(item, str(key)))), None)
     if isinstance(value, (list, tuple)):
-        return [masked(item, name) for item in value]
-    return MASK if value and is_secret(name) else value
+        return next((what for item in value if (what := find_secret(item, name))), None)
+    if not isinstance(value, str) or value == MASK:
+        return None
+    if value and is_secret(name):
+        return f"a secret called {name}"
+    return next((rule.what for rule in _RULES if rule.pattern.sub(rule.replacement, value) != value), None)
+
+
+def mask_text(text: str) -> str:
+    """Return a text in which every secret that its form tells is replaced by a mask; addresses stay readable."""
+    for rule in _RULES:
+        text = rule.pattern.sub(rule.replacement, text)
+    return text
+
+
+def masked(value: Any, name: str = "", mask: Callable[[str], str] = mask_text) -> Any:
+    """Return a copy of nested mappings and lists in which every secret, by name or by form, is replaced by a mask.
+
+    Args:
+        value: The mappings and lists; values of other types than text stay.
+        name: What the value is called.
+        mask: Masks a text.
+    """
+    if isinstance(value, Mapping):
+        return {key: masked(item, str(key), mask) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(item, name, mask) for item in value]
+    if value and is_secret(name):
+        return MASK
+    return mask(value) if isinstance(value, str) else value
+
+
+class Masker:
+    """Masks texts that people read: secrets by their form, and the values of secret variables wherever they occur."""
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        """Read the variables now; those of this process where none are given."""
+        found = os.environ if variables is None else variables
+        values = {value.strip() for name, value in found.items() if _VARIABLE.search(name)}
+        self._values = sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """Return the text without secrets."""
+        for value in self._values:
+            text = text.replace(value, MASK)
+        return mask_text(text)

@@ -1,19 +1,11 @@
-"""Facts about processes: machine and start time, which distinguish processes of one pid, threads, secret variables."""
+"""Facts about processes: machine and start time, which distinguish processes of one pid, and threads."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import socket
 from pathlib import Path
-
-_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$")
-
-
-def is_secret(variable: str) -> bool:
-    """Return whether a variable of this name usually holds a secret, which a started process should not get."""
-    return _SECRET.search(variable) is not None
 
 
 def start_time(pid: int) -> int | None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.grader [--draws 10000] [--repeats 5] [--list]
 
-Prints, per profile and half of the corpora: the honest forms accepted, the hacks paid, and the false-accept rate with
+Prints, per profile and part of the corpora: the honest forms accepted, the hacks paid, and the false-accept rate with
 its 95 % interval; `--list` names the rows that are judged wrongly. Then, per profile: the slowest hostile answer of the
 tests' table and the slowest row of the corpora (processor time, the least of the repeats), the mean over the honest
 answers of the tests' table, the verdicts on the tests' tables; and the share paid of
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from benchmarks.grader.corpora import Kind, Row, measure, read_corpora
+from benchmarks.grader.corpora import PARTS, Kind, Row, measure, read_corpora
 from finqa_cli.grading import PROFILES, grade
 
 MEASURED = tuple(profile for profile in PROFILES if profile != "strict")
@@ -90,24 +90,24 @@ def accepted(pairs: Iterable[tuple[object, str]], profile: str) -> int:
     return sum(grade(answer, truth, profile).reward > 0 for answer, truth in pairs)
 
 
-def report_half(half: str, rows: Mapping[Kind, Sequence[Row]], profile: str, repeats: int, *, lists: bool) -> None:
-    """Prints what a profile makes of one half of the corpora."""
+def report_part(part: str, rows: Mapping[Kind, Sequence[Row]], profile: str, repeats: int, *, lists: bool) -> None:
+    """Prints what a profile makes of one part of the corpora."""
     found = measure(rows, profile)
     honest, hacks = len(rows["honest"]), len(rows["hacks"])
     rate = found.false_accepts
     print(
-        f"{profile}, {half}: {honest - len(found.refused)} of {honest} honest forms accepted "
+        f"{profile}, {part}: {honest - len(found.refused)} of {honest} honest forms accepted "
         f"({100 * found.honest.mean:.1f} %, 95 %: {100 * found.honest.low:.1f} to {100 * found.honest.high:.1f}); "
         f"{len(found.paid)} of {hacks} hacks paid "
         f"({100 * rate.mean:.2f} %, 95 %: {100 * rate.low:.2f} to {100 * rate.high:.2f})"
     )
     every = [*rows["honest"], *rows["hacks"]]
     worst, slowest = max((seconds(row.answer, row.truth, profile, repeats, row.question), row.id) for row in every)
-    print(f"{profile}, {half}: worst {1000 * worst:.2f} ms ({slowest})")
+    print(f"{profile}, {part}: worst {1000 * worst:.2f} ms ({slowest})")
     if lists:
         for name, wrong in (("refused", found.refused), ("paid", found.paid)):
             for row in wrong:
-                print(f"  {name} {row.id} ({row.form}): {row.answer[:100]!r} for {row.truth!r}")
+                print(f"  {name} {row.id} ({row.form}): {str(row.answer)[:100]!r} for {row.truth!r}")
 
 
 def report(profile: str, repeats: int) -> None:
@@ -134,9 +134,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--list", action="store_true", help="Rows of the corpora that are judged wrongly")
     options = parser.parse_args()
-    for half, rows in read_corpora().items():
+    corpora = read_corpora()
+    for part in PARTS:
+        if part not in corpora:
+            print(f"{part}: not here, left out")
+    for part, rows in corpora.items():
         for profile in MEASURED:
-            report_half(half, rows, profile, options.repeats, lists=options.list)
+            report_part(part, rows, profile, options.repeats, lists=options.list)
     ways = draws(embedded_truths())
     for profile in MEASURED:
         report(profile, options.repeats)

@@ -1,8 +1,9 @@
 """Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
 
-The author of `strict-2` saw `dev/` while writing it, and not `blind/`. `DIGESTS` froze both
-before the first measurement: lines of `sha256sum`. A half that is not here is left out; a file that is here and has
-another digest is an error, so that no row is changed to suit a grader.
+The author of `strict-2` sees `dev/` and `dev2/` while writing it, and never `blind/`. `dev2/` was the first blind
+part: once its wrongly judged rows were read, it became a second development part. `DIGESTS` freezes every file before
+it is measured for the first time: lines of `sha256sum`. A part that is not here is left out; a file that is here and
+has another digest is an error, so that no row is changed to suit a grader.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from finqa_cli.grading import grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-HALVES = ("dev", "blind")
+PARTS = ("dev", "dev2", "blind")
+"""Two parts that the author of `strict-2` sees, and one that only the person who measures it sees."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 
@@ -32,21 +34,21 @@ class Row:
         question: The question.
         truth: As a data set writes it.
         answer: As a policy submits it.
-        form: What kind of form or hack it is.
-        why: Why it is right or wrong.
+        form: What kind of form or hack it is; a file may call the key `trick`.
+        why: Why it is right or wrong; a file may call the key `note`.
     """
 
     id: str
     question: str
     truth: str
-    answer: str
+    answer: object
     form: str
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a profile makes of one half.
+    """What a profile makes of one part.
 
     Attributes:
         refused: Honest rows that are refused.
@@ -62,26 +64,27 @@ class Measured:
 
 
 def read_corpora(folder: Path = FOLDER) -> dict[str, dict[Kind, tuple[Row, ...]]]:
-    """Reads the halves that are in the folder: half -> kind -> rows.
+    """Reads the parts that are in the folder: part -> kind -> rows.
 
     Raises:
-        ValueError: A file has not the digest of `DIGESTS`, or is not named there, or a half has one of its files only.
+        ValueError: A file has not the digest of `DIGESTS`, or is not named there, or a part has one of its
+            files only, or a row lacks a key.
     """
     digests = _digests(folder / "DIGESTS")
     found: dict[str, dict[Kind, tuple[Row, ...]]] = {}
-    for half in HALVES:
-        files: Mapping[Kind, Path] = {kind: folder / half / f"{kind}.jsonl" for kind in KINDS}
+    for part in PARTS:
+        files: Mapping[Kind, Path] = {kind: folder / part / f"{kind}.jsonl" for kind in KINDS}
         there = [path for path in files.values() if path.is_file()]
         if not there:
             continue
         if len(there) < len(files):
-            raise ValueError(f"{folder / half} has {there[0].name} only.")
-        found[half] = {kind: _rows(path, digests.get(f"{half}/{path.name}", "")) for kind, path in files.items()}
+            raise ValueError(f"{folder / part} has {there[0].name} only.")
+        found[part] = {kind: _rows(path, digests.get(f"{part}/{path.name}", "")) for kind, path in files.items()}
     return found
 
 
 def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
-    """Grades the rows of one half. Each row is a cluster of its own in the intervals."""
+    """Grades the rows of one part. Each row is a cluster of its own in the intervals."""
     right = {kind: [_is_paid(row, profile) for row in rows[kind]] for kind in KINDS}
     return Measured(
         refused=tuple(row for row, paid in zip(rows["honest"], right["honest"], strict=True) if not paid),
@@ -108,4 +111,15 @@ def _rows(path: Path, digest: str) -> tuple[Row, ...]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"{path} has not the digest that DIGESTS froze.")
-    return tuple(Row(**json.loads(line)) for line in content.decode("utf-8").splitlines() if line.strip())
+    return tuple(_row(json.loads(line), path) for line in content.decode("utf-8").split("\n") if line.strip())
+
+
+def _row(written: Mapping[str, Any], path: Path) -> Row:
+    named = {_OTHER_NAMES.get(key, key): value for key, value in written.items()}
+    missing = [key for key in Row.__slots__ if key not in named]
+    if missing:
+        raise ValueError(f"{path} has a row without {missing[0]!r}.")
+    return Row(**{key: named[key] for key in Row.__slots__})
+
+
+_OTHER_NAMES = {"trick": "form", "note": "why"}

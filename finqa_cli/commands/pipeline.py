@@ -188,7 +188,9 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
         run = return_to(resume, line.note)
         return workflow.stored_spec(run), run
     if given["method"] is None:
-        raise UsageError("No training method is named.", remedy=f"finqa pipeline --method {'|'.join(METHODS)}")
+        raise UsageError(
+            "No training method is named.", remedy=f"finqa pipeline --method {METHODS[0]}; or {', '.join(METHODS[1:])}"
+        )
     spec = _spec(line, given["method"])
     if given["output"] is not None:
         check_recorded(given["output"], spec.document(), workflow.PIPELINE)

@@ -13,7 +13,7 @@ import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plural, print_table
+from finqa_cli.commands.shared.output import age_text, emit, plural, print_table
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics import sandbox_listing as workflow
 from finqa_cli.errors import UsageError
@@ -138,7 +138,7 @@ def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: b
 def _print_table(sandboxes: Sequence[SandboxInfo]) -> None:
     now = time.time()
     rows = [
-        (each.id, each.state, _age(now - each.created), each.labels.get(sandbox_owners.RUN_LABEL), _owner(each))
+        (each.id, each.state, age_text(now - each.created), each.labels.get(sandbox_owners.RUN_LABEL), _owner(each))
         for each in sandboxes
     ]
     print_table(("sandbox", "state", "age", "run", "owner"), rows)
@@ -150,10 +150,3 @@ def _owner(each: SandboxInfo) -> str | None:
     if state == "alive":
         return f"pid {each.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"
     return {"gone": "gone", "elsewhere": each.labels.get(sandbox_owners.HOST_LABEL), "unknown": None}[state]
-
-
-def _age(seconds: float) -> str:
-    for unit in ("d", "h", "m"):
-        if seconds >= 2 * SECONDS[unit]:
-            return f"{seconds / SECONDS[unit]:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -42,7 +42,7 @@ def main(
     Example: finqa score predictions.json --metric tatqa --truth tatqa_dataset_dev.json
     """
     if metric not in METRICS:
-        raise ConfigError(f"There is no metric {metric!r}.", remedy=f"--metric {'|'.join(METRICS)}")
+        raise ConfigError(f"There is no metric {metric!r}.", remedy=f"--metric with one of: {', '.join(METRICS)}")
     environment = None
     if name := ENVIRONMENTS.get(metric):
         given = {"environment.name": name, "data.path": str(truth)}

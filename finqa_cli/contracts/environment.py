@@ -217,7 +217,10 @@ class Environment(ABC):
             ConfigError: The data set has no published evaluation. This is the default.
             DataError: The predictions have another form; the message names the entry.
         """
-        raise ConfigError(f"{type(self).__name__} has no published evaluation.", remedy="finqa rewards score")
+        raise ConfigError(
+            f"{type(self).__name__} has no published evaluation.",
+            remedy="finqa rewards score FILE graded, which compares texts",
+        )
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Compute the environment's own figures of a set of episodes. Pure.

@@ -108,5 +108,5 @@ class PreferenceOptimizer(Optimizer):
 def _needs_pairs(optimizer: PreferenceOptimizer) -> ConfigError:
     return ConfigError(
         f"{type(optimizer).__name__} learns from recorded pairs of attempts, not from groups that `finqa train` plays.",
-        remedy="finqa sample TARGET, finqa prefs RUN, finqa dpo PAIRS",
+        remedy="finqa sample TARGET, then finqa prefs RUN, then finqa dpo PAIRS",
     )

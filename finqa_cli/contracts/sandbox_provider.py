@@ -117,6 +117,10 @@ class SandboxProvider(ABC):
     async def close(self) -> None:
         """End every sandbox that this object started and free its resources. Idempotent."""
 
+    def leftovers(self) -> Sequence[Path]:
+        """Return files of this provider on this machine that ended processes left and nothing needs. Default: none."""
+        return ()
+
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Build the image that `start(spec)` will look for; `on_log` receives the log a line at a time.
 

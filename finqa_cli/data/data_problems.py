@@ -84,7 +84,9 @@ def finish_import(
             `remedy` what to do about it.
     """
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="--skip-bad leaves such rows out" if dataset.questions else remedy)
+        raise as_data_error(
+            problems, remedy="correct them, or --skip-bad leaves them out" if dataset.questions else remedy
+        )
     if not dataset.questions:
         raise DataError(nothing, remedy=remedy)
     return ImportReport(

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args, get_type_hints
 
 from pluggy import HookCaller
@@ -21,6 +21,7 @@ from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
 from finqa_cli.errors import ConfigError, FinqaError, PluginError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
+from finqa_cli.masking import Masker
 from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
@@ -78,7 +79,10 @@ def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> 
 
 
 def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
-    """The findings of all probes in their order. One that raises or does not return in time becomes a failed check."""
+    """The findings of all probes in their order, without secrets.
+
+    One that raises or does not return in time becomes a failed check.
+    """
     answers: queue.SimpleQueue[tuple[int, list[Check]]] = queue.SimpleQueue()
     for number, probe in enumerate(probes):
         # daemons, not a pool: the interpreter would wait for a pool's threads when one of them hangs
@@ -91,7 +95,9 @@ def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
         except queue.Empty:
             break
         found[number] = checks
-    return [check for number, probe in enumerate(probes) for check in found.get(number, _late(probe, deadline_s))]
+    mask = Masker()
+    checks = [check for number, probe in enumerate(probes) for check in found.get(number, _late(probe, deadline_s))]
+    return [replace(check, detail=mask(check.detail), remedy=mask(check.remedy)) for check in checks]
 
 
 def plugins() -> list[Check]:
@@ -254,7 +260,7 @@ def _broken(report: PluginReport) -> Check:
         name="plugins",
         status="warn",
         detail=f"{report.name} ({report.module}) cannot be loaded: {report.error}",
-        remedy=f"pip install --upgrade {source}, or pip uninstall {source}" if source else "finqa plugins",
+        remedy=f"pip install --upgrade {source}" if source else "finqa plugins",
     )
 
 

@@ -84,7 +84,7 @@ def score(
     if path.resolve() == source.resolve():
         raise StorageError(f"{source} cannot hold its own scores.", remedy="--out DIR")
     if path.exists() and not overwrite:
-        raise StorageError(f"There is a {path} already.", remedy="--overwrite, or --out DIR")
+        raise StorageError(f"There is a {path} already.", remedy="--out DIR, or --overwrite")
     reads_json = wants_json(reward, settings)
     if reads_json and source.is_dir():
         _require_json_replies(source)
@@ -97,7 +97,7 @@ def score(
             parsed = [parse_reply(solution).ok for solution in item.solutions] if reads_json else []
             totals.append((item, _score(reward, source, item), sum(parsed) / len(parsed) if parsed else 0.0))
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="--skip-bad leaves malformed rows out")
+        raise as_data_error(problems, remedy="correct them, or --skip-bad leaves them out")
     if not totals:
         raise DataError(f"{source} has no row that can be scored.")
     lines = [_record(*one, reads_json=reads_json) for one in totals]

@@ -124,6 +124,7 @@ async def sample(
             if not tasks:
                 split = eval_split(parts.environment, settings)
                 raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
+            folder.plan(len(tasks) * settings.eval.attempts)
             folder.pin("data digest", parts.data.digest)
             parameters = _parameters(settings, target)
             reward = parameters["reward"]

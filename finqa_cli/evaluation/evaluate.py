@@ -97,6 +97,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
                 if not tasks:
                     split = eval_split(parts.environment, settings)
                     raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
+                folder.plan(len(tasks) * settings.eval.attempts)
                 inputs |= parts.inputs()
                 write_manifest(folder.path, "eval", parameters=parameters, inputs=inputs)
                 report = await evaluate_tasks(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
-from finqa_cli.evaluation.compare.evaluated_runs import PIPELINE_EVALUATION
 from finqa_cli.experiments.pipeline_spec import DataSource, PipelineSpec, check_unchanged, read_spec
 from finqa_cli.experiments.step_runner import Owner, Relay, Show, State, Step, StepFolder, open_folder, read_facts
 from finqa_cli.experiments.step_settings import check_recorded, check_variables, settings_document, write_settings
 from finqa_cli.runs.durable_files import read_document, storage
+from finqa_cli.runs.run_summary import PIPELINE_EVALUATION
 from finqa_cli.settings import Settings
 from finqa_cli.wiring.build import make_verdict
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +12,9 @@ from typing import Any, Literal, get_args
 from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.finqa.finqa_rows import is_finqa
-from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.import_advice import advise_import
-from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.snapshots.compile import compile_snapshot, file_digest, manifest_digest
+from finqa_cli.data.snapshots.compile import file_digest, manifest_digest
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, StorageError, UsageError
 from finqa_cli.evaluation.compare.comparison import label_and_path
@@ -214,11 +211,13 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
     path, snapshot = settings.data.path, settings.data.snapshot
     if not registry().find("environment", settings.environment.name).snapshotless:
         if path is None:
-            own = named or _is_of_the_user(LocalSnapshots(settings.data.home))
+            own = named or LocalSnapshots(settings.data.home).holds_other_data()
             return DataSource(kind="snapshot" if own else "embedded", snapshot=snapshot)
         if not path.is_dir():
             command = advise_import(path)
             remedy = f"--environment finqa-text, or {command}" if "finqa-json" in command else command
+            if not path.exists():
+                remedy = f"name a folder that exists; {command} lists the commands that write one"
             raise DataError(f"There is no data folder at {path}.", remedy=remedy)
         digest = _digest(path, _files(path))
         return DataSource(
@@ -254,9 +253,10 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     if not path.is_file():
         raise DataError(f"There is no file {path}.", remedy="give --final-test a question file, such as test.json")
     if split_of_name(path) != "test":
+        named = path.with_stem(f"{path.stem}_test")
         raise UsageError(
             f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
-            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(path.with_stem(f'{path.stem}_test')))}",
+            remedy=f"say so in its name, if it is one: mv {shlex.quote(str(path))} {shlex.quote(str(named))}",
         )
     try_environment(settings, path, path.parent)
     return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))
@@ -277,18 +277,6 @@ def check_unchanged(data: DataSource) -> None:
             f"The data at {path} was changed since the pipeline began.",
             remedy="put back what was there, or begin anew with another --output",
         )
-
-
-def _is_of_the_user(store: LocalSnapshots) -> bool:
-    """Whether the default snapshot holds other data than the embedded set, and so must not be replaced."""
-    try:
-        current = store.get(DEFAULT_NAME).digest
-    except DataError:  # there is none, or it is damaged
-        return False
-    with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
-        compiled = Path(folder) / "compiled"
-        compiled.mkdir()
-        return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled) != current
 
 
 def _files(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
@@ -14,13 +14,14 @@ from finqa_cli.experiments.experiment_file import Measure, Question
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.trajectory_records import recorded_observation, recorded_steps
+from finqa_cli.runs.trajectory_records import recorded_trajectory
 from finqa_cli.statistics import MALFORMED, holm
 from finqa_cli.statistics.intervals import t_test
 from finqa_cli.statistics.outcomes import is_correct
-from finqa_cli.types import Rewards, Status, Task, Trajectory, Turn
+from finqa_cli.types import Rewards, Trajectory
 
 LEVEL = 0.05
+_AGAIN = "run the evaluation again: finqa eval TARGET"
 
 MOST_PARTS = 60
 """Parts that the jackknife leaves out in turn; more would be slower and no better."""
@@ -47,11 +48,11 @@ def read_attempts(run: Path) -> list[Trajectory]:
     """
     file = run / "trajectories.jsonl"
     try:
-        return [_attempt(record) for record in read_jsonl(file)]
+        return [recorded_trajectory(record) for record in read_jsonl(file)]
     except FileNotFoundError as error:
-        raise DataError(f"{run} has no trajectories.jsonl.", remedy="finqa eval again") from error
+        raise DataError(f"{run} has no trajectories.jsonl.", remedy=_AGAIN) from error
     except MALFORMED as error:
-        raise DataError(f"{file} is not as finqa writes it: {error!r}.", remedy="finqa eval again") from error
+        raise DataError(f"{file} is not as finqa writes it: {error!r}.", remedy=_AGAIN) from error
 
 
 def figure(of: str, environment: Callable[[], Environment]) -> Figure:
@@ -123,36 +124,6 @@ def _rewards(attempts: Sequence[Trajectory]) -> list[Rewards]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
-
-
-def _attempt(record: Mapping[str, Any]) -> Trajectory:
-    graded = record["reward"] is not None
-    parts = {str(name): float(value) for name, value in record["components"].items()}
-    return Trajectory(
-        id=str(record["id"]),
-        task=Task(**{name: str(record["task"][name]) for name in ("id", "prompt", "split", "cluster", "kind")}),
-        member=int(record["member"]),
-        seed=int(record["seed"]),
-        status=Status(record["status"]),
-        turns=tuple(map(_turn, record["turns"])),
-        rewards=Rewards(total=float(record["reward"]), components=parts) if graded else None,
-        error=str(record["error"]),
-        metadata=dict(record["metadata"]),
-    )
-
-
-def _turn(record: Mapping[str, Any]) -> Turn:
-    first, *further = recorded_steps(record) or (None,)
-    return Turn(
-        text=str(record["text"]),
-        stop=str(record["stop"]),
-        parse_error=str(record["parse_error"]),
-        policy_version=int(record["policy_version"]),
-        seconds=float(record["seconds"]),
-        tool_call=first.call if first else None,
-        observation=recorded_observation(record),
-        further_steps=tuple(step for step in further if step is not None),
-    )
 
 
 Verdict = Literal["better", "worse", "not shown", "not known"]

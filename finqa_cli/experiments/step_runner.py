@@ -26,7 +26,7 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
-from finqa_cli.runs.run_folder import MANIFEST, read_run, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, process_facts, read_run, write_manifest
 
 RESUMABLE = ("train", "sft", "sample", "dpo")
 """Commands that take --resume FOLDER."""
@@ -216,14 +216,17 @@ class StepFolder:
         if record is None or not folder.is_dir():
             if record is None and folder.is_dir() and any(folder.iterdir()):
                 foreign = f"{folder} holds something that is not of this {self.owner.command}."
-                raise ConfigError(foreign, remedy=f"mv {folder} ...")
+                raise ConfigError(foreign, remedy=f"mv {folder} {folder}.aside")
             return "to do"
         if record["status"] == "completed":
             if reason := self._changed(step, record):
                 raise self.stale(step, f"{step.name} was done, but {reason}")
             return "done"
         if _runs(record):
-            raise ConfigError(f"{step.name} still runs, as process {record['pid']}.", remedy=f"kill {record['pid']}")
+            raise ConfigError(
+                f"{step.name} still runs, as process {record['pid']}.",
+                remedy=f"wait until it ends, or stop it: kill {record['pid']}",
+            )
         completed = read_document(folder / "run.json").get("status") == "completed"
         if "exit_code" not in record and completed and (folder / MANIFEST).is_file():
             self._complete(step, record)  # it finished after this process was killed
@@ -407,7 +410,7 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
             facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
             facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
             facts[_PLACE] = str(path)
-        folder = StepFolder(path, facts | {"status": "running", "pid": os.getpid()}, owner)
+        folder = StepFolder(path, facts | {"status": "running", **process_facts()}, owner)
         try:
             yield folder
         except BaseException as error:
@@ -429,7 +432,8 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
     facts = read_run(path) if (path / "run.json").is_file() else {}
     if facts.get("command") != owner.command:
         what = f"is a run of `finqa {facts['command']}`" if "command" in facts else "is not empty"
-        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy="choose another --output")
+        remedy = "--output with a new folder, or --resume with one that the same command wrote"
+        raise ConfigError(f"{path} {what}, and no {owner.command}.", remedy=remedy)
     if not isinstance(facts.get("steps"), dict) or not isinstance(facts.get("parameters"), dict):
         raise DataError(f"{path / 'run.json'} is damaged.", remedy="choose another --output")
     return facts

@@ -85,7 +85,7 @@ def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> Non
             )
         raise ConfigError(
             f"{file} was changed since the {owner.command} began. {'; '.join(found)}.",
-            remedy=f"rm {file}, and it is written again; other settings are another --output",
+            remedy=f"mv {file} {file}.changed, and it is written again; other settings are another --output",
         )
 
 

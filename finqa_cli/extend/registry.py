@@ -38,7 +38,7 @@ from finqa_cli.contracts import (
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError
 from finqa_cli.extend.hookspecs import KINDS, Component, Kind
 from finqa_cli.extend.plugin_calls import Owner, check_calls, construct, definition, describe, find_place, plugin_homes
-from finqa_cli.masking import MASK, is_secret
+from finqa_cli.masking import MASK, is_secret, mask_text, masked
 from finqa_cli.types import Check
 
 CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
@@ -482,8 +482,9 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     if first["type"] == "extra_forbidden":
         what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
     elif not field:
-        what = f"options: {first['msg'].removeprefix('Value error, ')}."
+        what = f"options: {mask_text(first['msg'].removeprefix('Value error, '))}."
     else:
-        given = MASK if any(is_secret(str(part)) for part in first["loc"]) else repr(first["input"])
-        what = f"option {field!r}: {first['msg']} (got {given})."
+        hidden = any(is_secret(str(part)) or str(part).endswith("_env") for part in first["loc"])
+        given = MASK if hidden else repr(masked(first["input"]))
+        what = f"option {field!r}: {mask_text(first['msg'])} (got {given})."
     return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

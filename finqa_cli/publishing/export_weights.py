@@ -81,7 +81,8 @@ def find_source(reference: str, step: int | None = None) -> Source:
         checkpoint = checkpoints.verified(checkpoints.folder_of(path, step))
     except DataError as error:
         others = ", ".join(str(each) for each in steps if each != step)
-        raise DataError(error.message, remedy=f"--step with one of: {others}" if others else f"ls {path}") from error
+        remedy = f"--step with one of: {others}" if others else "name another run; this one has no other checkpoint"
+        raise DataError(error.message, remedy=remedy) from error
     return Source(policy=of_checkpoint(checkpoint), name=name, step=step, run=path)
 
 

@@ -165,7 +165,7 @@ class Hub:
             raise ConfigError(
                 f"{repository} holds other weights already ({', '.join(stale[:3])}); beside these they would be loaded "
                 "or mistaken for them.",
-                remedy="another --repo-prefix, or delete them on the hub first",
+                remedy="another --repo-prefix",
             )
         made = self._api.create_commit(
             repository,

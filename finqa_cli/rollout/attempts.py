@@ -12,6 +12,7 @@ import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.errors import EngineError, EpisodeError
+from finqa_cli.masking import Masker
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
 from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_status, play_episode
@@ -97,7 +98,7 @@ class Player:
         """Play one attempt. A lost session is recovered, or the attempt restarted; a last fault stays.
 
         Recoveries and restarts together are at most `max_retries`. Every session has the attempt's seed. The engine
-        seat is released while no sandbox is free: an engine in lockstep would wait for this episode for ever.
+        seat is released while other attempts have all sandboxes: an engine in lockstep would wait for ever.
 
         Raises:
             ServiceUnavailableError: The breaker of the engine is open.
@@ -163,7 +164,7 @@ class Player:
             tools=prompt.tools if prompt else (),
             several_calls=prompt is not None and prompt.several_calls,
             rewards=rewards,
-            error=error,
+            error=Masker()(error) if error else "",
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,

@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""A context in which an attempt waits for a sandbox: it releases its engine seat there."""
+"""A context in which an attempt waits for a sandbox that another attempt has: it releases its engine seat there."""
 
-PoolListener = Callable[[str, Mapping[str, object]], None]
+PoolListener = Callable[[str, Mapping[str, object]], object]
 """Receives each event's name and fields: small, without secrets, called in the event loop.
 
 - `sandbox_ready`: sandbox, seconds
@@ -107,6 +107,8 @@ class Pool:
 __all__ = ["Pool", "PoolListener", "PoolStats", "SandboxPool", "Waiting"]
 
 GOLDEN_RATIO = 0.6180339887498949
+SEATED_WAIT_S = 120.0
+"""Time for a lost sandbox to be noticed and replaced; where it takes longer the other episodes continue without."""
 
 
 class SandboxPool(Pool):
@@ -287,20 +289,39 @@ class SandboxPool(Pool):
             self._raise_if_hopeless()
         sandbox = self._places.take()
         try:
+            if sandbox is None and self._has_places_for_all():
+                sandbox = await self._wait(SEATED_WAIT_S)
             if sandbox is None:
                 with waiting():
-                    sandbox = await self._wait()
+                    sandbox = await self._wait(None)
+            assert sandbox is not None, "it was waited for without a limit"
             return sandbox
         except BaseException:
             if sandbox is not None:
                 self._places.release(sandbox)  # leaving `waiting` raised
             raise
 
-    async def _wait(self) -> PooledSandbox:
+    def _has_places_for_all(self) -> bool:
+        """Whether a place comes for one more session without that another session ends.
+
+        Then an engine in lockstep may wait for the one that waits: its batches are composed as if no sandbox had died.
+        """
+        sandboxes = self._size if self._starts.failure is None else len(self._sandboxes)
+        sessions = sum(sandbox.sessions for sandbox in self._sandboxes)
+        return sessions + self._places.waiting < sandboxes * self._places.per_sandbox
+
+    async def _wait(self, patience_s: float | None) -> PooledSandbox | None:
+        """Wait for a place; None when it does not come in time."""
         began = asyncio.get_running_loop().time()
         self._waits += 1
+        limit = asyncio.timeout(patience_s)
         try:
-            return await self._places.wait()
+            async with limit:
+                return await self._places.wait()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the reason why there is no sandbox
+            return None
         finally:
             self._waited_s += asyncio.get_running_loop().time() - began
 

@@ -60,7 +60,7 @@ class HeldLease:
 
     @classmethod
     async def take(cls, pool: Pool, waiting: Waiting) -> HeldLease:
-        """Lease a sandbox; `waiting` releases the engine seat while none is free.
+        """Lease a sandbox; `waiting` releases the engine seat while others have all of them.
 
         Raises:
             FinqaError: The pool has no sandbox to lease.
@@ -167,7 +167,7 @@ class RecoveringSession:
             task: The task of the episode.
             seed: Seed of every session.
             budget: Shared with the restarts of the attempt.
-            waiting: Entered while no sandbox is free.
+            waiting: Entered while other attempts have all sandboxes.
             recovering: Entered while a session is being recovered: the episode's clock stands still there.
             calling: Entered for each call to the session: the episode's clock does not cut it.
         """

@@ -93,7 +93,7 @@ FAILURES = 3
 
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
-ReplicaListener = Callable[[str, Mapping[str, Any]], None]
+ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version)."""
 
 

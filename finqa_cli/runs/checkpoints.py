@@ -53,6 +53,9 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
     for pattern in (".step_*.partial", f".step_*{REMOVED}"):
         for unfinished in (run / "checkpoints").glob(pattern):
             shutil.rmtree(unfinished, ignore_errors=True)
+    for unfinished in (run / "checkpoints").glob(f".{LATEST}.*"):
+        with storage(unfinished):
+            unfinished.unlink(missing_ok=True)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
         write_json(folder / "state.json", {"iteration": iteration, **state})
@@ -83,7 +86,10 @@ def latest(run: Path) -> Checkpoint | None:
         except DataError as error:
             log.warning("checkpoint skipped", checkpoint=str(folder), reason=error.message)
     if folders:
-        raise DataError(f"Every checkpoint of {run} is damaged.", remedy=f"ls {run / 'checkpoints'}")
+        raise DataError(
+            f"Every checkpoint of {run} is damaged.",
+            remedy=f"restore one in {run / 'checkpoints'} from a copy, or train again into another --run-dir",
+        )
     return None
 
 
@@ -116,7 +122,7 @@ def discard_after(run: Path, iteration: int) -> None:
     """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
     for folder in _folders(run):
         if _number(folder) > iteration:
-            _remove(folder)
+            remove(folder)
     _point_to_latest(run)
 
 
@@ -124,16 +130,32 @@ def prune(run: Path, keep: int) -> None:
     """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
     surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
-        _remove(folder)
+        remove(folder)
 
 
-def _remove(folder: Path) -> None:
-    """Deletes a checkpoint so that a crash leaves all of it or none: under another name first."""
+def remove(folder: Path) -> None:
+    """Deletes a checkpoint, or another folder, so that a crash leaves all of it or none: under another name first."""
     doomed = folder.with_name(f".{folder.name}{REMOVED}")
     with storage(folder):
         shutil.rmtree(doomed, ignore_errors=True)
         folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def surplus(run: Path, keep: int) -> list[Path]:
+    """The checkpoints that are older than the newest `keep` ones that can be loaded, oldest first.
+
+    Damaged ones among the newest do not count, and stay. With fewer than `keep` that can be loaded it is none.
+    """
+    folders = sorted(_folders(run), key=_number)
+    kept = 0
+    while len(folders) > 0 and kept < keep:
+        try:
+            verified(folders.pop())
+            kept += 1
+        except DataError:
+            continue
+    return folders
 
 
 def iterations(run: Path) -> list[int]:

@@ -111,7 +111,9 @@ def lock_folder(path: Path) -> int:
     except BlockingIOError as error:
         owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise ConfigError(f"{path} is in use by process {owner}.", remedy=f"ps -p {owner}") from error
+        raise ConfigError(
+            f"{path} is in use by process {owner}.", remedy="wait until it ends, or name another folder"
+        ) from error
     except OSError as error:  # such as Lustre mounted without flock
         os.close(descriptor)
         raise StorageError(

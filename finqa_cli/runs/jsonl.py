@@ -131,6 +131,49 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file from the last to the first, read in blocks, so that the end of a large file costs little.
+
+    Lines that are no JSON object are left out, a torn last line too, and a file that is missing has no records: this is
+    for reports about runs, which show what is there.
+    """
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        position, begun = file.seek(0, os.SEEK_END), b""
+        torn = True  # what follows the last line break
+        while position > 0:
+            step = min(65536, position)
+            position -= step
+            file.seek(position)
+            begun, *lines = (file.read(step) + begun).split(b"\n")
+            if torn and lines:
+                lines.pop()
+                torn = False
+            yield from filter(None, map(_object, reversed(lines)))
+        if not torn and (first := _object(begun)) is not None:
+            yield first
+
+
+def count_lines(path: Path) -> int:
+    """The number of whole lines of a file, without reading them as JSON; 0 where there is none."""
+    try:
+        with path.open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except OSError:
+        return 0
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
 def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
     """Takes records out of a file, for a resumed run that will write them anew; gives how many.
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 from finqa_cli import __version__
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.masking import Masker, masked
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
@@ -55,7 +57,8 @@ class RunFolder:
         write_json(path / "run.json", facts)
         self._trajectories = GroupCommit(path / "trajectories.jsonl")
         self._metrics = JsonlWriter(path / "metrics.jsonl")
-        self._events = JsonlWriter(path / "events.jsonl")
+        self._events = GroupCommit(path / _EVENTS)  # hundreds a second while sandboxes start
+        self._unwritten: BaseException | None = None
 
     @classmethod
     def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
@@ -64,7 +67,7 @@ class RunFolder:
         Raises:
             ConfigError: There is something in it already, or another process holds it.
         """
-        if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
+        if path.is_dir() and not _is_unused(path):
             known = (path / "run.json").is_file()
             begun = read_run(path).get("command") if known else ""
             remedy = f"finqa {begun} --resume {path}, or another --run-dir" if begun in _RESUMABLE else ""
@@ -77,7 +80,7 @@ class RunFolder:
             "command": command,
             "created": now(),
             "status": "running",
-            **_process(),
+            **process_facts(),
             "finqa": __version__,
             "commit": source_commit(),
             "python": platform.python_version(),
@@ -101,7 +104,7 @@ class RunFolder:
         write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
-        facts |= {"status": "running", **_process(), "resumed": resumed, LINKS: links}
+        facts |= {"status": "running", **process_facts(), "resumed": resumed, LINKS: links}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @property
@@ -131,6 +134,11 @@ class RunFolder:
             self._facts[LINKS] = {**self._facts.get(LINKS, {}), **link_of(self.path, reference)}
         write_json(self.path / "run.json", self._facts)
 
+    def plan(self, episodes: int) -> None:
+        """Records how many episodes the run is to have, so that a report can tell how far it is."""
+        self._facts["episodes"] = episodes
+        write_json(self.path / "run.json", self._facts)
+
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
         """Queues one trajectory; `where` says which phase and iteration it belongs to.
 
@@ -152,9 +160,24 @@ class RunFolder:
         """Appends one line of metrics."""
         self._metrics.append(record)
 
-    def event(self, name: str, **facts: Any) -> None:
-        """Appends one event with its time."""
-        self._events.append({"event": name, "time": time.time(), **facts})
+    def event(self, name: str, **facts: Any) -> Future[None]:
+        """Queues one event with its time, without secrets.
+
+        Returns:
+            Done once it, and all before it, are on disk, or with a StorageError.
+
+        Raises:
+            StorageError: An earlier event could not be written.
+        """
+        if self._unwritten is not None:
+            raise self._unwritten
+        record = {"event": name, "time": time.time(), **masked(facts, mask=Masker())}
+        written = self._events.append(lambda: record)
+        written.add_done_callback(self._note_event)
+        return written
+
+    def _note_event(self, written: Future[None]) -> None:
+        self._unwritten = self._unwritten or written.exception()
 
     def finish(self, status: str) -> None:
         """Writes the final status."""
@@ -189,8 +212,8 @@ def read_run(path: Path) -> dict[str, Any]:
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
 
 
-def _process() -> dict[str, Any]:
-    """This process, by what is its own even when the pid is used again."""
+def process_facts() -> dict[str, Any]:
+    """The facts of run.json about this process, by what is its own even when the pid is used again."""
     pid = os.getpid()
     return {"pid": pid, "pid_started": start_time(pid), "host": host_name()}
 
@@ -211,6 +234,14 @@ def read_settings(path: Path) -> dict[str, Any]:
         DataError: The file is missing or damaged.
     """
     return from_record(locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json.")))
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether nothing is in a folder but what a process leaves that is killed before its run.json is there."""
+    names = {entry.name for entry in path.iterdir()} - {".lock"}
+    unfinished = {name for name in names if re.fullmatch(r"\.(settings|run)\.json\.\d+", name)}
+    ours = {"settings.json"} if (path / ".lock").is_file() else set()
+    return not names - unfinished - ours
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:
@@ -319,8 +350,8 @@ def write_manifest(
             "command": command,
             "created": now(),
             "versions": versions(),
-            "parameters": dict(parameters),
-            "inputs": inputs,
+            "parameters": masked(parameters),
+            "inputs": masked(inputs),
             "outputs": digests,
         },
     )

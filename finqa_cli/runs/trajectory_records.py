@@ -12,7 +12,20 @@ from typing import Any
 
 from finqa_cli.errors import DataError
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
-from finqa_cli.types import Message, Observation, Prompt, Role, Step, ToolCall, ToolSpec, Trajectory, Turn
+from finqa_cli.types import (
+    Message,
+    Observation,
+    Prompt,
+    Rewards,
+    Role,
+    Status,
+    Step,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    Turn,
+)
 
 PAIRS = "pairs.jsonl"
 
@@ -192,6 +205,50 @@ def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
         return None
     images = tuple(answer.get("images", ()))
     return Observation(text=answer["text"], done=answer["done"], is_error=answer["is_error"], images=images)
+
+
+def recorded_trajectory(record: Mapping[str, Any]) -> Trajectory:
+    """The attempt in a record, without its opening messages, token ids and log-probabilities.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is no record of an attempt.
+    """
+    rewards = None
+    if record["reward"] is not None:
+        rewards = Rewards(
+            total=float(record["reward"]),
+            components={str(name): float(value) for name, value in record["components"].items()},
+            explanation=str(record.get("explanation", "")),
+            weight=float(record.get("weight", 1.0)),
+        )
+    return Trajectory(
+        id=str(record["id"]),
+        task=Task(**{name: str(record["task"][name]) for name in ("id", "prompt", "split", "cluster", "kind")}),
+        member=int(record["member"]),
+        seed=int(record["seed"]),
+        status=Status(record["status"]),
+        turns=tuple(map(_recorded_turn, record["turns"])),
+        rewards=rewards,
+        error=str(record["error"]),
+        retries=int(record.get("retries", 0)),
+        recoveries=int(record.get("recoveries", 0)),
+        seconds=float(record.get("seconds", 0.0)),
+        metadata=dict(record["metadata"]),
+    )
+
+
+def _recorded_turn(record: Mapping[str, Any]) -> Turn:
+    first, *further = recorded_steps(record) or (None,)
+    return Turn(
+        text=str(record["text"]),
+        stop=str(record["stop"]),
+        parse_error=str(record["parse_error"]),
+        policy_version=int(record["policy_version"]),
+        seconds=float(record["seconds"]),
+        tool_call=first.call if first else None,
+        observation=recorded_observation(record),
+        further_steps=tuple(step for step in further if step is not None),
+    )
 
 
 def _demonstration(record: Mapping[str, Any]) -> Demonstration:

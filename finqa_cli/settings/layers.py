@@ -116,7 +116,8 @@ def flatten(tree: Mapping[str, Any], place: Place) -> Layer:
             layer[section] = Value(body, place(section))
         elif not isinstance(body, Mapping):
             origin = place(section)
-            raise ConfigError(f"{section!r} must be a table of settings, not {body!r} ({origin}).", remedy=SHOW)
+            reason = f"{section!r} must be a table of settings, not {body!r} ({origin})."
+            raise ConfigError(reason, remedy=fix_at(origin) or SHOW)
         else:
             for field, value in body.items():
                 layer |= _flatten_field(section, field, value, place)
@@ -128,7 +129,8 @@ def _flatten_field(section: str, field: str, value: Any, place: Place) -> Layer:
     if section not in CHOICES or field != "options":
         return {canonical(path, place(path)): Value(value, place(path))}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} must be a table of options, not {value!r} ({place(path)}).", remedy=SHOW)
+        reason = f"{path} must be a table of options, not {value!r} ({place(path)})."
+        raise ConfigError(reason, remedy=fix_at(place(path)) or SHOW)
     return {f"{path}.{key}": Value(option, place(f"{path}.{key}")) for key, option in value.items()}
 
 
@@ -286,7 +288,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=SHOW)
+            raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=f"{SHOW} lists them")
         path = _assigned_path(name.strip())
         if (other := names.setdefault(path, name.strip())) != name.strip():
             raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")
@@ -340,4 +342,16 @@ def _unknown(path: str, origin: str) -> ConfigError:
         leaf = path.rpartition(".")[2]
         nearest = [known_path for known_path in known if known_path.rpartition(".")[2] == leaf][:1]
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return ConfigError(f"There is no setting {path!r} ({origin}).{hint}", remedy=SHOW)
+    # `config show` reads the same files and variables, so it would only fail with the same error
+    remedy = fix_at(origin) or (f"--set {nearest[0]}=VALUE" if nearest else f"{SHOW} lists them")
+    return ConfigError(f"There is no setting {path!r} ({origin}).{hint}", remedy=remedy)
+
+
+def fix_at(origin: str) -> str:
+    """Return what corrects a setting where a file or variable sets it; empty for flags and `--set`."""
+    kind, _, place = origin.partition(" ")
+    if kind == "environment":
+        return f"unset {place}"
+    if kind == ".env":
+        return f"remove {place} from {DOTENV_FILE}"
+    return f"correct {place}" if kind == "file" else ""

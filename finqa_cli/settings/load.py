@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.masking import MASK, masked
+from finqa_cli.masking import MASK, mask_text, masked
 from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings.backend_choice import Choices, choose, facts
 from finqa_cli.settings.grader_versions import from_record, with_versions
@@ -30,13 +30,15 @@ from finqa_cli.settings.layers import (
     applicable,
     assignments_layer,
     dotenv_variables,
+    fix_at,
     flags_layer,
     flatten,
     nest,
     variables_layer,
     winners,
 )
-from finqa_cli.settings.schema import AUTO, EMBEDDED, PLACED, Settings, is_embedded
+from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
+from finqa_cli.settings.secret_values import refuse_secrets, shown
 from finqa_cli.settings.settings_files import file_layers, read_document
 
 DEFAULT_FILE = Path("finqa.toml")
@@ -91,8 +93,8 @@ def load_settings(
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
-        ConfigError: A layer has an unknown key or a wrong value, or two variables set one setting; the message names
-            the layer.
+        ConfigError: A layer has an unknown key, a wrong value or a secret, or two variables set one setting; the
+            message names the layer.
         UsageError: A typed flag and `--set` give the same setting.
     """
     assigned = assignments_layer(assignments)
@@ -107,6 +109,7 @@ def load_settings(
         flags_layer(flags or {}),
         assigned,
     ]
+    refuse_secrets(given)
     wanted = winners([_defaults(), *given])
     here = facts(
         registered,
@@ -198,13 +201,24 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
     reason = reason.removeprefix("Value error, ")
     if value is None:
-        return ConfigError(f"{path}: {reason}.", remedy=SHOW)
-    kind, _, name = value.origin.partition(" ")
-    remedy = f"unset {name}, or give it a valid value" if kind == "environment" else SHOW
-    shown = repr(value.raw)
-    if len(shown) > _LONGEST_SHOWN:
-        shown = f"{shown[:_LONGEST_SHOWN]}... ({len(shown):,} characters)"
-    return ConfigError(f"{path} = {shown} ({value.origin}): {reason}.", remedy=remedy)
+        return ConfigError(f"{path}: {reason}.", remedy="change or leave out one of the settings that it names")
+    where = fix_at(value.origin)
+    remedy = f"{where}, or give it a valid value" if where else _default_of(path, value.origin)
+    given = shown(path, value.raw)
+    if len(given) > _LONGEST_SHOWN:
+        given = f"{given[:_LONGEST_SHOWN]}... ({len(given):,} characters)"
+    return ConfigError(f"{path} = {given} ({value.origin}): {mask_text(reason)}.", remedy=remedy)
+
+
+def _default_of(path: str, origin: str) -> str:
+    """Return the flag, or `--set`, with the default of a setting that a flag or `--set` gave a wrong value."""
+    declared = DECLARATIONS.get(path)
+    default = declared.default if declared else None
+    if declared is None or isinstance(default, bool) or not isinstance(default, (int, float, str)) or default == "":
+        return f"{SHOW} lists the values"
+    flag = declared.about.flags.split("/")[0].split(" ")[0] if origin == "flag" else ""
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{flag} {text}" if flag else f"--set {path}={text}"
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
 from finqa_cli.types import DataInfo, Prompt, Snapshot, Task
+from finqa_cli.types.splits import split_of_name
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage
 
@@ -147,7 +148,7 @@ def _division(settings: Settings) -> str:
     if path is None:
         return "give all tasks of a cluster one split, or leave their splits out: they are divided by cluster then"
     found = sorted(path.glob("*.js*")) if path.is_dir() else [path]
-    files = [each for each in found if each.stem not in ("test", "manifest")]
+    files = [each for each in found if split_of_name(each) != "test" and each.stem != "manifest"]
     reader = "" if name == "finqa-text" else f" --for {name}"
     command = f"finqa data prepare {shlex.join(map(str, files))}{reader} --split-by company --out divided"
     return f"divide it by company ({command}), and train with --data divided"

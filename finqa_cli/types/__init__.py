@@ -12,6 +12,7 @@ from finqa_cli.types.generation import (
     transcribe_calls,
 )
 from finqa_cli.types.sandboxes import (
+    EMBEDDED_SNAPSHOT,
     ExecutionSpec,
     ImageInfo,
     SandboxInfo,
@@ -19,6 +20,7 @@ from finqa_cli.types.sandboxes import (
     ServerSource,
     ServerSpec,
     Snapshot,
+    rebuild_command,
 )
 from finqa_cli.types.tasks import DataInfo, Message, Observation, Prompt, Rewards, Role, Task, ToolCall, ToolSpec
 from finqa_cli.types.training import (
@@ -49,6 +51,7 @@ __all__ = [
     "Completion",
     "Credit",
     "DataInfo",
+    "EMBEDDED_SNAPSHOT",
     "GenerateRequest",
     "Ending",
     "ExecutionLimits",
@@ -88,5 +91,6 @@ __all__ = [
     "Trajectory",
     "Turn",
     "UpdateReport",
+    "rebuild_command",
     "transcribe_calls",
 ]

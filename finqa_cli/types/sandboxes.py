@@ -24,6 +24,20 @@ class Snapshot:
     metadata: Mapping[str, object] = field(default_factory=dict)
 
 
+EMBEDDED_SNAPSHOT = "openenv-finqa"
+"""Name of the snapshot of the data set that ships with the package."""
+
+
+def rebuild_command(name: str) -> str:
+    """Return the command that builds a snapshot again; `DIR` is the folder with its data.
+
+    The embedded data set is never built under another name, where it would pass for the data of that name.
+    """
+    if name == EMBEDDED_SNAPSHOT:
+        return "finqa snapshot build"
+    return f"finqa snapshot build --snapshot-name {name} --data DIR"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSource:
     """A server as a folder of Python files, for providers whose sandboxes cannot see this machine's.

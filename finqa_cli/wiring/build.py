@@ -108,7 +108,7 @@ def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environmen
     if path.is_dir() and command == IMPORTERS:
         remedy = f"finqa snapshot build --snapshot-name {name} --data {shlex.quote(str(path))} and --snapshot {name}"
     elif command == IMPORTERS:
-        remedy = f"finqa plugins lists environments that take files, {command} what makes a snapshot of them"
+        remedy = f"finqa plugins lists environments that take files; {command} lists what makes a snapshot of them"
     else:
         build = f"finqa snapshot build --snapshot-name {name} --data DIR"
         text = "" if "import tables" in command else f"{other}, or "

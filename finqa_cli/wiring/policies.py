@@ -19,7 +19,7 @@ from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
 from finqa_cli.runs.links import enclosing_runs, located
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import policy_inputs, read_settings
+from finqa_cli.runs.run_folder import policy_inputs, read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.schema import EMBEDDED, is_embedded
 from finqa_cli.types import PolicyVersion
@@ -59,14 +59,16 @@ def resolve(reference: str) -> PolicyVersion:
     if _is_pipeline(path):
         raise DataError(
             f"{path} is a pipeline, not a policy.",
-            remedy=f"name the step that trained it, such as {path / '03_sft'}; ls {path}",
+            remedy=f"name the step that trained it, such as {path / '03_sft'}; ls {path} shows its steps",
         )
     if (path / "run.json").exists():
         if (checkpoint := latest(path)) is not None:
             return of_checkpoint(checkpoint)
         if (path / "policy").is_dir():  # of supervised fine-tuning
             return resolve(str(path / "policy"))
-        raise DataError(f"The run {path} holds no usable checkpoint and no policy.", remedy=f"ls {path}")
+        command = read_run(path).get("command")
+        remedy = f"finqa {command} --resume {path}" if command in ("train", "sft", "dpo") else NAME_ANOTHER
+        raise DataError(f"The run {path} holds no usable checkpoint and no policy.", remedy=remedy)
     if (path / "manifest.json").exists() and (path / "state.json").exists():
         return of_checkpoint(verified(path))
     if (path / "adapter_config.json").exists():

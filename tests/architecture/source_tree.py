@@ -50,6 +50,7 @@ FOR_PLUGINS = (
     "algorithms",
     "grading",
     "backoff",
+    "masking",
     "processes",
     "venvs",
 )

@@ -162,7 +162,7 @@ def test_each_error_has_its_exit_code_on_both_streams(
         (OSError(errno.ENAMETOOLONG, "File name too long", "/run/xxx"), 74, "File name too long (/run/xxx)"),
         (errors.StorageError("Cannot write /run/x: File exists."), 74, "fix: Choose another path"),
         (errors.UsageError("A number is too large."), 2, "fix: finqa fail --help"),
-        (ModuleNotFoundError("No module named 'torch'", name="torch.nn"), 78, "pip install --upgrade 'finqa[train]'"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch.nn"), 78, "pip install 'finqa[train]'"),
         (ImportError("cannot import name 'x'", name="daytona"), 78, "daytona, which does not fit"),
         (ModuleNotFoundError("No module named 'unknown'", name="unknown"), 1, "bug in finqa"),
         (ValueError("odd"), 1, "Unexpected ValueError: odd"),
@@ -240,7 +240,7 @@ def test_streams_that_are_closed_or_full(command: str, status: int, said: str) -
     ("command", "status", "remedy"),
     [
         (None, 65, "finqa train --resume RUN"),
-        ("eval", 78, "finqa eval again"),
+        ("eval", 78, "the same command with a folder that `finqa train` wrote"),
         ("sft", 78, "finqa sft --resume r"),
     ],
 )

@@ -47,11 +47,16 @@ def test_config_shows_every_value_with_its_origin(
     assert any("sandbox local" in reason for reason in shown["chosen"])
 
 
-def test_config_as_text_masks_secrets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "show", "--origin", "--set", "engine.options.api_key=sk-very-secret"]) == 0
+def test_config_as_text_masks_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["config", "show", "--origin", "--set", "engine.options.api_key=sk-very-secret"]) == 78
+    refused = capsys.readouterr()
+    assert "export FINQA_ENGINE__OPTIONS__API_KEY=..." in refused.err
+    assert "sk-very-secret" not in refused.out + refused.err
+    monkeypatch.setenv("FINQA_ENGINE__OPTIONS__API_KEY", "sk-very-secret")
+    assert main(["config", "show", "--origin"]) == 0
     captured = capsys.readouterr()
     (line,) = (line for line in captured.out.splitlines() if line.startswith("engine.options.api_key"))
-    assert line.split() == ["engine.options.api_key", MASK, "--set"]
+    assert line.split() == ["engine.options.api_key", MASK, "environment", "FINQA_ENGINE__OPTIONS__API_KEY"]
     assert "sk-very-secret" not in captured.out + captured.err
     assert captured.err.startswith("chosen: model ") and captured.err.count("\n") == 1
 

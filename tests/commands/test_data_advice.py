@@ -80,7 +80,7 @@ MISTAKES = [
     Mistake("a folder of tables", "data check tables", "import tables tables", lambda: as_csv(Path())),
     Mistake("a folder of tables to build", "snapshot build --data tables", "import tables", lambda: as_csv(Path())),
     Mistake("a folder of FinQA", "data check prepared", "finqa-json prepared/dev.json", prepared),
-    Mistake("no folder", "data import openenv nothing --out new", "data generate"),
+    Mistake("no folder", "data import openenv nothing --out new", "import --help"),
     Mistake("no folder of rLLM", "data import rllm nothing --out new", "rllm --help"),
     Mistake("a split in two forms", "data import rllm rllm --out new", "mv ", named_twice),
     Mistake("one bad row", "data import finqa-json dev.json --out new", "--skip-bad", finqa(finqa_row("a"), {})),

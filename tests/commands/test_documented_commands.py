@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from fixtures import convfinqa_dialogues, finqa_text_rows, tatqa_pages
+from fixtures.command_lines import parse
 
-from finqa_cli.app import app, main
+from finqa_cli.app import main
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "plugins/README.md"]
@@ -28,19 +28,6 @@ def commands(page: Path) -> list[list[str]]:
     """The words of every finqa command in a page's console blocks."""
     lines = "\n".join(blocks(page, "console")).replace("\\\n", " ").splitlines()
     return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ finqa ")]
-
-
-def parse(words: list[str]) -> None:
-    """Parses a command line without running it, down to the command that would run.
-
-    Raises:
-        click.UsageError: There is no such command, option or argument.
-    """
-    command: Any = typer.main.get_command(app)
-    with command.make_context("finqa", list(words)) as context:
-        while hasattr(command, "resolve_command"):
-            _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-            context = command.make_context(command.name, rest, parent=context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -111,11 +111,12 @@ def test_a_key_that_is_refused_in_mid_run_ends_it(server: OpenAIServer, capsys: 
     assert status == 77 and "revoked" in told
 
 
-def test_the_key_is_not_in_the_run_folder(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_key_is_not_in_the_run_folder(
+    server: OpenAIServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.key = "sk-secret-0123456789"
-    report = document(
-        on(server, "eval", "analyst", "--limit=1", "--set", f"engine.options.api_key={server.key}"), capsys
-    )
+    monkeypatch.setenv("FINQA_ENGINE__OPTIONS__API_KEY", server.key)
+    report = document(on(server, "eval", "analyst", "--limit=1"), capsys)
     files = [path for path in Path(report["run"]).rglob("*") if path.is_file()]
     assert files and not [path for path in files if server.key.encode() in path.read_bytes()]
 
@@ -138,8 +139,9 @@ def test_doctor_looks_at_server_key_and_model(
     assert refused["status"] == "fail" and refused["remedy"]
     monkeypatch.setenv("OPENAI_API_KEY", server.key)
     assert checks(server, capsys, "--model=analyst")["openai server"]["status"] == "ok"
-    masked = checks(server, capsys, "--model=analyst", "--set", f"engine.options.api_key={server.key}")["openai key"]
-    assert masked["status"] == "warn"
+    monkeypatch.setenv("FINQA_ENGINE__OPTIONS__API_KEY", server.key)
+    assert checks(server, capsys, "--model=analyst")["openai key"]["status"] == "warn"
+    monkeypatch.delenv("FINQA_ENGINE__OPTIONS__API_KEY")
     with openai_server(models=["other"]) as second:
         both = ["doctor", "--engine=openai", "--model=analyst", "--json", "--set"]
         main([*both, f"engine.options.base_urls=['{server.url}', '{second.url}']"])

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.command_calls import failure
+from fixtures.data_files import DATASET, write_folder
 
 from finqa_cli.app import main
 
@@ -38,7 +40,7 @@ def test_the_text_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["snapshot", "list"]) == 0
     assert "finqa snapshot build" in capsys.readouterr().out
     for start in ("Built snapshot mine", "Nothing to do"):
-        assert main(["snapshot", "build", "--snapshot-name", "mine", "--quiet"]) == 0
+        assert main(["snapshot", "build", "--snapshot-name", "mine", "--data", "embedded", "--quiet"]) == 0
         captured = capsys.readouterr()
         assert captured.out.startswith(start) and captured.err == ""
     assert main(["snapshot", "show", "mine"]) == 0
@@ -73,3 +75,56 @@ def test_what_cannot_be_done_is_explained_with_65(
     assert main(["snapshot", *arguments]) == 65
     captured = capsys.readouterr()
     assert said in captured.err and "fix: " in captured.err and captured.out == ""
+
+
+def test_invented_companies_get_no_name_of_real_data(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("finqa.toml").write_text('data.snapshot = "rllm"\n')
+    for arguments in (["--snapshot-name=rllm"], []):  # by the flag, then by a settings file
+        status, said = failure(["snapshot", "build", *arguments], capsys)
+        assert status == 2 and "without --data the embedded set is built, under its own name only" in said
+        command = "finqa snapshot build --snapshot-name rllm"
+        assert said.endswith(f"fix: {command} --data DIR, or {command} --data embedded\n")
+    Path("finqa.toml").unlink()
+    monkeypatch.setenv("FINQA_DATA__SNAPSHOT", "rllm")
+    assert failure(["snapshot", "build"], capsys)[0] == 2
+    assert document(["snapshot", "list"], capsys) == {"snapshots": []}
+    assert document(["snapshot", "build", "--data=embedded"], capsys)["name"] == "rllm"
+
+
+def test_the_embedded_set_replaces_no_other_data_unless_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("own"))
+    own = document(["snapshot", "build", "--data=own"], capsys)
+    status, said = failure(["snapshot", "build"], capsys)
+    assert status == 2 and "Snapshot 'openenv-finqa' has other data" in said
+    Path(own["path"], "manifest.json").write_text("damaged")
+    assert failure(["snapshot", "build"], capsys)[0] == 2, "damaged, it is still the data of the user"
+    Path(own["path"]).parent.joinpath("current").unlink()
+    status, said = failure(["play", "--engine=scripted"], capsys)
+    assert Path(own["path"]).is_dir()
+    assert document(["snapshot", "build", "--data=own"], capsys)["digest"] == own["digest"]
+    assert document(["snapshot", "build", "--data=embedded"], capsys)["digest"] != own["digest"]
+    assert Path(own["path"]).is_dir(), "the other version is kept"
+    assert not document(["snapshot", "build"], capsys)["new"]
+
+
+def test_an_image_is_made_of_the_data_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("own"))
+    own = document(["snapshot", "build", "--data=own", "--snapshot-name=own"], capsys)
+    again = document(["snapshot", "build", "--snapshot-name=own", "--sandbox=local"], capsys)
+    assert (again["digest"], again["new"]) == (own["digest"], False)
+    assert failure(["snapshot", "build", "--snapshot-name=another", "--sandbox=local"], capsys)[0] == 2
+
+
+def test_data_of_a_settings_file_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("own"))
+    Path("finqa.toml").write_text('[data]\nsnapshot = "own"\npath = "own"\n')
+    assert document(["snapshot", "build"], capsys)["manifest"]["companies"] == len(DATASET.companies())
+    assert failure(["snapshot", "build", "--data=none"], capsys)[0] == 65
+
+
+def test_a_folder_named_embedded_is_that_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("embedded"))
+    built = document(["snapshot", "build", "--data=embedded", "--snapshot-name=mine"], capsys)
+    assert built["manifest"]["companies"] == len(DATASET.companies())

@@ -15,6 +15,7 @@ from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 
 DAYTONA = ["--sandbox", "daytona"]
 NAMED = ["--snapshot-name", "mine"]
+EMBEDDED = ("--data", "embedded")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def requests(loopback: LoopbackProcess) -> int:
 def test_building_listing_and_deleting(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshot", "list", *DAYTONA]) == 0
     assert capsys.readouterr().out == "There are no images. Make one: finqa snapshot build --sandbox daytona\n"
-    built = document(["snapshot", "build", *NAMED, *DAYTONA], capsys)
+    built = document(["snapshot", "build", *NAMED, *EMBEDDED, *DAYTONA], capsys)
     assert built["name"] == "mine" and Path(built["path"]).is_dir() and built["new"]
     image = built["image"]
     assert image["new"] and image["state"] == "active" and image["snapshot"] == "mine"
@@ -107,7 +108,7 @@ def test_a_key_that_is_missing_or_wrong_is_told_with_77(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "dtn_wrong_key_9f8e")
-    commands = (["build", *NAMED], ["list"], ["delete", "mine"])
+    commands = (["build", *NAMED, *EMBEDDED], ["list"], ["delete", "mine"])
     for command in commands:
         status, told = failure(["snapshot", *command, *DAYTONA], capsys)
         assert status == 77 and "refused the API key" in told and "dtn_wrong" not in told
@@ -122,7 +123,7 @@ def test_a_failed_build_is_told_with_the_end_of_its_log(
 ) -> None:
     loopback.control.set_build_fails("no space left on the builder")
     try:
-        status, told = failure(["snapshot", "build", *NAMED, *DAYTONA, "--quiet"], capsys)
+        status, told = failure(["snapshot", "build", *NAMED, *EMBEDDED, *DAYTONA, "--quiet"], capsys)
     finally:
         loopback.control.set_build_fails("")
     assert status == 1 and "no space left on the builder" in told and "The end of its log:\n" in told
@@ -134,7 +135,8 @@ def test_a_build_that_was_interrupted_is_picked_up_again(
     home: Path, loopback: LoopbackProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builds = sum(loopback.control.stats()["requests"].get("POST /api/snapshots", {}).values())
-    command = [sys.executable, "-m", "finqa_cli", "snapshot", "build", "--snapshot-name", "stopped", *DAYTONA]
+    command = [sys.executable, "-m", "finqa_cli", "snapshot", "build", "--snapshot-name", "stopped"]
+    command += [*EMBEDDED, *DAYTONA]
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

@@ -316,7 +316,7 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
         words = commands[names.index(name)]
         assert words[1:3] == ["eval", policy] and words[5:9] == ["--data", "data/test.json", "--split", "test"]
     for words, status, part in (
-        (["--final-test=data/held.json"], 2, "fix: mv data/held.json data/held_test.json"),
+        (["--final-test=data/held.json"], 2, "if it is one: mv data/held.json data/held_test.json"),
         (["--final-test=none.json"], 65, "There is no file none.json"),
         (["--final-test=x.toml"], 2, "does not say that it is a test split"),
     ):

@@ -99,7 +99,7 @@ def test_from_building_over_a_new_version_to_deleting(settings: Settings, loopba
 
 
 def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings, loopback: LoopbackProcess) -> None:
-    LocalSnapshots(settings.data.home).build_default("mine")
+    LocalSnapshots(settings.data.home).build_embedded("mine", named=True)
     image = asyncio.run(without_test(settings))
     loopback.control.break_image(image.name)
     with pytest.raises(ServiceUnavailableError, match="is built but not ready: its boot test failed") as caught:

@@ -38,7 +38,7 @@ def test_every_part_runs_and_loses_nothing() -> None:
     status, document = benchmark("--quick", "--seed", "3")
     assert [part for part in PARTS if any(figure["part"] == part for figure in document["figures"])] == PARTS
     assert not failed(document)
-    assert (status, document["passed"], document["boxes"], document["seed"]) == (0, True, 20, 3)
+    assert (status, document["passed"], document["sandboxes"], document["seed"]) == (0, True, 20, 3)
     judged = {figure["name"] for figure in document["figures"] if figure["limit"]}
     assert {"groups lost", "orphans while the pool is full", "duplicates", "growth of open files"} <= judged
 

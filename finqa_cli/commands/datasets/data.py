@@ -26,7 +26,7 @@ from finqa_cli.commands.datasets.data_import import (
 )
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural, progress
+from finqa_cli.commands.shared.output import emit, plain_table, plural, printable, progress
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
 from finqa_cli.data.check_data import (
     CheckReport,
@@ -302,7 +302,7 @@ def show(
         settings = line.load(quiet=True).settings
         found, _ = LocalSnapshots(settings.data.home).get_or_build(settings.data.snapshot)
         shown = show_in_snapshot(found, identity)
-    emit(shown.document(answer=answer), as_json=line.as_json, text="\n".join(map(_safe, _lines(shown, answer))))
+    emit(shown.document(answer=answer), as_json=line.as_json, text="\n".join(map(printable, _lines(shown, answer))))
 
 
 def _lines(shown: Shown, answer: bool) -> Iterator[str]:
@@ -318,11 +318,6 @@ def _lines(shown: Shown, answer: bool) -> Iterator[str]:
     if shown.other_tables:
         more = "Other tables" if shown.tables else "Tables"
         yield f"\n{more} of {shown.facts.get('company', 'the company')}: {', '.join(shown.other_tables)}"
-
-
-def _safe(text: str) -> str:
-    """Return a text without control characters, so that a data file cannot drive the terminal."""
-    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
 
 
 @app.command("generate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,10 +16,11 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural, print_table, progress
 from finqa_cli.commands.shared.perform import perform
-from finqa_cli.data.openenv_layout.layout_reader import read_layout
-from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.errors import DataError
 from finqa_cli.provisioning import remote_images as remote
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.settings import EMBEDDED
 from finqa_cli.types import ImageInfo, Snapshot
 
 app = CommandApp("Build, list, show and delete compiled data sets.", epilog=EXIT_CODES)
@@ -44,7 +46,11 @@ def build(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder made by finqa data, or downloaded.", show_default="the embedded set"),
+        typer.Option(
+            "--data",
+            help="Folder made by finqa data, or downloaded; `embedded` for the embedded set.",
+            show_default="the embedded set, under its own name only",
+        ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of failing.")] = False,
     sandbox: Annotated[
@@ -54,12 +60,16 @@ def build(
 ) -> None:
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
+    The embedded set gets a name other than openenv-finqa, or replaces other data of that name, with --data embedded
+    only. With --sandbox, and without --data, a snapshot of the name that is there is taken as it is.
+
     With --sandbox daytona or docker an image with it and finqa itself is built there as well, and plays one episode in
     a fresh sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier
     versions stay until finqa snapshot delete.
 
-    Exit codes: 0 ok, 1 the image cannot be built, 65 a file or row is missing or malformed, 69 the provider cannot be
-    reached or the boot test failed, 74 writing failed, 77 its key is missing or refused.
+    Exit codes: 0 ok, 1 the image cannot be built, 2 --data is left out beside a name of your own, 65 a file or row is
+    missing or malformed, 69 the provider cannot be reached or the boot test failed, 74 writing failed, 77 its key is
+    missing or refused.
 
     Example: finqa snapshot build --snapshot-name mine --data my-data --sandbox daytona
     """
@@ -80,11 +90,7 @@ def build(
         return
     store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
     with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
-        reporter.line(f"Compiling {data or 'the embedded data set'} into snapshot {name}.")
-        if data is None:
-            built, new = store.build_default(name)
-        else:
-            built, new = store.build(name, read_layout(data, skip_bad) if skip_bad else data)
+        built, new = _compile(store, name, settings.data.path, skip_bad, sandbox is not None, reporter)
     verb = "Built" if new else "Nothing to do: there was already"
     text = f"{verb} snapshot {built.name} {_short(built)} ({_counts(built)})"
     document, lines = {**_document(built), "new": new}, [text, str(built.path)]
@@ -94,6 +100,25 @@ def build(
         document |= {"image": None if ready is None else _ready(ready)}
         lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _image_text(ready))
     emit(document, as_json=line.as_json, text="\n".join(lines))
+
+
+def _compile(
+    store: LocalSnapshots, name: str, data: Path | None, skip_bad: bool, for_image: bool, reporter: Reporter
+) -> tuple[Snapshot, bool]:
+    """Compile what --data names; without it the embedded set, or for an image what is there under the name.
+
+    Raises:
+        UsageError: No data is named, and the embedded set would get another name or replace other data.
+    """
+    if data is None and for_image and (name != DEFAULT_NAME or store.holds_other_data()):
+        with contextlib.suppress(DataError):  # there is none, or it is damaged
+            return store.get(name), False
+    embedded = data == Path(EMBEDDED) and not data.exists()
+    if data is None or embedded:
+        reporter.line(f"Compiling the embedded data set into snapshot {name}.")
+        return store.build_embedded(name, named=embedded)
+    reporter.line(f"Compiling {data} into snapshot {name}.")
+    return store.build(name, data, skip_bad=skip_bad)
 
 
 @app.command("list")

@@ -15,6 +15,7 @@ import typer
 
 from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.masking import Masker
 from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
@@ -169,7 +170,7 @@ class CommandLine:
     def note(self, text: str) -> None:
         """Print a line on stderr, unless `--json` or `--quiet` is given."""
         if not (self.as_json or self.quiet):
-            print(text, file=sys.stderr)
+            print(Masker()(text), file=sys.stderr)
 
     def warn_of_project(self, settings: Settings) -> None:
         """Print that `--project` has no effect, when no tracker files runs under it."""
@@ -217,7 +218,7 @@ class CommandLine:
                 f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
                 remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}"
                 if theirs in RESUMABLE
-                else f"finqa {theirs} again",
+                else f"the same command with a folder that `finqa {command}` wrote",
             )
         logs.configure()
         return typed
@@ -262,7 +263,7 @@ def stored_parameter(run: Path, name: str, command: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{run} was ended before it wrote its parameters ({error!r}).",
-            remedy=f"finqa {command} again, into another --run-dir",
+            remedy=f"`finqa {command}` with another --run-dir; this folder holds nothing to resume",
         ) from error
     if isinstance(value, list):
         return [located(run, each) if isinstance(each, str) else each for each in value]

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from finqa_cli.masking import Masker, mask_text
 from finqa_cli.runs.reporter import NullReporter, Reporter
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
+
+_KEPT = "\n\t\u200c\u200d"
+_UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that JSON lets stand as they are: control characters, marks of direction, halves of pairs."""
 
 Text = str | Callable[[], str | None]
 
@@ -31,11 +38,21 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
         text: The readable form, or a function that returns it or prints it itself.
     """
     if as_json:
-        print(json.dumps(result, indent=2, ensure_ascii=False, default=str), flush=True)
+        document = json.dumps(_without_secrets(result), indent=2, ensure_ascii=False, default=str)
+        print(_escaped(document), flush=True)
         return
     rendered = text() if callable(text) else text
     if rendered is not None:
-        print(rendered, flush=True)
+        print(mask_text(rendered), flush=True)
+
+
+def _without_secrets(value: Any) -> Any:
+    """Mask secrets by their form. Names are not looked at: `token` may be the id of one."""
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_secrets(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
@@ -51,6 +68,31 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str
     lines = [[_cell(value) for value in row] for row in [headers, *rows]]
     widths = [max(len(row[column]) for row in lines) for column in range(len(headers))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in lines)
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot drive the terminal: what is neither visible nor a space becomes its Python escape.
+
+    Line breaks and tabs stay, and the joiners of emoji and of scripts that need them.
+    """
+    return "".join(each if _is_plain(each) else _escape(each) for each in text)
+
+
+def age_text(seconds: float) -> str:
+    """Return a time in its largest unit of which there are two: `90 s`, `45 min`, `30 h`, `3 d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size_text(size: float) -> str:
+    """Return bytes in the unit that gives one to three digits: `812 B`, `4.1 kB`, `37 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.2g} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 def plural(count: int, noun: str) -> str:
@@ -73,12 +115,25 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[object]], title:
     Console(width=shutil.get_terminal_size().columns).print(table)
 
 
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _escaped(document: str) -> str:
+    """Return a JSON document in which what could drive a terminal, or cannot be encoded, is written as its escape."""
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return f"{value:.4g}" if isinstance(value, float) else mask_text(printable(" ".join(str(value).split())))
 
 
 @contextmanager
@@ -113,10 +168,11 @@ class PlainReporter(Reporter):
 
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
+        self._mask = Masker()
 
     def line(self, text: str) -> None:
-        """Print it at once."""
-        print(text, file=sys.stderr, flush=True)
+        """Print it at once, without secrets."""
+        print(self._mask(text), file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None) -> None:
         """Note the time; short phases print only their end."""
@@ -169,6 +225,7 @@ class BarReporter(Reporter):
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._mask = Masker()
 
     def __enter__(self) -> BarReporter:
         self._bars.start()
@@ -178,8 +235,8 @@ class BarReporter(Reporter):
         self._bars.stop()
 
     def line(self, text: str) -> None:
-        """Print above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print above the bars, without secrets."""
+        self._bars.console.print(self._mask(text), markup=False, highlight=False, soft_wrap=True)
 
     def start(self, phase: str, total: int | None) -> None:
         """Show a bar, in the place of an unfinished one of the same name."""

@@ -69,7 +69,8 @@ def unpack(
             if _write(entry.stream, entry.size, archive.parent / name):
                 written.append(name)
     except (*_DAMAGES, OSError) as error:
-        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=f"rm {archive} and fetch it again") from error
+        remedy = "run the same command again; if it stays, the archive is damaged at its host"
+        raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=remedy) from error
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
 

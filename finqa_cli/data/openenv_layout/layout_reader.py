@@ -175,7 +175,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
 
 def _require_layout(folder: Path) -> None:
     if not folder.exists():
-        remedy = f"finqa data generate --out {folder}"
+        remedy = f"name a folder that exists; {IMPORTERS} lists the commands that write one"
         raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
     if not folder.is_dir():
         reason = "is a file, not a data folder"

@@ -211,10 +211,13 @@ def prepare(
             seen.add((split, row.id))
             rows[split].append(row)
     if problems and not skip_bad:
-        other = "; --for convfinqa or tatqa reads theirs" if read == len(problems) else ""
-        raise as_data_error(problems, remedy=f"--skip-bad leaves such rows out{other}")
+        other = "--for convfinqa or --for tatqa reads theirs" if read == len(problems) else ""
+        raise as_data_error(problems, remedy=other or "correct them, or --skip-bad leaves them out")
     if read == len(problems):
-        raise DataError(f"There is no good row in {', '.join(map(str, files))}.", remedy="finqa data check FILE")
+        raise DataError(
+            f"There is no good row in {', '.join(map(str, files))}.",
+            remedy=f"finqa data check {shlex.quote(str(files[0]))}",
+        )
     kept = {split: tuple(part) for split, part in rows.items() if part}
     return Preparation(
         split_by="file" if by_file else "company",
@@ -246,9 +249,12 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
         for other in splits[place + 1 :]:
             overlap = find_overlap(_tasks(rows[split]), _tasks(rows[other]))
             if overlap:
+                apart = "--split-by company of the train and dev files"
+                # rows of one id stay copies of each other in whichever split they are
+                apart += " with --skip-bad, which keeps the first of each id" if overlap.ids else ""
                 raise DataError(
                     f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
-                    remedy="--split-by company of the train and dev files, or leave one of the files out",
+                    remedy=f"leave one of the files out, or {apart}",
                 )
             companies |= {row.company for row in rows[split]} & {row.company for row in rows[other]} - {""}
     return tuple(sorted(companies))

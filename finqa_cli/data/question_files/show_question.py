@@ -19,7 +19,7 @@ from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.question_files.question_rows import read_rows, split_files
 from finqa_cli.data.snapshots.compile import TABLES, TASKS, TRUTH
 from finqa_cli.errors import DataError
-from finqa_cli.types import Snapshot
+from finqa_cli.types import Snapshot, rebuild_command
 
 _ANSWERS = (
     "answer",
@@ -102,8 +102,8 @@ def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:
         )
         return _of_question(question, _tables(snapshot.path / TABLES, question.company))
     except (OSError, ValueError, LookupError, StopIteration, sqlite3.Error) as error:
-        remedy = f"finqa snapshot build --snapshot-name {snapshot.name}"
-        raise DataError(f"The snapshot {snapshot.name!r} is damaged: {error}.", remedy=remedy) from error
+        damage = f"The snapshot {snapshot.name!r} is damaged: {error}."
+        raise DataError(damage, remedy=rebuild_command(snapshot.name)) from error
 
 
 def _found(identity: str, known: dict[str, Any], where: str) -> Any:

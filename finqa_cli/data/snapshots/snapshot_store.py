@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import functools
 import json
 import re
 import shutil
@@ -22,11 +24,12 @@ from finqa_cli.data.snapshots.compile import (
     manifest_digest,
     write_durably,
 )
-from finqa_cli.errors import DataError, StorageError
-from finqa_cli.types import Snapshot
+from finqa_cli.errors import DataError, StorageError, UsageError
+from finqa_cli.types import EMBEDDED_SNAPSHOT, Snapshot, rebuild_command
 
-DEFAULT_NAME = "openenv-finqa"
+DEFAULT_NAME = EMBEDDED_SNAPSHOT
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHORT = re.compile(r"[0-9a-f]{12}")
 _CURRENT = "current"
 _BUILDING = ".building-"
 _LEFTOVER_SECONDS = 3600.0
@@ -82,16 +85,18 @@ class LocalSnapshots:
             DataError: There is none, or it is damaged; the remedy is the command that builds it.
         """
         folder = self._folder(name)
-        remedy = _rebuild(name)
+        remedy = rebuild_command(name)
         try:
             short = (folder / _CURRENT).read_text(encoding="utf-8").strip()
         except (FileNotFoundError, NotADirectoryError) as error:
             known = [snapshot.name for snapshot in self.list()]
+            near = difflib.get_close_matches(name, known, n=1)
             there = f" There are: {', '.join(known)}." if known else ""
-            raise DataError(f"There is no snapshot {name!r}.{there}", remedy=remedy) from error
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"There is no snapshot {name!r}.{there}{meant}", remedy=remedy) from error
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"The snapshot {name!r} in {folder} cannot be read: {error}.", remedy=remedy) from error
-        if not re.fullmatch(r"[0-9a-f]{12}", short):
+        if not _SHORT.fullmatch(short):
             raise DataError(f"{folder / _CURRENT} is damaged.", remedy=remedy)
         return _verified(name, folder / short)
 
@@ -99,12 +104,39 @@ class LocalSnapshots:
         """Returns the current snapshot like `get`; the default one is built from the embedded data set when missing."""
         if name != DEFAULT_NAME or (self._folder(name) / _CURRENT).exists():
             return self.get(name), False
-        return self.build_default()
+        return self.build_embedded()
 
-    def build_default(self, name: str = DEFAULT_NAME) -> tuple[Snapshot, bool]:
-        """Builds the embedded data set under a name."""
+    def build_embedded(self, name: str = DEFAULT_NAME, *, named: bool = False) -> tuple[Snapshot, bool]:
+        """Builds the embedded data set, whose companies are invented.
+
+        Args:
+            name: Name of the snapshot.
+            named: The user named the embedded set, so it may get another name than its own, and replace other data.
+
+        Raises:
+            DataError: The name is not acceptable.
+            UsageError: It was not named, and would get another name or replace other data.
+        """
+        self._folder(name)
+        if not named and (name != DEFAULT_NAME or self.holds_other_data()):
+            reason = f"Snapshot {name!r} has other data" if name == DEFAULT_NAME else f"No data is named for {name!r}"
+            command = "finqa snapshot build" if name == DEFAULT_NAME else f"finqa snapshot build --snapshot-name {name}"
+            raise UsageError(
+                f"{reason}: without --data the embedded set is built, under its own name only.",
+                remedy=f"{command} --data DIR, or {command} --data embedded",
+            )
         with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
             return self.build(name, embedded_layout(Path(folder)))
+
+    def holds_other_data(self) -> bool:
+        """Returns whether data other than the embedded set is current under its name, be it damaged or not."""
+        folder = self._folder(DEFAULT_NAME)
+        try:
+            current = (folder / _CURRENT).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            current = ""
+        kept = {current} if _SHORT.fullmatch(current) else set(self.versions(DEFAULT_NAME))
+        return bool(kept) and kept != {_short(_embedded_digest())}
 
     def list(self) -> Sequence[Snapshot]:
         """Returns the current snapshot of every name, by name; damaged ones have an `error` in their metadata."""
@@ -170,7 +202,7 @@ class LocalSnapshots:
 
 
 def _verified(name: str, path: Path) -> Snapshot:
-    remedy = _rebuild(name)
+    remedy = rebuild_command(name)
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {str(file): str(digest) for file, digest in manifest["files"].items()}
@@ -188,8 +220,13 @@ def _verified(name: str, path: Path) -> Snapshot:
     return Snapshot(name=name, digest=recorded, path=path, metadata=manifest)
 
 
-def _rebuild(name: str) -> str:
-    return f"finqa snapshot build --snapshot-name {name}"
+@functools.cache
+def _embedded_digest() -> str:
+    """The digest of the compiled embedded data set."""
+    with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
+        compiled = Path(folder) / "compiled"
+        compiled.mkdir()
+        return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled)
 
 
 def _short(digest: str) -> str:

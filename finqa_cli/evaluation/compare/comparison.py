@@ -137,7 +137,7 @@ def check_paths(paths: Sequence[Path]) -> None:
     """Raises UsageError for a single run, and for one that is named twice."""
     if len(paths) < 2:
         raise UsageError(
-            "A comparison needs at least two runs.", remedy="finqa eval embedded, and compare with its run folder"
+            "A comparison needs at least two runs.", remedy="name another run beside it; `finqa eval` makes one"
         )
     seen: dict[Path, Path] = {}
     for path in paths:

@@ -13,6 +13,7 @@ from finqa_cli.runs.durable_files import read_document, sha256_of
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.runs.links import follow
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
+from finqa_cli.runs.run_summary import PIPELINE_EVALUATION
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 from finqa_cli.wiring.policies import run_of
 
@@ -21,9 +22,6 @@ INPUTS = ("run.json", "settings.json", "report.json", "metrics.jsonl", "trajecto
 
 _TRAINING = ("train", "sft", "dpo")
 """Commands that train; the lines of their steps in metrics.jsonl are of this kind."""
-
-PIPELINE_EVALUATION = "10_eval"
-"""Folder of a pipeline in which the trained policy is evaluated."""
 
 _AGAIN = "run the evaluation again: finqa eval TARGET"
 

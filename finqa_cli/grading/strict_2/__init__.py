@@ -4,11 +4,15 @@ An answer is reduced in stages, and each stage may refuse it:
 
 1. `surface.py`: typographic variants become plain; hidden characters, digits of other scripts and LaTeX that hides or
    strikes out are refused.
-2. `wrappers.py`, `json_form.py`: thinking, end tokens, fences, one pair of answer tags, JSON with one answer, `\boxed`.
-3. `refused_words.py`: hedges, alternatives, conditions, questions and talk to the judge are refused anywhere.
-4. For a number (`lexer.py`, `values.py`, `statement.py`, `direction.py`, `numbers_read.py`): the values of the
-   statement that decides, with signs, units and years; one value, or two notations of the same amount. For a word
-   (`words_read.py`): one yes or no, or one name.
+2. `wrappers.py`, `json_form.py`, `transcript.py`: the question again, output of programs, polite endings, thinking, end
+   tokens, fences, one pair of answer tags, JSON with one answer, `\boxed`.
+3. `refused_words.py`: hedges, alternatives, conditions, questions and talk to the judge are refused anywhere; words
+   with a second meaning (`doubtful accounts`, `stock options`) are no hedges where the question has them.
+4. For a number: `lexer.py` and `values.py` read the values with units and years; `statement.py`, `working.py`,
+   `asides.py` and `arithmetic.py` leave the statement that decides, without its working; `direction.py` reads signs in
+   words; `labels.py` compares the words around the value with the question; `numbers_read.py` takes one value, or two
+   notations of the same amount. For a word: one yes or no (`yes_no.py`), of which the reason does not deny it
+   (`reasons.py`), or one name (`names_read.py`).
 5. `closeness.py`: the tolerance of version 1.
 
 With the question (`question.py`) a value is read in the scale that it asks for, the numbers that only repeat it are not

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
-from finqa_cli.grading.strict_2.values import Element, Sort, Value
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _NEGATIVE = frozenset(("minus", "negative"))
-DOWN = word_set(
-    "decrease decreases decreased decreasing decline declines declined declining fall falls fell fallen "
-    "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
-    "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
-    "sank deteriorated worsened drain downturn downward dip dipped less fewer weaker outflowing"
-)
-UP = word_set(
-    "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "
-    "inflow inflows jumped climbed surged expanded expansion improvement improved advanced positive "
-    "upward plus"
-)
 _FILLERS = word_set(
     "by of was is were a an the about approximately approx approx. around roughly circa ca ca. some : = ~ "
-    "→ at just exactly precisely stood came in only net total ( $ \" ' → >"
+    "→ oreq at just exactly precisely stood came in only net total ( $ \" ' → >"
 )
 _AFTER_FILLERS = word_set("( , in year over yoy points relative")
 _REACH = 6
@@ -43,9 +32,11 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     assert one.value is not None
     place = found.index(one)
     before = _word_before(found, place)
+    if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
+        return "Two signs stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
-    if before in BOUNDS or _bounded_after(found, place):
+    if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):
         return "The answer is a bound."
     after = _after(found, place)
     clause = _clause(found, place)
@@ -61,6 +52,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     ups = [word for word in (before, after) if word in UP]
     if question.is_about_decline and not _NEGATIVE & set(downs):
         return one.value if not ups else "The direction contradicts the question."
+    if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
+        return one.value  # `-77 (a decrease)`
     if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
         return "Two signs stand at the value."
     if downs:
@@ -68,6 +61,37 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
         return "Its sign is not clear."
     return one.value
+
+
+def _turned_over(found: Sequence[Element], place: int) -> bool:
+    """The inventory turned over 7 times."""
+    at = _place_before(found, place)
+    return at > 0 and found[at].text == "over" and found[at - 1].text in ("turn", "turns", "turned")
+
+
+def _is_apart(found: Sequence[Element], place: int) -> bool:
+    """A bracket or a comma stands right after the value."""
+    return place + 1 < len(found) and found[place + 1].text in ("(", ",")
+
+
+def says_the_same(first: Element, second: Element, found: Sequence[Element], places: Mapping[int, int]) -> bool:
+    """One value has a minus, and the other is the same amount with a word for it: `-0.034 (a 3.4% decrease)`.
+
+    Args:
+        first: The one value.
+        second: The other.
+        found: The statement that they are in.
+        places: Where in it the element stands that begins at a place of the text.
+    """
+    if first.value is None or second.value is None or first.value.number.mantissa * second.value.number.mantissa >= 0:
+        return False
+    unsigned = first if first.value.number.mantissa > 0 else second
+    place = places[unsigned.start]
+    if _word_before(found, place) not in DOWN and _after(found, place) not in DOWN:
+        return False
+    assert unsigned.value is not None
+    opposite = replace(unsigned.value, number=_negated(unsigned.value.number))
+    return is_same(opposite, second.value if unsigned is first else first.value)
 
 
 def _negated(number: Number) -> Number:

@@ -12,17 +12,31 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from finqa_cli.grading.strict_2.refused_words import undecided
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _ANSWERS = word_set(
     "answer final_answer finalanswer final result final_result value response output prediction solution"
 )
 _UNIT_KEYS = frozenset(("unit", "units", "scale", "currency"))
-_DESCRIBING = word_set(
-    "explanation reasoning rationale thought thoughts steps working calculation formula notes note "
-    "comment source sources question metric name label year fiscal_year period company confidence type "
-    "format id program sql query tool table column description decimals"
+_THINKING = word_set(
+    "reasoning thought thoughts thinking steps working workings calculation calculations formula analysis question "
+    "program sql query tool scratchpad code derivation"
 )
+"""Keys of what came before the answer, which may weigh things up."""
+_DESCRIBING = _THINKING | word_set(
+    "explanation rationale reason justification basis evidence notes note comment comments remark source sources "
+    "reference references citation citations page metric name label year fiscal_year period company ticker confidence "
+    "type format id table column row description decimals status context currency_code rounding"
+)
+_COMPETING = re.compile(
+    r"answer|result|final|solution|alt|neg|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|"
+    r"candidate|guess|debug|maybe"
+    r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
+    r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
+)
+"""Keys that may hold another answer, beside the one that is called so."""
+_UNSURE = frozenset(("low", "very low", "none", "medium", "unsure", "uncertain"))
 _CALLS = word_set("arguments args parameters params input data")
 """What a tool call or a reply keeps its one object under."""
 _KEYS_OF_ROWS = word_set("year fiscal_year period fy date name label segment key category company item")
@@ -142,8 +156,9 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     if not answers and len(beside) == 1 and beside[0] in _CALLS and isinstance(named[beside[0]], dict):
         return _of_object(named[beside[0]], depth + 1)
     unit = " ".join(str(named[key]) for key in named if key in _UNIT_KEYS and str(named[key]).lower() not in _NEUTRAL)
-    if len(answers) > 1 or (answers and beside) or not (answers or beside):
+    if len(answers) > 1 or not (answers or beside) or (answers and any(_competes(key, named[key]) for key in beside)):
         raise _RefusedError("The JSON holds more or less than one answer.")
+    _refuse_doubts(named)
     if answers:
         inner = named[answers[0]]
         text = _decision(inner) if isinstance(inner, dict | list) else _scalar(inner)
@@ -152,8 +167,38 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
         inner = named[beside[0]]
         if isinstance(inner, dict | list):
             raise _RefusedError("The JSON holds no plain answer.")
-        return f"{beside[0].replace('_', ' ')}: {_scalar(inner)} {unit}".strip()
+        year = next((f" {named[key]}" for key in _YEAR_KEYS if _YEAR.fullmatch(str(named.get(key, "")))), "")
+        return f"{beside[0].replace('_', ' ')}{year}: {_scalar(inner)} {unit}".strip()
     return _pairs([(key.replace("_", " "), named[key]) for key in beside], unit)
+
+
+def _competes(key: str, value: Any) -> bool:
+    """Whether what stands beside an answer may be another one; a plain value under another name is not."""
+    if _COMPETING.search(key) or _YEAR.fullmatch(key):
+        return True
+    if isinstance(value, dict):
+        return any(
+            _COMPETING.search(str(inner).lower()) or isinstance(one, dict | list) for inner, one in value.items()
+        )
+    return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
+
+
+def _refuse_doubts(named: dict[str, Any]) -> None:
+    """Refuses an object whose remarks take its answer back.
+
+    Raises:
+        _RefusedError: A remark hedges, or the confidence is low.
+    """
+    confidence = str(named.get("confidence", "high")).strip().lower()
+    if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):
+        raise _RefusedError("The answer is given with low confidence.")
+    for key, value in named.items():
+        if key not in _ANSWERS | _THINKING and isinstance(value, str) and undecided(value.lower()):
+            raise _RefusedError("A remark beside the answer takes it back.")
+
+
+_PROBABILITY = re.compile(r"[01](?:\.[0-9]{1,6})?")
+_YEAR_KEYS = ("year", "fiscal_year", "period")
 
 
 def _of_list(values: list[Any], depth: int) -> str:

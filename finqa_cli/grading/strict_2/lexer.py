@@ -58,9 +58,11 @@ _LEXEMES = re.compile(
     r"(?P<line>[ \x1f]*\n[ \n\x1f]*)|(?P<blank>[ \x1f]+)"
     rf"|(?P<date>{_MONTH}\.?[ ](?:[0-9]{{1,2}}(?:st|nd|rd|th)?,?[ ])?(?P<y1>{_YEAR})(?![0-9])"
     rf"|[0-9]{{1,2}}(?:st|nd|rd|th)?[ ]{_MONTH}\.?,?[ ](?P<y2>{_YEAR})(?![0-9])"
-    rf"|(?P<y3>{_YEAR})-[01][0-9]-[0-3][0-9](?![0-9])|[0-3]?[0-9]/[0-3]?[0-9]/(?P<y4>{_YEAR})(?![0-9/]))"
+    rf"|(?P<y3>{_YEAR})-[01][0-9]-[0-3][0-9](?![0-9])|[0-3]?[0-9]/[0-3]?[0-9]/(?P<y4>{_YEAR})(?![0-9/])|(?<![0-9.,])(?P<y5>{_YEAR})'s(?![a-z]))"
+    rf"|(?P<short>(?<![\w'])'(?P<syear>[0-2][0-9]|9[0-9])(?![0-9]|[.,][0-9]|[^'\n]{{0,80}}'(?![0-9])))"
     rf"|(?P<fy>(?:fy|cy)[ ]?'?(?P<fyear>{_YEAR}|[0-9]{{2}})(?![0-9.,]?[0-9]))(?![a-z])"
-    r"|(?P<named>i\.e\.|e\.g\.|approx\.|vs\.|10-[kq]|20-f|8-k|[1-9][0-9]{0,2}(?:st|nd|rd|th)|[qh][1-4]|s&p 500)"
+    r"|(?P<named>i\.e\.|e\.g\.|approx\.|vs\.|10-[kq]|20-f|8-k|[1-9][0-9]{0,2}(?:st|nd|rd|th)|[qh][1-4]|s&p 500"
+    r"|[1-9][0-9]{0,2}-(?:year|yr|month|week|day|quarter)s?)"
     r"(?![a-z0-9])"
     r"|(?P<numeral>(?:[1-9][0-9]{0,2}(?:[ ][0-9]{3}(?![0-9]))+(?:[.,][0-9]+)*|\.?[0-9](?:[0-9]|[.,'_](?=[0-9]))*)"
     r"(?:e[-+]?[0-9]{1,3}(?![a-z0-9]))?)"
@@ -69,10 +71,11 @@ _LEXEMES = re.compile(
     re.DOTALL,
 )
 _PLAIN = re.compile(r"(?:0|[1-9][0-9]*)?(?:\.[0-9]+)?")
-_ZEROS = re.compile(r"0+(?:\.[0-9]+)?")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?P<mark>[,'_ ])[0-9]{3}(?:(?P=mark)[0-9]{3})*(?P<rest>\.[0-9]+)?")
 _EUROPEAN = re.compile(r"[1-9][0-9]{0,2}(?:(?P<mark>[. ])[0-9]{3})(?:(?P=mark)[0-9]{3})*,[0-9]{1,9}")
 _DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
+_INDIAN = re.compile(r"[1-9][0-9]?(?:,[0-9]{2}){2,},[0-9]{3}(?:\.[0-9]+)?")
+"""`9,51,34,82,000`: groups of two before the last of three; with one such group it may be a slip, and is malformed."""
 _EXPONENT = re.compile(r"e([-+]?[0-9]{1,3})\Z")
 _POWER = re.compile(r"[ ]?(?:×|x|\*)[ ]?10(?:\^|\*\*)[({]?([-+]?[0-9]{1,2})[)}]?(?![0-9.])")  # noqa: RUF001
 
@@ -90,11 +93,14 @@ def tokens(text: str) -> list[Token]:
         kind, start, end = match.lastgroup or "", position, match.end()
         position = end
         if match["date"]:
-            year = next(match[name] for name in ("y1", "y2", "y3", "y4") if match[name])
+            year = next(match[name] for name in ("y1", "y2", "y3", "y4", "y5") if match[name])
             found.append(Token(Mark.YEAR, year, start, end))
         elif match["fy"]:
             year = match["fyear"]
             found.append(Token(Mark.YEAR, year if len(year) == 4 else f"20{year}", start, end))
+        elif match["short"]:
+            year = match["syear"]
+            found.append(Token(Mark.YEAR, f"{'19' if year > '89' else '20'}{year}", start, end))
         elif kind == "numeral":
             if power := _POWER.match(text, end):
                 position = power.end()
@@ -137,10 +143,12 @@ def _normal(digits: str) -> str | None:
     """A numeral with a point and without separators, or None when it is malformed."""
     if len(digits) > LONGEST_NUMERAL:
         return None
-    if _PLAIN.fullmatch(digits) or _ZEROS.fullmatch(digits):
+    if _PLAIN.fullmatch(digits):
         return digits
     if _GROUPED.fullmatch(digits):
         return re.sub("[,'_ ]", "", digits)
     if _EUROPEAN.fullmatch(digits):
         return digits.replace(".", "").replace(" ", "").replace(",", ".")
+    if _INDIAN.fullmatch(digits):
+        return digits.replace(",", "")
     return digits.replace(".", "") if _DOTTED.fullmatch(digits) else None

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS, Item
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2 import refused_words, statement
+from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.question import Question, quantities
+from finqa_cli.grading.strict_2.names_read import other_extreme
+from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -19,7 +21,7 @@ from finqa_cli.grading.strict_2.wordlists import word_set
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
-_ABSOLUTE = re.compile(r"\s*\|[^|\n]*-[^|\n]*\|\s*")
+_ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|.*(?<!\w)![0-9].*", re.DOTALL)
 _OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
 _YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")
 
@@ -41,18 +43,26 @@ def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
-    if why := _unreadable(text, found):
+    if why := _unreadable(text, found, statement.decides_from(text)):
         return why
     within = [one for one in found if start <= one.start < end]
-    kept, dropped = statement.without_contrasts(statement.without_spans(within), lambda one: one.sort is Sort.VALUE)
+    within = statement.without_spans(asides.to_asked_year(working.as_equations(working.with_cents(within)), question))
+    within = asides.without_asides(within, question)
+    kept, dropped = statement.without_contrasts(within, lambda one: one.sort is Sort.VALUE)
     if len(_amounts(kept, question)) > 1:
         later = statement.weak_start(text, start, end)
         if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
             kept, start = [one for one in kept if one.start >= later], later
+    if len(_amounts(kept, question)) > 1:
+        kept = asides.without_explanation(working.last_labelled(working.after_fronted_clause(kept), question))
+        kept = statement.without_used_results(kept)
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
         return result
-    values = statement.merge_notations(statement.candidates(result, question), result)
+    amounts = _amounts(result, question)
+    values = working.of_asked_kind(amounts, question)
+    left = {one.start for one in amounts} - {one.start for one in values}
+    kept = [one for one in kept if one.start not in left or one.sort is not Sort.VALUE]
     if any(one.text == refused_words.OR_EQUAL for one in result) and len(_values(result)) - len(values) < 1:
         return "The answer names alternatives."
     if len(values) != 1:
@@ -77,7 +87,7 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
     return ""
 
 
-def read_year(text: str) -> str | None:
+def read_year(text: str, question: Question) -> str | None:
     """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
 
     Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
@@ -87,12 +97,15 @@ def read_year(text: str) -> str | None:
     if _unreadable(text, found):
         return None
     within = [one for one in found if start <= one.start < end]
-    sides = statement.result_after_arrow(within)
+    sides = asides.without_asides(statement.result_after_arrow(within), question)
     kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
     kept = [_as_year(one) for one in kept]
     years = [one for one in kept if one.sort is Sort.YEAR]
-    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one)]
+    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
+    bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
     if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
+        return None
+    if other_extreme(text, question) or _RANKED.search(text):
         return None
     place = kept.index(years[0])
     before = kept[place - 1].text if place else ""
@@ -130,12 +143,13 @@ def _values(found: Sequence[Element]) -> list[Element]:
     return [one for one in found if one.sort is Sort.VALUE]
 
 
-def _unreadable(text: str, found: Sequence[Element]) -> str:
+def _unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
+    """Why a text has no number that can be read, or nothing; before `start` is working, which may have any form."""
     if sum(one.value is not None for one in found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
-    if any(one.sort is Sort.MALFORMED for one in found):
+    if any(one.sort is Sort.MALFORMED and one.end > start for one in found):
         return "A number is malformed, or stands beside what changes it."
-    if any(sign in text for sign in _INEQUALITIES):
+    if any(sign in text[start:] for sign in _INEQUALITIES):
         return "There is an inequality."
     if _EMPTY_ITEM.search(text):
         return "A value of a list is missing."
@@ -147,7 +161,7 @@ def _unreadable(text: str, found: Sequence[Element]) -> str:
 
 
 def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
-    return statement.merge_notations(statement.candidates(found, question), found)
+    return statement.merge_notations(statement.candidates(found, question), found, question.scale)
 
 
 def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
@@ -174,6 +188,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     words = " ".join(element.text for element in found)
     if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
+    if any(_AROUND_YEAR.fullmatch(found[at - 1].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR):
+        return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {
         element.text
@@ -182,25 +198,94 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     }
     if years and question.years and not years & question.years:
         return "The value is of another year."
+    if (
+        years
+        and question.base_year in question.years
+        and years == {question.base_year}
+        and re.search(r"\bin (?:fy ?)?[0-9]", words)
+    ):
+        return "The value is of the year before."
+    if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
+        return "The value is of several years."
     return ""
+
+
+_AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
 
 def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
     """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    if not question.known:
+        return ""
     place = found.index(one)
     start = place
-    while start and found[start - 1].sort in (Sort.WORD, Sort.SYMBOL, Sort.YEAR) and found[start - 1].text not in _ENDS:
+    while start and found[start - 1].sort in _LABEL_SORTS and found[start - 1].text not in _ENDS:
         start -= 1
-    label = " ".join(element.text for element in found[start:place] if element.sort is Sort.WORD)
-    if "/" in {element.text for element in found[start:place]} or "divided" in label:
-        return ""
-    named = quantities(label)
-    if named and question.quantities and not named & question.quantities:
+    end = place + 1
+    while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
+        end += 1
+    before, after = _words(found[start:place]), _words(found[place + 1 : end])
+    label = " ".join(before)
+    if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
+        return "The value is one of several."
+    if contradicts(f"{label} | {' '.join(after)}", question.text):
+        return "The value is labelled as another one."
+    value = one.value
+    is_share = value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"]
+    if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
+        return "The value is a share of something else."
+    is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
+    if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
+    is_said = len(after) > 1 and after[0] in _SAYS
+    if not is_formula and (
+        is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)
+    ):
+        return "The value is labelled as something else."
+    if not question.asks_ratio and _has_other_object([*before, "|", *after], question):
+        return "The value is of something else."
+    if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
+        return "The value is labelled as something else."
     return ""
 
 
-_ENDS = frozenset((".", ";", ",", "("))
+def _has_other_object(words: Sequence[str], question: Question) -> bool:
+    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
+    for at, word in enumerate(words[:-1]):
+        if word in _OBJECT_OF:
+            nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
+            if nouns and is_foreign(nouns, question.words):
+                return True
+    return False
+
+
+_OBJECT_OF = frozenset(("to", "on", "over", "above"))
+
+
+def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
+    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
+    if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
+        return False
+    return is_foreign([after[0].text], question.words)
+
+
+_FORMULA = re.compile(
+    r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
+)
+_EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
+
+
+def _words(found: Sequence[Element]) -> list[str]:
+    return [element.text for element in found if element.sort is Sort.WORD]
+
+
+def _is_other(named: frozenset[str], question: Question) -> bool:
+    return bool(named and question.quantities and not named & question.quantities)
+
+
+_ENDS = frozenset((".", ";", ",", "(", "—", "-"))
+_LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
+_SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))
 
 
 def _as_year(one: Element) -> Element:
@@ -211,6 +296,12 @@ def _as_year(one: Element) -> Element:
     return one
 
 
+_RANKED = re.compile(
+    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|"
+    r"later|earlier|"
+    r"but 2|mid-)(?![\w-]?[a-z])"
+)
+_MONTH = re.compile(r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 

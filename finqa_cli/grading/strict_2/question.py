@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
-from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES
+from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
 
 LONGEST = 600
 """Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
@@ -23,6 +24,7 @@ _SCALE = re.compile(
 )
 _YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
 _SHORT_YEARS = re.compile(r"\b(?:fy|cy) ?'?([0-9]{2})\b")
+_BASE = re.compile(r"\b(?:from|between) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2}) (?:to|and|through)\b")
 _NUMBERS = re.compile(r"(?<![\w.,])[0-9][0-9,]*(?:\.[0-9]+)?")
 _POINTS = re.compile(r"\bbasis[ -]points?|\bbps\b")
 _PERCENTAGE_POINTS = re.compile(r"\bpercentage[ -]points?|\bpercent[ -]points?|\bpp\b|\bppts?\b")
@@ -33,36 +35,33 @@ _COUNTS = re.compile(
 _DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|loss|lost|lower|outflow|deficit|contract)\w*")
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed)\w*")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
-_SHARES = re.compile(r"\bshares?\b|\bstock\b|\beps\b")
+_SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
+_PER_SHARE = re.compile(r"\bper (?:\w+ ){0,2}share\b|\beps\b|\bprice|\bdividend|\bstock\b")
+_COUNTED_SHARES = re.compile(
+    r"^(?!.*(?:\bprice|\bvalue|\bcost|\bpaid\b|\bsp[ae]n[dt]|\bper\b|\bdollar|\bamount|\bproceeds)).*"
+    r"(?:\bnumber of|\bshares outstanding|\b(?:basic|diluted) shares|\bhow many)"
+)
+_TIME_UNIT = re.compile(r"\b(?:in|how many|number of) (?:\w+ )?(day|week|month|quarter|year)s\b|\b(day)s\b")
 _TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
+_DURATION = re.compile(
+    r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|"
+    r"months|years)\b"
+    r"|\bperiod\b|\bcycle\b|\bmaturity\b|\bduration\b|\bage\b|\blife\b|\bterm\b|\bdays\b"
+)
+_SHARE = re.compile(
+    r"\bpercent|\bper cent|%|\brates?\b|\bmargin|\bgrowth\b|\bratio\b|\bproportion\b|\bportion\b|\bwhat share\b"
+    r"|\breturn on\b|\byield\b|\bcagr\b|\bshare of\b|\bfraction\b"
+)
+_AMOUNT = re.compile(
+    r"\bhow much\b|\bamount\b|\b(?:in|of) (?:us |u\.s\. )?(?:thousand|million|billion|dollar)|\bvalue\b|\btotal\b"
+    r"|\bchange in\b|\bdifference\b|\bwhat (?:was|were|is|are) (?:the )?(?:company's )?(?:net|gross|operating|"
+    r"total|cash)\b"
+)
 _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
 )
 
-_QUANTITIES = {
-    "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
-    "gross profit": r"gross profit|gross income",
-    "cost of sales": r"cost of (?:goods sold|sales|revenue)|cogs",
-    "operating income": r"operating (?:income|profit|earnings)|ebit",
-    "net income": r"net (?:income|profit|earnings|loss)|earnings",
-    "ebitda": r"ebitda",
-    "assets": r"assets",
-    "liabilities": r"liabilities",
-    "equity": r"equity",
-    "debt": r"debt|borrowings",
-    "cash": r"cash",
-    "capital expenditure": r"capital expenditures?|capex",
-    "dividends": r"dividends?|payout",
-    "inventory": r"inventor(?:y|ies)",
-    "margin": r"margin",
-    "tax": r"tax(?:es)?",
-}
-_QUANTITY = {name: re.compile(rf"(?<![a-z])(?:{words})(?![a-z])") for name, words in _QUANTITIES.items()}
-
-
-def quantities(text: str) -> frozenset[str]:
-    """The quantities of a statement that a text in lower case names, by one name for all their words."""
-    return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
+_WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +72,40 @@ class Question:
         known: There is a question.
         scale: The unit in which a bare truth is counted: a scale, points, or none.
         years: The years that it names.
+        base_year: The first of `from 2018 to 2019`, or nothing.
         numbers: The other numbers that it names, as digits.
         asks_year: The answer is a year.
         asks_how_many: It says so.
         counts: It asks how many things there are, so the answer is whole.
         direction: 1 when it asks whether something rose or is above, -1 for fell or below, 0 for neither or both.
         is_about_decline: It asks for the size of a decrease, so that `a decrease of 5` is 5.
-        measures: Which of shares, time and money it asks for.
+        asks_time: It asks for a duration.
+        asks_share: It asks for a percentage, a rate or a ratio.
+        asks_ratio: It asks for a margin, a rate or a ratio, which may be called a percentage of something else.
+        asks_amount: It asks for an amount, and for no share.
+        measures: Which of shares, days, money and others it asks for.
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
+        words: Its words.
+        text: The question in lower case.
     """
 
     known: bool = False
+    words: tuple[str, ...] = ()
+    text: str = ""
     scale: Unit = NO_UNIT
     years: frozenset[str] = frozenset()
+    base_year: str = ""
     numbers: frozenset[str] = frozenset()
     asks_year: bool = False
     asks_how_many: bool = False
     counts: bool = False
     direction: int = 0
     is_about_decline: bool = False
+    asks_time: bool = False
+    asks_share: bool = False
+    asks_ratio: bool = False
+    asks_amount: bool = False
     measures: frozenset[str] = field(default=frozenset())
     quantities: frozenset[str] = frozenset()
     currencies: frozenset[str] = frozenset()
@@ -114,25 +127,40 @@ def read_question(text: str) -> Question:
     text = " ".join(text.lower().replace("’", "'").split()) if len(text) <= LONGEST else ""  # noqa: RUF001
     if not text:
         return Question()
-    measures = {name for name, words in (("shares", _SHARES), ("time", _TIME)) if words.search(text)}
-    measures |= {stem for stem in MEASURES if stem in text}
-    if not re.search(r"\bhow many\b", text) or _MONEY_WORDS.search(text):
-        measures.add("money")
     years = _YEARS.findall(text) + [f"20{short}" for short in _SHORT_YEARS.findall(text)]
     return Question(
         known=True,
+        words=tuple(_WORD.findall(text)),
+        text=text,
         scale=_scale(text),
         years=frozenset(years),
+        base_year=base[1] if (base := _BASE.search(text)) else "",
         numbers=frozenset(found.replace(",", "") for found in _NUMBERS.findall(_YEARS.sub(" ", text))),
         asks_year=bool(_WHICH_YEAR.search(text)) and "how many" not in text,
         asks_how_many="how many" in text,
         counts=bool(_COUNTS.search(text)),
         direction=bool(_ROSE.search(text)) - bool(_DOWN.search(text)),
         is_about_decline=bool(_DOWN.search(text)) and not _UP.search(text),
-        measures=frozenset(measures),
+        asks_time=bool(_DURATION.search(text)),
+        asks_share=bool(_SHARE.search(text)),
+        asks_ratio=bool(re.search(r"\b(?:margin|rate|ratio|return|yield|turnover|payout)\b", text)),
+        asks_amount=bool(_AMOUNT.search(text)) and not _SHARE.search(text),
+        measures=_measures(text),
         quantities=quantities(text),
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
     )
+
+
+def _measures(text: str) -> frozenset[str]:
+    """The measures that an answer may have: those that the question names, and money unless it counts things."""
+    measures = {name for name, words in (("shares", _SHARES), ("per share", _PER_SHARE)) if words.search(text)}
+    measures |= {stem for stem in MEASURES - TIMES - {"shares"} if stem in text}
+    named = {first or second for first, second in _TIME_UNIT.findall(text)}
+    measures |= named or (TIMES if _TIME.search(text) else frozenset())
+    is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))
+    if not is_count or _MONEY_WORDS.search(text):
+        measures.add("money")
+    return frozenset(measures if _COUNTS.search(text) else measures | {"times"})
 
 
 def _scale(text: str) -> Unit:

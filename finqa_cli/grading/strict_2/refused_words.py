@@ -7,6 +7,7 @@ costs one reward; a hedge that is paid teaches a policy to hedge.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -17,36 +18,45 @@ def _words(*lines: str) -> re.Pattern[str]:
 
 UNDECIDED = _words(
     # not sure
-    r"maybe|perhaps|possibl[ey]|probabl[ey]|presumabl[ey]|likely|unlikely|unsure|uncertain\w*",
-    r"not (?:too |so )?sure|guess\w*|might|could|may (?:be|have|well)|would|should|seems?|appears?|apparently",
-    r"suppos\w+|assum(?:e|ing)|(?<!no )doubt\w*",
-    r"(?:i|we) (?:don't |do not )?(?:think|believe|suspect|feel|hope|know)|think so|hopefully|conceivabl[ey]",
-    r"potentially|who knows|no idea|no clue|sort of|kind of|ballpark|thereabouts|give or take|or so",
-    r"plus or minus|something|somewhere|tentative\w*|unclear|debatable|arguabl[ey]|ambiguous|questionable",
-    r"speculat\w+|rough guess|ish|confident|sure\?",
+    r"maybe|perhaps|possibl[ey]|probabl[ey]|presumabl[ey]|unlikely|unsure",
+    r"not (?:too |so |quite |entirely |fully )?(?:sure|certain|clear)|guess\w*|might|may (?:be|have|well)|seems?|"
+    r"apparently",
+    r"suppos\w+|(?:i|we) (?:don't |do not )?(?:think|believe|suspect|feel|hope|know)|think so|hopefully|conceivabl[ey]",
+    r"at the (?:earliest|latest|outside|very least)|who knows|no idea|no clue|sort of|kind of|ballpark|"
+    r"thereabouts|give or take|or so|unverified|unchecked",
+    r"plus or minus|something|somewhere|somehow|tentative\w*|unclear|debatable|arguabl[ey]|ambiguous|questionable",
+    r"let's say|let us say|(?:say|see)(?= [-$~]*[0-9.])|wager|bet|betting|gamble|sic|etc|and so (?:on|forth)|"
+    r"speculat\w+|ish|sure\?|educated|stand-in|stab|close to|near(?:ing)?|approaching|on the order of|if anything",
+    r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
-    r"or|either|neither|nor|if|unless|otherwise|whether|depend\w*|alternatives?|alternatively|else|and/or",
-    r"in case|assuming|provided that|chances?|odds|probabilit(?:y|ies)|candidates?|options?|take your pick",
-    r"whichever",
+    r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
+    r"in case|provided that|take your pick|whichever|what ?ever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
-    r"cannot|can't|can not|couldn't|unable|unknown|undetermined|indeterminate|undefined|n/a",
-    r"not (?:available|given|known)|unavailable|missing|insufficient|inconclusive|inconsistent|error|fallback",
-    r"todo|tbd|placeholder|dummy|hypothetical\w*|no (?:answer|data|idea|value|result|information|decision)",
-    r"don't know|do not know|refuse|pending|null|nan",
+    r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
+    r"not (?:available|given|known|disclosed|reported|stated|provided|enough)|inconclusive|inconsistent|fallback",
+    r"todo|tbd|placeholder|dummy|no (?:answer|data|idea|value|result|information|decision)",
+    r"don't know|do not know|refuse|null|nan",
     # the answer is taken back
-    r"wait|actually|correction|oops|sorry|scratch that|on second thought|never ?mind|retract\w*|disregard",
-    r"discard\w*|edit|previously|formerly|originally|earlier i|restated|formerly reported|used to be|i meant",
-    r"i mean|rather(?! than)|no ?body|no one|to be (?:checked|confirmed|determined|decided)|tbc|lambda|eval|exec",
-    r"print|select(?= [-(]*[0-9])|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|confidence|draft|random\w*|joke",
-    r"joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+|reverse of|negation|negate\w*|inverse|vice versa",
-    r"swap\w*|reversed?|crossed out|struck|deleted|void|obsolete|superseded|withdrawn",
+    r"wait|actually|correction|oops|sorry|scratch that|on second thought|never ?mind|retract\w*|disregard|forget",
+    r"earlier i|formerly reported|used to be|i meant|i said|i previously",
+    r"i mean|rather(?! than)|no ?body|no one|to be (?:checked|confirmed|determined|decided|verified)|tbc|lambda|eval",
+    r"exec|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|joke|joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+",
+    r"reverse of|negation|negate\w*|inverse|vice versa|crossed out|obsolete|superseded",
     r"(?:is|are|was|be) (?:all |just |simply )?(?:false|untrue|wrong|incorrect|a lie|lies|not true|not right)",
     # to the judge
-    r"grade|grader|graders|grading|reward|rewards|truth|ground truth|gold|ignore|instructions?|system|assert",
-    r"accept|award\w*|full marks|mark (?:as|this|it)|as correct|please|verif\w+|check\w*|submit\w*|judge|score",
-    r"import|drop table",
+    r"grader|graders|grading|ground truth|gold|ignore|assert|full marks|mark (?:as|this|it)|as correct|please|judge",
+    r"(?:verify|check|confirm) (?:if|whether|that|this|it|with|the|again|first)|submit\w*|drop table",
 )
 """Anywhere in an answer."""
+
+DOUBTFUL = _words(
+    r"likely|uncertain\w*|could|would|should|appears?|(?<!no )doubt\w*|assum\w+|potentially|confiden\w+|depend\w*",
+    r"chances?|odds|probabilit(?:y|ies)|candidates?|options?|unknown|unavailable|missing|insufficient|error|pending",
+    r"hypothetical\w*|discard\w*|edit|previously|formerly|originally|restated|print|select(?= [-(]*[0-9])|draft",
+    r"random\w*|swap\w*|reversed?|struck|deleted|void|withdrawn|grade|reward|rewards|truth|instructions?|system",
+    r"accept|award\w*|score|import|provisional\w*|preliminary|unaudited|rumou?r\w*",
+)
+"""Anywhere in an answer, except where the question has the very word, as in `doubtful accounts` and `stock options`."""
 
 REJECTED = _words(
     r"not|never|none|false|falsely|untrue|wrong|wrongly|incorrect\w*|mistaken\w*|invalid|erroneous\w*",
@@ -70,7 +80,7 @@ NO_AS_DETERMINER = _words("no")
 BOUNDS = word_set(
     "top over under above below beyond exceeding exceeded exceeds exceed than least most nearly almost "
     "topping topped between from until before after since maximum minimum max min within barely through "
-    "ex excl"
+    "ex excl near nearing approaching nearer"
 )
 """Right before a value: it bounds the answer and is not one."""
 
@@ -84,6 +94,8 @@ BOUNDS_AFTER = (
     "upwards",
     "and above",
     "and more",
+    "upward",
+    "onward",
     "plus",
     "tops",
 )
@@ -95,16 +107,25 @@ PLACES = word_set(
 )
 """A whole number below 1000 right after one of these names a place."""
 
-PLACES_OF_ANY_NUMBER = word_set("page table row line note section exhibit chapter paragraph appendix column")
+PLACES_OF_ANY_NUMBER = word_set(
+    "page table row line note section exhibit chapter paragraph appendix column item figure fig version"
+)
 """So does any number after one of these."""
 
 OPERATIONS = word_set("minus plus divided multiplied subtract added squared cubed less")
 """Between two values: the expression was not computed."""
 
 
-def undecided(text: str) -> bool:
-    """The text hedges, names alternatives, asks, or addresses its judge. In lower case."""
-    return bool(UNDECIDED.search(text)) or "?" in text or "¿" in text
+def undecided(text: str, asked: Collection[str] = ()) -> bool:
+    """The text hedges, names alternatives, asks, or addresses its judge.
+
+    Args:
+        text: In lower case.
+        asked: The words of the question, which are no doubts where the answer repeats them.
+    """
+    if UNDECIDED.search(text) or "?" in text or "¿" in text:
+        return True
+    return any(match[0] not in asked for match in DOUBTFUL.finditer(text))
 
 
 def foreign(text: str) -> bool:
@@ -132,7 +153,11 @@ def last_clause(text: str) -> int:
 
 OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
-_EQUIVALENT = re.compile(r"(?<=[0-9%)])(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])")
+_EQUIVALENT = re.compile(
+    r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
+    r"(?<=bps)|(?<=shares))"
+    r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
+)
 
 
 def without_equivalents(text: str) -> str:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
+from finqa_cli.grading.strict_2.arithmetic import is_computed
+from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
 from finqa_cli.grading.strict_2.values import Element, Sort, is_same, precision
@@ -32,7 +36,10 @@ FIRM = re.compile(r"answer|final|conclusion|correct|####|答|réponse|respuesta|
 WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
-    r"|which means|returned|works out (?:to|at)|therefore|consequently)(?![\w-])"
+    r"|which means|returned|works out (?:to|at)|therefore|consequently|(?:for|making|giving|"
+    r"with) an? (?:grand )?total of"
+    r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|"
+    r"to find|adds? up to|sums? to)(?![\w-])"
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
@@ -47,7 +54,7 @@ _CONTRASTS = (
 )  # fmt: skip
 _CONTRAST_REACH = 6
 _SPAN_REACH = 12
-_SAME_LINKS = word_set("= ~ ( oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
+_SAME_LINKS = word_set("= ~ ( [ { oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
 
 
 def region(text: str) -> tuple[int, int]:
@@ -59,6 +66,12 @@ def region(text: str) -> tuple[int, int]:
     if explained and any(character.isdigit() for character in text[start : explained.start()]):
         end = explained.start()
     return start, end
+
+
+def decides_from(text: str) -> int:
+    """Where the last line begins that announces an answer as final; what stands before it is working."""
+    found = [match for match in STRONG.finditer(text) if FIRM.search(match[0])]
+    return found[-1].start() if found else 0
 
 
 def announced_before(text: str) -> tuple[int, int]:
@@ -110,7 +123,9 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1
                 while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
-                    place += 1  # `vs. 74 the year before`
+                    place += 1  # `vs. 74 the year before`, `and 70 in 2020`
+                    if found[place - 1].text == "and" and place + 2 < len(found) and is_value(found[place]):
+                        place += found[place + 1].text == "in" and found[place + 2].sort is Sort.YEAR
                 continue
         kept.append(found[place])
         has_value = has_value or is_value(found[place])
@@ -126,18 +141,41 @@ def _contrast(found: Sequence[Element], place: int) -> int:
 
 
 def without_working(found: Sequence[Element]) -> list[Element]:
-    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`."""
+    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`, square ones too."""
     kept: list[Element] = []
     place = 0
     while place < len(found):
-        if found[place].text == "(" and any(one.sort is Sort.VALUE for one in kept[-2:]):
-            close = next((one for one in range(place, len(found)) if found[one].text == ")"), None)
+        mark = _BRACKETS.get(found[place].text)
+        if mark and any(one.sort is Sort.VALUE for one in kept[-2:]):
+            close = next((one for one in range(place, len(found)) if found[one].text == mark), None)
             if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
                 place = close + 1
                 continue
         kept.append(found[place])
         place += 1
     return kept
+
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+def without_used_results(found: Sequence[Element]) -> list[Element]:
+    """The last of several equations, where each earlier result is a number of a later one; or everything."""
+    parts: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in (",", ";", ".")):
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    parts = [part for part in parts if _values(part)]
+    if not 1 < len(parts) <= _MOST_EQUATIONS or not all(any(one.text == "=" for one in part) for part in parts):
+        return list(found)
+    numbers = [{one.text for one in _values(part)} for part in parts]
+    used = all(_values(part)[-1].text in numbers[at + 1] for at, part in enumerate(parts[:-1]))
+    return parts[-1] if used and _has_operation(parts[-1]) else list(found)
+
+
+_MOST_EQUATIONS = 10
 
 
 def result_of(found: Sequence[Element]) -> list[Element] | str:
@@ -150,10 +188,12 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
     found = sides[-1]
     if len(sides) > 1 and _is_plain_value(sides[-2]):  # from one notation or one value to another
         found = [*sides[-2], _link(sides[-2]), *found]
-    sides = _split(found, "=")
+    sides = [_trimmed(side) for side in _split(found, "=")]
     if len(sides) == 1:
         return "The expression is not computed." if _has_operation(found) else list(found)
     plain = [side for side in sides if _values(side) and not _has_operation(side)]
+    single = [side for side in plain if len(_values(side)) == 1]
+    plain = [side for side in plain if side in single or not single or not _computes(side, single[-1])]
     if not plain:
         return "The equation has no value on either side."
     joined = [one for side in plain for one in (*side, _link(side))]
@@ -178,6 +218,23 @@ def _split(found: Sequence[Element], mark: str) -> list[list[Element]]:
         else:
             sides[-1].append(one)
     return sides
+
+
+def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
+    """The values of one side make the result: `$2.10 per share on 600 million shares = $1,260 million`."""
+    numbers = [one.value.number.value for one in _values(side) if one.value]
+    number = next(one.value.number for one in _values(result) if one.value)
+    return is_computed(number.value, number.place * number.unit.factor, numbers)
+
+
+def _trimmed(side: list[Element]) -> list[Element]:
+    """A side of an equation without line ends around it: `= 710 / 500`, and below it `= 1.42`."""
+    start, end = 0, len(side)
+    while start < end and side[start].sort is Sort.BREAK:
+        start += 1
+    while end > start and side[end - 1].sort is Sort.BREAK:
+        end -= 1
+    return side[start:end]
 
 
 def _values(found: Sequence[Element]) -> list[Element]:
@@ -209,35 +266,64 @@ def _is_echo(one: Element, question: Question) -> bool:
 _DIGIT_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "ten": "10"}
 
 
-def merge_notations(values: Sequence[Element], found: Sequence[Element]) -> list[Element]:
+def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: Unit = NO_UNIT) -> list[Element]:
     """Joins values that are two notations of one amount, such as `0.05 (5%)`; the more precise one stays.
 
     They must be linked by brackets, an equals sign or `i.e.`, and be written differently: `5, 5` are two values.
+
+    Args:
+        values: The values.
+        found: The statement that they are in.
+        scale: The scale that the question asks for: `80 ($80 million)` is one amount in millions.
     """
     merged: list[Element] = []
     places = {one.start: place for place, one in enumerate(found)}
     for one in values:
         last = merged[-1] if merged else None
         between = found[places[last.start] + 1 : places[one.start]] if last is not None else ()
-        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links):
+        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links, scale):
             assert last.value and one.value
-            merged[-1] = one if precision(one.value) < precision(last.value) else last
+            merged[-1] = _finer(last, one)
+            continue
+        pair = (_in_scale(last, one, scale), _in_scale(one, last, scale)) if last is not None else None
+        if last is not None and pair is not None and _links(between) and says_the_same(*pair, found, places):
+            assert last.value
+            merged[-1] = last if last.value.number.mantissa < 0 else one
             continue
         merged.append(one)
     return merged
 
 
+def _finer(first: Element, second: Element) -> Element:
+    """The more precise notation, and the decimal number beside a fraction, which it is the value of."""
+    assert first.value and second.value
+    if not first.value.number.place:
+        return second
+    return second if 0 < precision(second.value) < precision(first.value) else first
+
+
 def _links(between: Sequence[Element]) -> set[str]:
     """The words between two values that say that they are one."""
     words = {word for one in between for word in one.text.split()}
-    if "(" not in words and any(one.sort is Sort.BREAK for one in between):
+    if not words & {"(", "[", "{"} and any(one.sort is Sort.BREAK for one in between):
         return set()
     return words if {"that", "is"} <= words else words & _SAME_LINKS
 
 
-def _say_the_same(first: Element, second: Element, is_exact: bool) -> bool:
+def _in_scale(one: Element, other: Element, scale: Unit) -> Element:
+    """A bare value in the scale of the question, where the other one has a scale."""
+    if one.value is None or other.value is None or scale.kind is not Kind.SCALE:
+        return one
+    if one.value.number.unit is not NO_UNIT or other.value.number.unit.kind is not Kind.SCALE:
+        return one
+    return replace(one, value=replace(one.value, number=replace(one.value.number, unit=scale)))
+
+
+def _say_the_same(first: Element, second: Element, is_exact: bool, scale: Unit) -> bool:
+    first, second = _in_scale(first, second, scale), _in_scale(second, first, scale)
     if first.value is None or second.value is None or first.value.written == second.value.written:
         return False
-    if is_exact:  # `5.25% or 5.3%` are alternatives
+    if is_exact and all(one.value is None or one.value.number.place for one in (first, second)):
+        # `5.25% or 5.3%` are alternatives
         return first.value.number.value == second.value.number.value
     return is_same(first.value, second.value)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
-from finqa_cli.grading.strict_2 import refused_words, surface
+from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2.names_read import is_name
 from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
+from finqa_cli.grading.strict_2.statement import STRONG
 from finqa_cli.grading.strict_2.values import Value, is_points
-from finqa_cli.grading.strict_2.words_read import is_name, yes_or_no
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
+from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
 _HEDGED = "The answer hedges, names alternatives, or talks of something else."
@@ -22,36 +25,61 @@ _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
     expected = truth_items(truth)
-    wrapped = _unwrapped(answer)
+    asked = read_question(question)
+    wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
     if len(expected) == 1 and isinstance(expected[0].value, str):
-        return _word(answer, wrapped, truth, expected[0].value, read_question(question))
+        return _word(answer, wrapped, truth, expected[0].value, asked)
     if any(isinstance(item.value, str) for item in expected):
-        return _mixed(answer, wrapped, expected)
-    return _numbers(answer, wrapped, expected, read_question(question))
+        return _mixed(answer, wrapped, expected, asked)
+    return _numbers(answer, wrapped, expected, asked)
 
 
-def _unwrapped(answer: str) -> Wrapped | str:
+def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
     text = surface.without_hidden(answer)
     if text is None:
         return "There is a hidden character, or a digit of another script."
-    wrapped = unwrap(text)
+    wrapped = unwrap(transcript.without_echo(transcript.without_endings(text), question))
     if isinstance(wrapped, str):
         return wrapped
     parts = [surface.plain(part) for part in (wrapped.decision, wrapped.before, wrapped.after)]
     if any(part is None for part in parts):
         return "There is LaTeX or Markdown that hides or strikes out, or is not known."
     decision, before, after = (part or "" for part in parts)
+    decision, after = _with_notation(decision, after) if wrapped.boxed_count == 1 else (decision, after)
     if not any(character.isalnum() for character in decision):
         return "The answer is empty, or not a number."
     beside = f"{before}\n{after}".lower()
-    if refused_words.undecided(beside) or refused_words.REJECTED.search(after.lower()) or _denies(before.lower()):
+    if (
+        refused_words.undecided(beside, asked.words)
+        or refused_words.REJECTED.search(after.lower())
+        or _denies(before.lower())
+    ):
         return "What stands beside the answer takes it back."
-    if any(character.isdigit() for character in after) or refused_words.WORDS_OF_DECISIONS.search(beside):
+    values_after = any(character.isdigit() for character in after) and not _EXPLANATION.match(after.lower())
+    if values_after or STRONG.search(after.lower()) or refused_words.WORDS_OF_DECISIONS.search(beside):
         return "There are other values beside the answer."
     return Wrapped(decision, before, after, wrapped.boxed_count)
+
+
+_NOTATION = re.compile(
+    r"[ \n\x1f]*(?:,?[ ]?(?:i\.e\.|or|which is|that is|equivalently)|[(=~≈])[^\n.;]*(?:[.][0-9][^\n.;]*)*", re.I
+)
+_EXPLANATION = re.compile(
+    r"[\s.,;:(—*\x1f-]*(?:explanation|reasoning|calculation|working|because|since|where|calculated|computed|"
+    r"derived|based on|"
+    r"source|using|see|this (?:is|was|figure|value|number)|which (?:is|was)|steps?|formula|rounded)\b"
+)
+
+
+def _with_notation(decision: str, after: str) -> tuple[str, str]:
+    r"""A boxed value with its second notation, as in `\boxed{0.213}, i.e. 21.3%`; both are compared later."""
+    notation = _NOTATION.match(after)
+    if notation is None or not any(character.isdigit() for character in notation[0]):
+        return decision, after
+    return f"{decision}{notation[0]}", after[notation.end() :]
 
 
 def _denies(before: str) -> bool:
@@ -68,15 +96,15 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
         right = yes_or_no(text.lower(), question) == expected
     else:
         name = bare_text(boxed_parts(truth)[0].content if boxed_parts(truth) else truth)
-        right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name))
+        right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name, question))
     if wrapped.boxed_count > 1 or not right:
         return Verdict(0.0, f"{shown(answer)} is not the expected text.")
     return Verdict(1.0, f"{shown(answer)} matches.")
 
 
-def _mixed(answer: str, wrapped: Wrapped, expected: list[Item]) -> Verdict:
+def _mixed(answer: str, wrapped: Wrapped, expected: list[Item], asked: Question) -> Verdict:
     """A list with words in it, such as `Yes, 5`: read as in version 1, after all refused_words."""
-    if refused_words.undecided(wrapped.decision.lower()):
+    if refused_words.undecided(wrapped.decision.lower(), asked.words):
         return Verdict(0.0, _HEDGED)
     given = answer_items(wrapped.decision)
     pairs = given if isinstance(given, str) else pair_up(given, expected)
@@ -88,12 +116,12 @@ def _mixed(answer: str, wrapped: Wrapped, expected: list[Item]) -> Verdict:
 
 def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Question) -> Verdict:
     text = refused_words.without_equivalents(wrapped.decision.lower())
-    if refused_words.undecided(text) or refused_words.foreign(text):
+    if refused_words.undecided(text, question.words) or refused_words.foreign(text):
         return Verdict(0.0, _HEDGED)
     if len(expected) == 1 and wrapped.boxed_count > 1:
         return Verdict(0.0, f"1 value is expected, got {wrapped.boxed_count}.")
     if len(expected) == 1 and question.asks_year and _is_year(expected[0].value):
-        right = read_year(text) == str(_number(expected[0]).mantissa)
+        right = read_year(text, question) == str(_number(expected[0]).mantissa)
         return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'is not the expected year'}.")
     given: list[Given] | str
     if len(expected) == 1 and expected[0].is_of_years:
@@ -127,11 +155,15 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
     if _measures_something_else(value, question):
         return False
     truth = question.counted(_number(item))
-    if not value.number.place and truth.is_exact:
-        return False  # `10/2` is not computed
+    if not value.number.place and (truth.is_exact or (truth.place and value.number.mantissa.denominator > _SIMPLE)):
+        return False  # `10/2` and `213/1000` are not computed
     if question.counts and truth.is_exact and truth.unit.kind is Kind.PLAIN and value.number.value.denominator > 1:
         return False  # there are no half stores
     return any(is_within(value.number, factor, truth) for factor in _readings(value, truth, question))
+
+
+_SIMPLE = 20
+"""Greatest denominator of a fraction that is an answer to a question for a decimal number."""
 
 
 def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction, ...]:
@@ -140,6 +172,8 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     Points are counted against a bare truth only while the question is not known; a question that asks for points has
     made the truth points.
     """
+    if is_points(value) and value.number.unit.factor == Fraction(1, 100) and _is_relative(question, truth):
+        return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
@@ -149,10 +183,17 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     return unit_readings(value.number, truth)
 
 
+def _is_relative(question: Question, truth: Number) -> bool:
+    """The question asks for a rate or a relative change, and for no points."""
+    return question.asks_share and question.scale.kind is not Kind.POINTS and truth.unit.kind is not Kind.POINTS
+
+
 def _measures_something_else(value: Value, question: Question) -> bool:
     """Shares for dollars, days for a debt, dollars for yen."""
     if not question.known:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
+        return True
+    if value.measure == "per share" and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

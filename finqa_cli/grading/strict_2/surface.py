@@ -11,6 +11,7 @@ import html
 import re
 import unicodedata
 
+from finqa_cli.grading.strict_2.number_words import starts_number
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 GAP = "\x1f"
@@ -23,7 +24,7 @@ _REPLACED = str.maketrans(
         **dict.fromkeys("‘’‚‛ʼ′", "'"),  # noqa: RUF001  the quotes that people and programs write
         **dict.fromkeys("−–‐‑﹣－", "-"),  # noqa: RUF001  hyphens and dashes that stand for a minus
         **dict.fromkeys("≈≃≅∼～˜", "~"),  # noqa: RUF001
-        **dict.fromkeys("→⇒⟶⟹➜➔⮕", "→"),
+        **dict.fromkeys("→⇒⟶⟹➜➔⮕➡", "→"),
         **dict.fromkeys("×✕⋅·∙", "×"),  # noqa: RUF001
         **dict.fromkeys("•▪●◦‣", "•"),
         "：": ":", "，": ", ", "。": ". ", "；": "; ", "（": "(", "）": ")", "％": "%", "＝": "=",  # noqa: RUF001
@@ -31,6 +32,12 @@ _REPLACED = str.maketrans(
         "＄": "$", "￥": "¥", "⁄": "/", "∕": "/", "|": "|", "！": "!", "\ufe0f": "", "\r": "\n", "…": "...",  # noqa: RUF001
     }
 )  # fmt: skip
+_BROKEN_ESCAPES = {"\x08oxed{": "\\boxed{", "\x0crac{": "\\frac{", "\text{": "\\text{"}
+"""LaTeX commands of which JSON has read the first two characters as an escape."""
+_DOUBLED = re.compile(
+    r"\\{2,4}(?=(?:boxed|fbox|text|[dt]?frac|mathrm|mathbf|textbf|approx|times|left|right)(?![a-z])|[%$&#])"
+)
+_QUOTED_LINE = re.compile(r"(?m)^>[ ]+(?=[*_#]{0,3}([A-Za-z]+))")
 _ARROW = re.compile(r"(?<![-=])[-=]{1,4}>")
 _DASHES = re.compile(r"(?<=[ \n])(?:-{2,3}|//|#)(?=[ \n])")
 _POWER = re.compile(r"(?<=10)[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,2}")
@@ -66,6 +73,7 @@ _BETWEEN_DIGITS = re.compile(rf"(?<=[0-9])(?:[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*)(?=[0-
 _BLANKS = re.compile(rf"[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*(?![0-9.])|(?<![0-9])[ ]*{GAP}[ {GAP}]*")
 _MARKDOWN = re.compile(r"\*\*|__|`+|(?m:^[ ]{0,3}#{1,6}[ ](?!\s*#))")
 _ITALIC = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,500})(?<=[^\s*])\*(?![\w*])")
+_UNDERSCORED = re.compile(r"(?<!\w)_(?=[^\s_])([^_\n]{1,500})(?<=[^\s_])_(?!\w)")
 _LEADERS = re.compile(r"[ ]?(?:\.[ ]?){4,}")
 _BULLET = re.compile(r"(?m)^[ ]*[•*][ ]+(?=\S)")
 _DASH_BULLET = re.compile(r"(?m)^[ ]*-[ ]+(?=\S)")
@@ -75,7 +83,10 @@ _ENUMERATOR = re.compile(r"(?m)^[ ]*\(?(?:[1-9][0-9]?|[a-zA-Z])[.)][ ]+(?=[^\s])
 
 def without_hidden(text: str) -> str | None:
     """Returns the text with its typographic variants made plain, or None when something in it is hidden."""
+    for broken, command in _BROKEN_ESCAPES.items():
+        text = text.replace(broken, command)
     text = unicodedata.normalize("NFC", html.unescape(text)).strip(_ENDS).translate(_REPLACED)
+    text = _DOUBLED.sub(r"\\", text)
     text = _DASHES.sub("—", _ARROW.sub("→", text))
     text = _POWER.sub(lambda match: "^" + match[0].translate(_RAISED), text)
     text = _VULGARS.sub(lambda match: f" {_VULGAR[match[0]]}", text)
@@ -119,7 +130,9 @@ def _is_rule(line: str) -> bool:
 
 
 def _without_markdown(text: str) -> str:
-    text = _MARKDOWN.sub(GAP, _ITALIC.sub(rf"{GAP}\1{GAP}", text))
+    text = _QUOTED_LINE.sub(lambda line: line[0] if starts_number(line[1].lower()) else "", text)
+    text = _UNDERSCORED.sub(rf"{GAP}\1{GAP}", _ITALIC.sub(rf"{GAP}\1{GAP}", text))
+    text = _MARKDOWN.sub(GAP, text)
     text = _LEADERS.sub(" : ", "\n".join("" if _is_rule(line) else line for line in text.split("\n")))
     text = _BULLET.sub("", text)
     if len(_DASH_BULLET.findall(text)) > 1:  # a single one is a minus

@@ -1,6 +1,6 @@
 """Units that may follow a number in an answer, with what each is worth and what it counts.
 
-A unit has a factor (77 million is 77,000,000) and may have a *measure*: money, shares or time. An answer whose measure
+A unit has a factor (77 million is 77,000,000) and may have a *measure*: money, shares, days. An answer whose measure
 the question does not ask for is refused, so that `9,513 shares` is no amount of dollars.
 """
 
@@ -65,13 +65,25 @@ _MEASURES = (
             "ounce",
             "acre",
             "point",
+            "unit",
+            "employee",
+            "customer",
         ]
     ),
-    ("time", "years|year|yrs|yr|months|month|weeks|week|days|day|d|quarters|quarter"),
-    ("shares", "per share|a share|/share|/ share|per diluted share|per basic share|per ads"),
-    ("", "x|×|times"),  # noqa: RUF001
+    ("year", "years|year|yrs|yr"),
+    ("month", "months|month"),
+    ("week", "weeks|week"),
+    ("day", "days|day|d"),
+    ("quarter", "quarters|quarter"),
+    (
+        "per share",
+        "per share|a share|/share|/ share|per diluted share|per basic share|per ads|per common share|"
+        "per diluted common share|per basic common share|per share of common stock",
+    ),
+    ("times", "x|×|times"),  # noqa: RUF001
 )
 
+TIMES = frozenset(("year", "month", "week", "day", "quarter"))
 MEASURES = frozenset(measure for measure, _ in _MEASURES if measure)
 
 
@@ -87,7 +99,7 @@ class Measured:
 UNITS: dict[str, Measured] = {
     **{word: Measured(Unit(Kind.SCALE, Fraction(factor))) for word, factor in SCALES.items()},
     **{word: Measured(Unit(Kind.POINTS, Fraction(1, parts))) for parts, words in _POINTS for word in words.split("|")},
-    **dict.fromkeys(("%", "percent", "per cent", "pct", "pct."), Measured(PERCENT)),
+    **dict.fromkeys(("%", "percent", "per cent", "per-cent", "pct", "pct."), Measured(PERCENT)),
     **dict.fromkeys(("‰", "per mille"), Measured(Unit(Kind.PERCENT, Fraction(1, 1000)))),
     **dict.fromkeys(("cents", "cent", "¢"), Measured(CENTS, "money")),
     **{word: Measured(NO_UNIT, "money", code) for word, code in CURRENCIES.items()},
@@ -117,7 +129,7 @@ class Units:
 
     Attributes:
         unit: The scale, percent sign or points among them, or no unit.
-        measure: money, shares, time or nothing.
+        measure: money, shares, per share, times, a stem such as day, or nothing.
         currency: Its code, or nothing.
         named: There was a unit, if only `dollars`; the number then is at its word.
         end: Where they end in the text.

@@ -43,7 +43,7 @@ class Value:
         written: Its digits or words and its unit, to tell a second notation from a repetition.
         at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
         signed: A sign or brackets stand at it.
-        measure: money, shares, time or nothing.
+        measure: The measure that its unit names, money, or nothing.
         currency: Code, or nothing.
     """
 
@@ -71,7 +71,10 @@ _SIGNS = ("-", "+")
 _ABOUT = ("~", "=")
 _CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
 _RATIO = re.compile(r"[ ]?(?::|to|-to-)[ ]?1(?:\.0+)?(?![0-9:%]|[.,][0-9]|[ ]?(?:million|billion|thousand|percent|%))")
-_PART = re.compile(r"[ ](?:out of|of)[ ]([0-9]{1,9})(?![0-9%]|[.,][0-9])(?![ ]?(?:million|billion|thousand|percent))")
+_PART = re.compile(
+    r"[ ](?:out of|of)(?: (?:the|all|a total of))?[ ]([0-9]{1,3}(?:,[0-9]{3}){1,2}|[0-9]{1,9})(?![0-9%]|[.,][0-9])"
+    r"(?![ ]?(?:million|billion|thousand|percent))"
+)
 _NOT_COUNTED = re.compile(
     r"[ -]?(?:dozens?|score|pairs?|couples?|odd|halves|thirds|(?:ten|hundred|thousand|[a-z]*illion)ths?)\b"
 )
@@ -84,7 +87,8 @@ _DECIMALS_NOTE = re.compile(
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
-_GLUED_OPERATORS = "^²³%‰"
+_GLUED_OPERATORS = "²³%‰"
+_POWER = re.compile(r"\^(?![({]?[0-9])")
 
 
 def elements(text: str, tokens: Sequence[Token], *, counts: bool = False) -> list[Element]:
@@ -128,13 +132,18 @@ class _Reader:
         sort = sorts.get(token.mark, Sort.MALFORMED)
         if self._separates_year(token):
             sort = Sort.SYMBOL
-        elif (sort is Sort.SYMBOL and self._after_value() and token.text in "+-*×÷/^") or (  # noqa: RUF001
-            sort is Sort.WORD and token.text in OPERATIONS and self._after_value()
-        ):
+        elif self._operates(sort, token.text):
             sort = Sort.OPERATION
         elif sort is Sort.SYMBOL and token.text not in _SYMBOLS:
             sort = Sort.MALFORMED
         self._add(sort, token.start, token.end, text=token.text)
+
+    def _operates(self, sort: Sort, text: str) -> bool:
+        """A sign or word of an operation stands after a value; `^` may stand after any bracket."""
+        if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
+            return True
+        is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
+        return (is_sign or (sort is Sort.WORD and text in OPERATIONS)) and self._after_value()
 
     def _separates_year(self, token: Token) -> bool:
         """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""
@@ -170,7 +179,9 @@ class _Reader:
         """Adds the value that begins here, if one does: sign, currency, brackets, digits or words, units."""
         place, start = self._place, self._tokens[self._place].start
         sign, currency, brackets, position, signs = 1, "", False, start, 0
-        if self._tokens[place].text in ("~",):
+        if self._tokens[place].text == "~":
+            if self._after_value():
+                return False  # `300 / 49.04 ~ 6.12`
             position = self._skip_blank(position + 1)
         while position < len(self._text):
             character = self._text[position]
@@ -184,7 +195,7 @@ class _Reader:
                     return self._refuse(position) if (signs or brackets) and not self._after_value() else False
                 signs, sign = signs + 1, -1 if character == "-" else 1
                 if self._is_dash(position):
-                    return self._refuse(position)
+                    return False if _YEAR.match(self._text, position + 2) else self._refuse(position)
                 position = self._skip_blank(position + 1)
             elif character == "(" and not brackets and not self._after_value() and self._closes(position):
                 if signs:
@@ -244,11 +255,15 @@ class _Reader:
         end = token.end
         if token.text.isdigit() and (over := _OVER.match(self._text, end)):
             return f"{token.text}/{over[1]}", over.end(), False
-        if token.text.isdigit() and (part := _PART.match(self._text, end)) and int(token.text) <= int(part[1]):
+        if (
+            token.text.isdigit()
+            and (part := _PART.match(self._text, end))
+            and int(token.text) <= int(part[1].replace(",", ""))
+        ):
             if self._counts:
                 return token.text, part.end(), False
             if not _YEAR.fullmatch(part[1]):
-                return f"{token.text}/{part[1]}", part.end(), False
+                return f"{token.text}/{part[1].replace(',', '')}", part.end(), False
         ratio = None if _YEAR.fullmatch(token.text) else _RATIO.match(self._text, end)
         if ratio and "e" not in token.text and Fraction(token.text) > 1:
             end = ratio.end()
@@ -308,7 +323,9 @@ class _Reader:
         before, after = self._text[start - 1 : start], self._text[end : end + 2]
         if after[:1] == "!" and self._text[end - 1 : end].isdigit():
             return True  # a factorial
-        if before.isalnum() or before == "_" or after[:1].isalnum() or (after[:1] and after[:1] in _GLUED_OPERATORS):
+        if before.isalnum() or before == "_" or after[:1].isalnum() or _POWER.match(self._text, end):
+            return True
+        if after[:1] and after[:1] in _GLUED_OPERATORS:
             return True
         if after[:1] in ("-", ".", "'", "_", "+") and after[1:].isalpha():
             return True

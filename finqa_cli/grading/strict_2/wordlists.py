@@ -6,3 +6,16 @@ from __future__ import annotations
 def word_set(text: str) -> frozenset[str]:
     """The words of a text as a set."""
     return frozenset(text.split())
+
+
+DOWN = word_set(
+    "decrease decreases decreased decreasing decline declines declined declining fall falls fell fallen "
+    "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
+    "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
+    "sank deteriorated worsened drain downturn downward dip dipped less fewer weaker outflowing"
+)
+UP = word_set(
+    "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "
+    "inflow inflows jumped climbed surged expanded expansion improvement improved advanced positive "
+    "upward plus"
+)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from finqa_cli.grading.items import BoxedPart, boxed_parts
-from finqa_cli.grading.strict_2 import json_form, surface
+from finqa_cli.grading.strict_2 import json_form, surface, transcript
 from finqa_cli.grading.strict_2.units import units_after
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -32,7 +32,8 @@ _CALL = re.compile(
 _DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")
 _COMMAND_AROUND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|displaystyle)\s?\{\s?\Z")
 _SUBMIT = re.compile(
-    r"\A\s*(?:submit_answer|submit|final_answer|answer|finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
+    r"\A\s*(?:submit_answer|submit|final_answer|answer|"
+    r"finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
     r"\s*[)\]]\s*;?\s*\Z",
     re.IGNORECASE,
 )
@@ -42,6 +43,9 @@ _BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
 # Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
 _BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
 _BEHIND = tuple("-+<>≤≥±/^%&*×÷≠?‰")  # noqa: RUF001
+_PRINT = re.compile(r"\A\s*print\(([^()\n]{1,80})\)\s*\Z")
+_OPEN_BOX = re.compile(r"[^{}\\]*\\boxed\{[^{}\\\n]{1,60}")
+"""One boxed value whose last bracket was cut off."""
 _MOST_LAYERS = 4
 
 
@@ -72,7 +76,8 @@ def unwrap(text: str) -> Wrapped | str:
     for _ in range(_MOST_LAYERS):
         text = _without_turns(text)
         if match := _FENCE.match(text):
-            text = match[1]
+            text = _PRINT.sub(r"\1", match[1])
+        text = transcript.printed(text)
         if match := _SUBMIT.match(text):
             text = match[2]
         form = json_form.read(_CALL.sub(r"\2", text))
@@ -136,6 +141,8 @@ def _boxed(text: str, before: str, after: str) -> Wrapped | str:
     text = _BOX.sub(r"\\boxed", text)
     found = boxed_parts(text)
     if not found:
+        if _OPEN_BOX.fullmatch(text):
+            return _boxed(text + "}", before, after)
         return "A boxed value is not closed." if "\\boxed" in text else Wrapped(text, before, after)
     if any("\\boxed" in part.content for part in found) or "\\boxed" in "".join(
         (found[0].before, *(part.after for part in found))

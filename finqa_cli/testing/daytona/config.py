@@ -89,6 +89,8 @@ class LoopbackConfig(ConfigSection):
         servers: Server processes over which the sandboxes of one image with the same variables are distributed.
         build_fails: Reason with which every build fails, those of single sandboxes included; empty: builds succeed.
         broken_images: Names of images whose servers exit at start.
+        origin: `http://HOST:PORT` of a proxy in front of the service, for the URLs that it gives out; its own address
+            when empty.
     """
 
     seed: int = 0
@@ -106,3 +108,4 @@ class LoopbackConfig(ConfigSection):
     servers: int = Field(default=1, ge=1, le=64)
     build_fails: str = ""
     broken_images: tuple[str, ...] = ()
+    origin: str = Field(default="", pattern="^(https?://[^/]+)?$")

@@ -135,7 +135,7 @@ class LoopbackDaytona:
             self._port = await server.open(self._port)
             storage = Storage(folder / "storage", self._authority)
             exits.push_async_callback(storage.close)
-            origin = f"http://{HOST}:{self._port}"
+            origin = self.config.origin or f"http://{HOST}:{self._port}"
             for api in (
                 SandboxApi(account, origin),
                 SnapshotApi(account, storage, origin),

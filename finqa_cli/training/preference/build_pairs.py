@@ -220,9 +220,11 @@ def _nothing(tally: Tally, rules: PairRules) -> DataError:
     }
     counts = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
     same = f"; {tally.equal_texts} pairs said the same" if tally.equal_texts else ""
+    more = "finqa sample TARGET --num-candidates 16 --temperature 1.0"
+    only_single = tally.single == tally.questions  # no margin and no rule makes a pair of one attempt
     return DataError(
         f"None of {tally.questions} questions gives a pair by the rule {rules.rule!r}: {counts}{same}.",
-        remedy="finqa sample TARGET --num-candidates 16 --temperature 1.0, a smaller --margin, or --rule all",
+        remedy=more if only_single else f"{more}, a smaller --margin, or --rule all",
     )
 
 

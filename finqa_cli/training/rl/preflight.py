@@ -26,8 +26,8 @@ MOST_GROUPS = 8
 FEWEST_GROUPS = 4
 """Groups without a difference that are enough where the time is over."""
 
-FEWEST_UNREADABLE = 16
-"""Episodes without readable calls that are enough: further ones would have none either."""
+FEWEST_EPISODES = 16
+"""Episodes that are enough where the time is over, or where none has readable calls."""
 
 UNREADABLE = 0.9
 """Share of turns without a readable call from which the policy is taken not to know the form of calls."""
@@ -60,7 +60,7 @@ async def check_learnable(
         shown.add(trajectory)
         groups.setdefault(trajectory.task.id, []).append(trajectory)
         played = [each for members in groups.values() for each in members]
-        if len(played) >= FEWEST_UNREADABLE and (obstacle := find_unreadable(played, len(groups))) is not None:
+        if len(played) >= FEWEST_EPISODES and (obstacle := find_unreadable(played, len(groups))) is not None:
             raise obstacle
 
     def whole() -> list[Group]:
@@ -92,7 +92,8 @@ async def check_learnable(
     if stopper.requested:
         return
     played = whole()
-    if len(played) < min(FEWEST_GROUPS, most):
+    enough = len(played) >= FEWEST_GROUPS and len(played) * train.group_size >= FEWEST_EPISODES
+    if len(played) < most and not enough:
         reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few to judge.")
     elif not is_informative(played, assign_credit(optimizer, played)) and (obstacle := find_obstacle(played)):
         raise obstacle
@@ -115,7 +116,7 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     span = f"{rewards[0]:g}" if len(rewards) == 1 else f"the same in its group, {rewards[0]:g} to {rewards[-1]:g}"
     return NothingToLearnError(
         f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows what is better.",
-        remedy="choose questions that the policy answers at times, or teach it first: finqa sft; "
+        remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS; "
         "--no-preflight trains anyway",
     )
 
@@ -130,7 +131,7 @@ def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingTo
     return NothingToLearnError(
         f"{unreadable} of the policy's {len(turns)} turns have no readable tool call ({_count(graded, questions)}): it "
         "does not know the form of calls, and without calls no reward differs from another.",
-        remedy="teach it the form: finqa sft, or train another --model; --no-preflight trains anyway",
+        remedy="teach it the form: finqa sft DEMONSTRATIONS, or train another --model; --no-preflight trains anyway",
     )
 
 

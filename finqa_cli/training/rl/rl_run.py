@@ -96,7 +96,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         raise NothingToLearnError(
             f"No group of {len(iterated)} iterations was informative, so the policy is the one that training began "
             f"from. Run: {run}",
-            remedy="choose questions that the policy answers at times, or teach it first: finqa sft",
+            remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS",
         )
     return _result(run, iterations, started)
 
@@ -201,12 +201,12 @@ def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
         raise UsageError(
             "sft imitates all that it is shown, right or wrong, so it learns from demonstrations and not from groups "
             "that the policy plays itself.",
-            remedy="finqa eval scripted --split train, finqa sft RUN",
+            remedy="finqa eval scripted --split train, then finqa sft RUN",
         )
     if isinstance(optimizer, PreferenceOptimizer):
         raise UsageError(
             f"{name} learns from recorded pairs of attempts, not from groups that are played, and no pairs are given.",
-            remedy=f"finqa sample TARGET, finqa prefs RUN, finqa train --optimizer {name} --pairs PAIRS",
+            remedy=f"finqa sample TARGET, then finqa prefs RUN, then finqa train --optimizer {name} --pairs PAIRS",
         )
 
 

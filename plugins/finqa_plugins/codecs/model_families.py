@@ -97,7 +97,7 @@ def _plain(options: ThinkingCodecConfig, context: CodecContext, tokenizer: Any) 
     log.warning(
         "the model has no chat template with tools: codec 'plain' gives it a turn format that it may never have seen",
         model=context.model,
-        remedy="finqa sft with demonstrations, before anything else",
+        remedy="finqa sft DEMONSTRATIONS, before anything else",
     )
     return codec
 

@@ -1,13 +1,15 @@
-"""The corpora of the grader: frozen by digests, by halves."""
+"""The corpora of the grader: frozen by digests, in parts."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarks.grader.corpora import FOLDER, HALVES, measure, read_corpora
+from benchmarks.grader.corpora import FOLDER, PARTS, measure, read_corpora
 
 
 @pytest.fixture
@@ -17,9 +19,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_half_that_is_not_there_is_left_out(folder: Path) -> None:
+def test_a_part_that_is_not_there_is_left_out(folder: Path) -> None:
     assert list(read_corpora(folder)) == ["dev"]
-    assert read_corpora().keys() <= set(HALVES)
+    assert read_corpora().keys() <= set(PARTS)
 
 
 def test_a_row_that_was_changed_is_an_error(folder: Path) -> None:
@@ -29,9 +31,31 @@ def test_a_row_that_was_changed_is_an_error(folder: Path) -> None:
         read_corpora(folder)
 
 
-def test_half_a_half_is_an_error(folder: Path) -> None:
+def test_half_a_part_is_an_error(folder: Path) -> None:
     (folder / "dev/hacks.jsonl").unlink()
     with pytest.raises(ValueError, match="only"):
+        read_corpora(folder)
+
+
+def test_rows_may_call_their_keys_trick_and_note(folder: Path) -> None:
+    row = {"id": "b1", "question": "How many?", "truth": "5", "answer": "5", "note": "plain"}
+    (folder / "blind").mkdir()
+    for kind, key in (("honest", "form"), ("hacks", "trick")):
+        path = folder / f"blind/{kind}.jsonl"
+        path.write_text(json.dumps({**row, key: "bare"}) + "\n", encoding="utf-8")
+        with (folder / "DIGESTS").open("a", encoding="utf-8") as digests:
+            digests.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  blind/{kind}.jsonl\n")
+    found = read_corpora(folder)["blind"]
+    assert [(one.form, one.why) for kind in ("honest", "hacks") for one in found[kind]] == [("bare", "plain")] * 2
+
+
+def test_a_row_without_a_key_is_an_error(folder: Path) -> None:
+    path = folder / "dev/honest.jsonl"
+    path.write_text('{"id": "b1", "question": "", "truth": "5"}\n', encoding="utf-8")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digests = (folder / "DIGESTS").read_text(encoding="utf-8").replace("dev/honest.jsonl", "dev/honest.old")
+    (folder / "DIGESTS").write_text(f"{digests}{digest}  dev/honest.jsonl\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="without 'answer'"):
         read_corpora(folder)
 
 

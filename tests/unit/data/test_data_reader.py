@@ -112,7 +112,7 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
 def test_a_missing_folder_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_layout(tmp_path / "nothing")
-    assert caught.value.remedy.startswith("finqa data generate --out")
+    assert caught.value.remedy.startswith("name a folder that exists")
 
 
 def test_a_file_in_place_of_a_folder_says_how_to_import_it(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def test_a_missing_snapshot_names_the_command_and_what_there_is(tmp_path: Path) 
     store.build("mine", DATASET)
     with pytest.raises(DataError) as caught:
         store.get("nine")
-    assert caught.value.remedy == "finqa snapshot build --snapshot-name nine" and "mine" in caught.value.message
+    assert caught.value.remedy == "finqa snapshot build --snapshot-name nine --data DIR"
+    assert "There are: mine." in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["tables.sqlite", "tasks.jsonl", "truth.jsonl", "manifest.json", "../current"])
@@ -109,7 +110,7 @@ def test_a_damaged_snapshot_is_found_and_building_mends_it(tmp_path: Path, name:
         path.write_bytes(content[:-20] if damage == "truncate" else b"#" + content)
     with pytest.raises(DataError) as caught:
         store.get("mine")
-    assert caught.value.remedy == "finqa snapshot build --snapshot-name mine"
+    assert caught.value.remedy == "finqa snapshot build --snapshot-name mine --data DIR"
     assert store.list() == [] if name == "../current" and damage == "remove" else "error" in store.list()[0].metadata
     assert store.build("mine", DATASET)[0] == snapshot == store.get("mine")
 

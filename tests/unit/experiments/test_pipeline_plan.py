@@ -154,14 +154,16 @@ def test_defaults_give_way_to_whoever_says_otherwise(tmp_path: Path) -> None:
     assert found.optimizer.options == {"epochs": 1.0}
 
 
-def test_no_key_is_written_down() -> None:
+def test_no_key_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     origins = {"engine.options.api_key": "--set engine.options.api_key", "train.seed": "default"}
     with pytest.raises(ConfigError, match="is a secret") as refused:
         check_secrets(replace(load_settings(), origins=origins))
     assert "FINQA_ENGINE__OPTIONS__API_KEY" in refused.value.remedy
     by_variable: Loaded = replace(load_settings(), origins={"engine.options.api_key": "environment FINQA_X"})
     check_secrets(by_variable)
-    settings = load_settings(flags={"engine.options.api_key": "sk-hidden", "engine.options.max_batch": 4}).settings
+    monkeypatch.setenv("FINQA_ENGINE__OPTIONS__API_KEY", "sk-hidden")
+    settings = load_settings(flags={"engine.options.max_batch": 4}).settings
+    assert settings.engine.options["api_key"] == "sk-hidden"
     written = settings_document(settings, data=None, snapshot="mine")
     assert written["engine"]["options"]["max_batch"] == 4 and "sk-hidden" not in json.dumps(written)
 

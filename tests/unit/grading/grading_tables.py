@@ -314,6 +314,7 @@ TAKEN_SINCE_STRICT_2: list[tuple[object, str]] = [
     ("½", "0.5"),
     ("five", "5"),
     ("(-5)", "-5"),
+    (r"\boxed{5", "5"),
 ]
 
 ATTACKS: list[str] = [

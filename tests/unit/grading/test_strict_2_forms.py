@@ -12,7 +12,6 @@ from benchmarks.grader.corpora import measure, read_corpora
 from finqa_cli.grading import STRICT, grade, versioned
 
 FORMS = Path(fixtures.__path__[0]) / "strict_2_forms.jsonl"
-KNOWN_REFUSALS = {"h0128"}  # three labelled values, of which the last is meant: a list of a table looks the same
 
 
 def rows(reward: int) -> list[tuple[str, str, str]]:
@@ -33,10 +32,11 @@ def test_strict_is_the_newest_version() -> None:
     assert grade("The ratio is 6.118.", "6.118", "strict-1").reward == 0
 
 
-def test_the_development_half_of_the_corpora() -> None:
-    found = measure(read_corpora()["dev"], "strict-2")
-    assert {row.id for row in found.refused} == KNOWN_REFUSALS
-    assert found.paid == ()
+@pytest.mark.parametrize("part", ["dev", "dev2"])
+def test_the_development_parts_of_the_corpora(part: str) -> None:
+    found = measure(read_corpora()[part], "strict-2")
+    assert [row.id for row in found.refused] == []
+    assert [row.id for row in found.paid] == []
 
 
 def test_forms_with_one_decision_are_taken() -> None:
@@ -115,3 +115,66 @@ def test_a_python_tuple_is_read_without_a_warning(recwarn: pytest.WarningsRecord
     assert paid("[(1.873,)]", "1.873") == 1
     assert paid("[1or 2]", "1") == 0
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "question", "reward"),
+    [
+        ("Did gross margin improve in 2023? Yes.", "Yes", "Did gross margin improve in 2023?", 1),
+        ("Did net income improve? Yes.", "Yes", "Did gross margin improve in 2023?", 0),
+        ("Yes, it was not lower.", "Yes", "Did gross margin improve in 2023?", 1),
+        ("Yes, equity exceeded liabilities.", "Yes", "Did total liabilities exceed total equity?", 0),
+        ("Yes, equity did not exceed liabilities.", "Yes", "Did total liabilities exceed total equity?", 1),
+        ("No, it was 2.4.", "No", "Was the interest coverage ratio below 3 in 2022?", 0),
+        ("No, it was 4.2.", "No", "Was the interest coverage ratio below 3 in 2022?", 1),
+        ("The allowance for doubtful accounts was 12.", "12", "What was the allowance for doubtful accounts?", 1),
+        ("It is doubtful, 12.", "12", "What was the allowance?", 0),
+        ("quick ratio: 1.42", "1.42", "What was the current ratio in 2020?", 0),
+        ("asset turnover: 7.42", "7.42", "What was the inventory turnover in 2021?", 0),
+        ("SG&A: 642", "642", "What was cost of goods sold in 2023, in millions?", 0),
+        ("COGS: 642", "642", "What was cost of goods sold in 2023, in millions?", 1),
+        ("A: 100\nB: 20\nGross profit: 80", "80", "What was gross profit in 2022?", 1),
+        ("Revenue: 110\nCost: 20\nGross profit: 80", "80", "What was gross profit in 2022?", 0),
+        ("$310 million (12.4%)", "0.124", "What percentage of debt is due in 2024?", 1),
+        ("$310 million (12.4%)", "310", "How much debt is due in 2024, in millions?", 1),
+        ("4.15 shares", "4.15", "What was basic earnings per share?", 0),
+        ("63.4 months", "63.4", "How many days were in the cash conversion cycle?", 0),
+        ("Visa, Mastercard", "Visa", "Which company, Visa or Mastercard, had the higher margin?", 0),
+        ("Visa, not Mastercard", "Visa", "Which company, Visa or Mastercard, had the higher margin?", 1),
+        ("lowest in 2022", "2022", "In which year was it highest?", 0),
+    ],
+)
+def test_what_stands_around_a_decision_agrees_with_the_question(
+    answer: str, truth: str, question: str, reward: int
+) -> None:
+    assert paid(answer, truth, question) == reward
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ('{"answer": 5, "reason": "all five were counted"}', 1),
+        ('{"answer": 5, "revenue": 100}', 1),
+        ('{"answer": 5, "note": "or 6"}', 0),
+        ('{"answer": 5, "backup": 6}', 0),
+        ('{"answer": 5, "x": {"answer": 6}}', 0),
+        ('{"answer": 5, "confidence": 0.2}', 0),
+        ('{"answer": 5, "confidence": "low"}', 0),
+        ("```python\nprint(5)\n```", 1),
+        ("a = 2\nb = 3\nprint(a + b)\n5", 1),
+        ("   n\n0  5", 1),
+        ("\x08oxed{5}", 1),
+        ("\\\\boxed{5}", 1),
+        ("The final answer is $\\boxed{5}$. I hope it is correct.", 1),
+        ("I hope it is 5", 0),
+        ("5. I hope this helps!", 1),
+        ("> 5", 0),
+        ("> The answer is 5", 1),
+    ],
+)
+def test_what_programs_and_chats_put_around_an_answer(answer: str, reward: int) -> None:
+    assert paid(answer, "5") == reward
+
+
+def test_deep_json_beside_an_answer_is_refused_without_an_error() -> None:
+    assert paid('{"answer": 5, "x": ' + '{"x": ' * 500 + "1" + "}" * 501, "5") == 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
 import pytest
-from fixtures.fake_sandboxes import FakeProvider
+from fixtures.fake_sandboxes import FakeProvider, FakeSandbox
 from fixtures.pool_play import filled, hold, lease_for
 from fixtures.virtual_time import run_virtually
 
 from finqa_cli.errors import EngineError, SandboxError
-from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.pool import SEATED_WAIT_S, Pool
 
 
 def test_sessions_go_to_the_least_loaded_box() -> None:
@@ -199,6 +200,69 @@ def test_an_engine_seat_that_cannot_be_taken_again_gives_the_place_back() -> Non
         with pytest.raises(EngineError):
             await waiting
         assert pool.stats().idle == 1
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_a_seat_is_kept_while_a_lost_box_is_replaced_and_left_while_others_have_all_boxes() -> None:
+    """An engine in lockstep waits for seats: where a place comes anyway, its batches do not depend on a death."""
+
+    async def run() -> None:
+        provider = FakeProvider(start_s=20.0)
+        pool = await filled(provider, 2, health_check_s=5.0)
+        away: list[str] = []
+
+        @contextmanager
+        def leaving(name: str) -> Iterator[None]:
+            away.append(name)
+            yield
+
+        async def recover() -> None:
+            with contextlib.suppress(SandboxError):
+                async with pool.lease() as box:
+                    assert isinstance(box, FakeSandbox)
+                    box.dead = True
+                    await asyncio.sleep(1000)
+            async with pool.lease(lambda: leaving("recovering")):
+                await asyncio.sleep(50)
+
+        async def come_later() -> None:
+            await asyncio.sleep(25)
+            async with pool.lease(lambda: leaving("third")):
+                pass
+
+        await asyncio.gather(recover(), lease_for(pool, 100), come_later())
+        assert pool.stats().replaced == 1 and pool.stats().waits == 2
+        assert away == ["third"]
+        await pool.close()
+
+    run_virtually(run())
+
+
+def test_a_seat_is_left_when_a_lost_box_is_not_replaced_in_time() -> None:
+    async def run() -> None:
+        provider = FakeProvider()
+        pool = await filled(provider, 2, health_check_s=5.0)
+        provider.start_s = 1000.0
+        left: list[float] = []
+
+        @contextmanager
+        def leaving() -> Iterator[None]:
+            left.append(asyncio.get_running_loop().time())
+            yield
+
+        async def recover() -> None:
+            with contextlib.suppress(SandboxError):
+                async with pool.lease() as box:
+                    assert isinstance(box, FakeSandbox)
+                    box.dead = True
+                    await asyncio.sleep(1000)
+            began = asyncio.get_running_loop().time()
+            async with pool.lease(leaving):
+                assert left == [pytest.approx(began + SEATED_WAIT_S)]
+
+        await asyncio.gather(recover(), lease_for(pool, 500))
         await pool.close()
 
     run_virtually(run())

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.errors import StorageError
+from finqa_cli.errors import ConfigError, StorageError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import inert, lock_folder, write_csv
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
+from finqa_cli.runs.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -60,9 +61,27 @@ def test_what_a_killed_process_left_unfinished_goes_with_the_next_checkpoint(tmp
     left = tmp_path / "checkpoints" / ".step_3.4242.partial"
     left.mkdir(parents=True)
     (left / "weights.bin").write_bytes(b"gigabytes")
+    (left.parent / ".latest_checkpointed_iteration.txt.4242").write_text("3")
     with checkpoints.writing(tmp_path, 5, {}):
         assert not left.exists()
     assert sorted(path.name for path in left.parent.iterdir()) == ["latest_checkpointed_iteration.txt", "step_5"]
+
+
+def test_a_folder_whose_process_was_killed_before_run_json_is_there_is_used_again(tmp_path: Path) -> None:
+    for name in (".lock", "settings.json", ".settings.json.4242", ".run.json.4242"):
+        (tmp_path / name).write_text("{")
+    with RunFolder.create(tmp_path, command="eval", settings={"a": 1}, save_token_ids=False):
+        assert json.loads((tmp_path / "settings.json").read_text()) == {"a": 1}
+    with pytest.raises(ConfigError, match="holds a run already"):
+        RunFolder.create(tmp_path, command="eval", settings={}, save_token_ids=False)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "notes.txt", ".run.json.bak"])
+def test_a_folder_with_other_files_is_not_taken(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        RunFolder.create(tmp_path, command="eval", settings={}, save_token_ids=False)
+    assert (tmp_path / name).read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_file_system_without_locks_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

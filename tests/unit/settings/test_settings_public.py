@@ -20,10 +20,10 @@ def test_settings_survive_the_way_to_the_run_folder_and_back() -> None:
     assert from_public_dict(public) == settings
 
 
-def test_secrets_are_masked_and_not_read_back() -> None:
-    settings = load_settings(
-        assignments=["sandbox.options.api_key=sk-1", "sandbox.options.token_ids=3", "sandbox.options.empty_token="]
-    ).settings
+def test_secrets_are_masked_and_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINQA_SANDBOX__OPTIONS__API_KEY", "sk-1")
+    settings = load_settings(assignments=["sandbox.options.token_ids=3", "sandbox.options.empty_token="]).settings
+    assert settings.sandbox.options["api_key"] == "sk-1"
     public = to_public_dict(settings)
     assert public["sandbox"]["options"] == {"api_key": MASK, "token_ids": 3, "empty_token": ""}
     assert "api_key" not in from_public_dict(public).sandbox.options

@@ -101,7 +101,7 @@ def find_key(config: ServerConfig) -> SecretStr | None:
 def key_remedy(config: ServerConfig) -> str:
     """How to give another key."""
     if config.api_key is not None:
-        return "give another key with engine.options.api_key"
+        return "export FINQA_ENGINE__OPTIONS__API_KEY=... with another key"
     if config.api_key_env is None and config.host not in (OPENAI_HOST, *LOOPBACK):
         return f"export SERVER_KEY=... and --set engine.options.api_key_env=SERVER_KEY (not {KEY_VARIABLE} by itself)"
     return f"export {config.api_key_env or KEY_VARIABLE}=..."

@@ -159,7 +159,7 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
     if death.status == USAGE_STATUS:
         return ConfigError(
             f"The vLLM server refused its arguments: {said} {log}",
-            remedy="correct engine.options.extra_args, or finqa setup vllm for a tested release",
+            remedy="correct engine.options.extra_args, or finqa setup vllm, which installs a tested release",
         )
     return ServiceUnavailableError(
         f"The vLLM server ended at start: {said} {log}",

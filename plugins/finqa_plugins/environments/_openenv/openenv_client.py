@@ -14,7 +14,6 @@ anew with each, and the episode's time does not count while the request waits.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -29,6 +28,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, W
 from finqa_cli.contracts import uncounted
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import ToolSpec
+from finqa_plugins.environments._openenv.server_facts import is_loopback
 from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
 MAX_REPLY_BYTES = 2**20
@@ -123,7 +123,7 @@ class OpenEnvClient:
                 ping_interval=20.0,
                 ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
                 compression=None,
-                proxy=None if _is_loopback(self._url) else True,
+                proxy=None if is_loopback(self._url) else True,
             )
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403) and not self._sandbox:
@@ -381,11 +381,3 @@ def _shown(url: str) -> str:
     """Return the address without its query: signed addresses carry a token there."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.hostname or "", parts.path, "", ""))
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -71,6 +73,26 @@ def http_url(url: str, path: str) -> str:
     return urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/{path}", parts.query, ""))
 
 
+def is_loopback(url: str) -> bool:
+    """Return whether an address is one of this machine, which a proxy of the environment must not see."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def open_url(request: urllib.request.Request, timeout_s: float) -> HTTPResponse:
+    """Send a request, through the proxy that the environment names unless the server is on this machine.
+
+    Raises:
+        URLError: The server cannot be reached, or answers with an error (HTTPError).
+    """
+    proxies = [urllib.request.ProxyHandler({})] if is_loopback(request.full_url) else []
+    reply: HTTPResponse = urllib.request.build_opener(*proxies).open(request, timeout=timeout_s)
+    return reply
+
+
 async def _get(url: str, path: str, where: str, token: str, timeout_s: float) -> Mapping[str, Any]:
     try:
         async with asyncio.timeout(timeout_s + 0.5):
@@ -97,7 +119,7 @@ def _read(address: str, token: str, timeout_s: float) -> Mapping[str, Any]:
     request = urllib.request.Request(address)
     for name, value in authorization(token).items():
         request.add_unredirected_header(name, value)  # a token is for one server
-    with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+    with open_url(request, timeout_s) as reply:
         document = json.loads(reply.read(MAX_BYTES))
     if not isinstance(document, dict):
         raise ValueError("no JSON object")

@@ -288,7 +288,7 @@ class RowReader(Generic[Row]):
         """
         if self._problems and not self._skip_bad:
             more = f" ({len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
-            skip = "--set environment.options.skip_bad=true leaves such rows out"
+            skip = "correct them, or --set environment.options.skip_bad=true leaves them out"
             remedy = self._remedy if self._skip_bad is None or not any_row else skip
             raise DataError(f"{self._problems[0]}{more}.", remedy=remedy)
         if not any_row:

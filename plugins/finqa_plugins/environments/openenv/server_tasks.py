@@ -19,7 +19,7 @@ from typing import Any
 
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import ServerSpec
-from finqa_plugins.environments._openenv.server_facts import MAX_BYTES, http_url
+from finqa_plugins.environments._openenv.server_facts import MAX_BYTES, http_url, open_url
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 10.0
@@ -83,7 +83,7 @@ def _listed(url: str, where: str) -> list[dict[str, Any]]:
 def _ask(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(http_url(url, path), data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+    with open_url(request, TIMEOUT_S) as reply:
         return json.loads(reply.read(MAX_BYTES))
 
 
@@ -112,7 +112,7 @@ def _running(spec: ServerSpec) -> Iterator[str]:
 def _wait_until_healthy(process: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1.0):
+        with contextlib.suppress(OSError), open_url(urllib.request.Request(address), 1.0):
             return
         time.sleep(POLL_S)
     state = "exited" if process.poll() is not None else f"was not ready in {START_S:g} s"

@@ -27,6 +27,7 @@ from finqa_cli.types import (
     Task,
     ToolCall,
     ToolSpec,
+    rebuild_command,
 )
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.environments._openenv.server_facts import read_facts
@@ -208,7 +209,7 @@ class FinQAEnvironment(Environment):
             raise ConfigError(
                 f"There is no expert for question {task.id if task else opening[:80]!r} of snapshot {name!r}: the data "
                 f"has neither gold SQL nor a FinQA program that it can play ({known} of {all_of_them} questions have).",
-                remedy=f"finqa eval MODEL --snapshot {name}, or import with finqa data import tables --with-expert",
+                remedy=f"finqa eval MODEL --snapshot {name}; or import with `finqa data import tables --with-expert`",
             )
         if len(gold.tables) > 1 and not self._config.joins:
             raise ConfigError(
@@ -225,7 +226,7 @@ class FinQAEnvironment(Environment):
 
     @cached_property
     def _tasks(self) -> Mapping[str, tuple[Task, ...]]:
-        tasks = read_tasks(self._snapshot.path / "tasks.jsonl")
+        tasks = read_tasks(self._snapshot.path / "tasks.jsonl", self._snapshot.name)
         return group_by_split((task.split, task) for task in tasks)
 
 
@@ -340,8 +341,12 @@ class Judge:
         return self._reward.score_beside(request, verdict)
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path, name: str) -> list[Task]:
     """Read the tasks of a compiled snapshot in the order of the file.
+
+    Args:
+        path: The file.
+        name: Name of the snapshot, for the command that builds it again.
 
     Raises:
         DataError: The file is missing, a line is no JSON object, a field is missing, or an id appears twice.
@@ -349,26 +354,30 @@ def read_tasks(path: Path) -> list[Task]:
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028 too
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"Cannot read {path}: {error}", remedy="finqa snapshot build") from error
+        raise DataError(f"Cannot read {path}: {error}", remedy=rebuild_command(name)) from error
     tasks: dict[str, Task] = {}
     for number, line in enumerate(lines, start=1):
-        task = _task(line, f"{path}, line {number}")
-        if task.id in tasks:
-            raise DataError(f"{path}, line {number}: id {task.id!r} appears twice.", remedy="finqa snapshot build")
+        try:
+            task = _task(line)
+            if task.id in tasks:
+                raise ValueError(f": id {task.id!r} appears twice")
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}{error}.", remedy=rebuild_command(name)) from error
         tasks[task.id] = task
     return list(tasks.values())
 
 
-def _task(line: str, place: str) -> Task:
+def _task(line: str) -> Task:
+    """Read one line; a ValueError says what is wrong with it."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error}).", remedy="finqa snapshot build") from error
+        raise ValueError(f": not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise DataError(f"{place}: not a JSON object.", remedy="finqa snapshot build")
+        raise ValueError(": not a JSON object")
     for field in _FIELDS:
         if not isinstance(row.get(field), str) or not row[field]:
-            raise DataError(f"{place}, field {field!r}: missing or no text.", remedy="finqa snapshot build")
+            raise ValueError(f", field {field!r}: missing or no text")
     return Task(
         id=row["id"],
         prompt=row["user_query"],

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from finqa_cli.errors import DataError
-from finqa_cli.types import AssistantTurn, Snapshot, Task, ToolCall
+from finqa_cli.types import AssistantTurn, Snapshot, Task, ToolCall, rebuild_command
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT
 
 TRUTH_FILE = "truth.jsonl"
@@ -63,9 +63,7 @@ class Truths:
 
     def _damaged(self, reason: str) -> DataError:
         name = self._snapshot.name
-        return DataError(
-            f"Snapshot {name!r} is damaged: {reason}.", remedy=f"finqa snapshot build --snapshot-name {name}"
-        )
+        return DataError(f"Snapshot {name!r} is damaged: {reason}.", remedy=rebuild_command(name))
 
 
 def _read(row: Mapping[str, Any]) -> Truth:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from finqa_cli.errors import ConfigError, EnvironmentFault, MissingDependencyError, SandboxError
+from finqa_cli.masking import is_secret_variable
 from finqa_plugins.environments.other_libraries.config import LibraryConfig
 
 PACKAGES = {"verifiers": ("verifiers", "verifiers>=0.1.14,<0.3"), "inspect": ("inspect_ai", "inspect_ai>=0.3.280")}
@@ -171,7 +172,7 @@ def _command(config: LibraryConfig) -> tuple[str, ...]:
 
 def _variables() -> dict[str, str]:
     """The variables of the process: those of this one without secrets of ours."""
-    return {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN", "_SECRET"))}
+    return {name: value for name, value in os.environ.items() if not is_secret_variable(name, value)}
 
 
 def _check_library(python: str, library: str, said: str) -> None:

@@ -88,7 +88,8 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
     if _PER_SANDBOX.search(error.message):
         return ConfigError(
             message,
-            remedy="less for each sandbox: --set sandbox.options.cpu=1, .memory_gib=1, .disk_gib=3, and build again",
+            remedy="less for each sandbox: --set sandbox.options.cpu=1 --set sandbox.options.memory_gib=1 "
+            "--set sandbox.options.disk_gib=3, and build the image again",
         )
     if _QUOTA.search(error.message):
         return ServiceUnavailableError(message, remedy=QUOTA_REMEDY)

@@ -71,6 +71,18 @@ class ExecutingSandboxFiles:
 
     def sandboxes(self) -> Iterator[SandboxInfo]:
         """Sandboxes whose owner is running; files of others are removed on the way."""
+        for path, info, running in self._rows():
+            if running:
+                yield info
+            else:
+                self.remove(path.stem)
+
+    def leftovers(self) -> list[Path]:
+        """Files of sandboxes whose owner is gone."""
+        return [path for path, _, running in self._rows() if not running]
+
+    def _rows(self) -> Iterator[tuple[Path, SandboxInfo, bool]]:
+        """Each file with its sandbox and whether the owner is running."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
                 row = json.loads(path.read_text(encoding="utf-8"))
@@ -79,10 +91,7 @@ class ExecutingSandboxFiles:
                 info = SandboxInfo(id=path.stem, state="started", labels=labels, created=float(row["created"]))
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue  # it vanished meanwhile, or is not ours
-            if start_time(owner) == started:
-                yield info
-            else:
-                self.remove(path.stem)
+            yield path, info, start_time(owner) == started
 
     def _path(self, sandbox_id: str) -> Path:
         return self._folder / f"{sandbox_id}{SUFFIX}"
@@ -122,6 +131,10 @@ class LocalExecutingSandboxes:
         """No new execution begins in it. Idempotent."""
         self._sandboxes.pop(sandbox_id, None)
         self._files.remove(sandbox_id)
+
+    def leftovers(self) -> Sequence[Path]:
+        """Return files of sandboxes whose owner is gone, of any process of this user."""
+        return self._files.leftovers()
 
     def list(self) -> Sequence[SandboxInfo]:
         """Those of every process of this user."""

@@ -10,12 +10,16 @@ import contextlib
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.errors import StorageError
 from finqa_cli.processes import start_time
+
+_QUIET_S = 600.0
+"""Age of a log without a record from which it is left over; that of a server that is starting has none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,22 @@ class Ledger:
                 yield entry
             else:
                 self.remove(entry)
+
+    def leftovers(self) -> list[Path]:
+        """Files of servers that ended: their records, and logs that no record names and that have been quiet."""
+        found, named = [], set()
+        for path in sorted(self._folder.glob("*.json")):
+            if (entry := _read(path)) is None:
+                continue
+            named.add(self.log_path(entry.id))
+            if not is_running(entry):
+                found += [path, *filter(Path.exists, [self.log_path(entry.id)])]
+        now = time.time()
+        for log in sorted(self._folder.glob("local-*.log")):
+            with contextlib.suppress(OSError):  # it vanished meanwhile
+                if log not in named and now - log.stat().st_mtime > _QUIET_S:
+                    found.append(log)
+        return found
 
     def _path(self, pid: int) -> Path:
         return self._folder / f"{pid}.json"

@@ -11,6 +11,7 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import overload
 
 import structlog
@@ -91,6 +92,10 @@ class LocalSandboxProvider(SandboxProvider):
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
         """Return the limit of servers that are commands; servers of ours are shared, and there is none."""
         return self._config.commands if isinstance(spec, ServerSpec) and spec.command else None
+
+    def leftovers(self) -> Sequence[Path]:
+        """Return ledger files and logs of ended servers, and files of sandboxes for code whose owner is gone."""
+        return [*self._ledger.leftovers(), *self._executing.leftovers()]
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
         """Sandboxes with all these labels whose process is running, of any process of this user."""

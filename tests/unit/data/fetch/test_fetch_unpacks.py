@@ -77,7 +77,7 @@ def test_an_archive_that_is_none_stays_incomplete(bring: Fetch, hub: HubServer, 
         hub.add("rLLM/finqa", {"data.tar.gz": content}, commit=COMMIT)
         with pytest.raises(DataError, match="cannot be unpacked") as caught:
             bring("rllm")
-        assert f"rm {data}/data.tar.gz" in caught.value.remedy
+        assert caught.value.remedy.startswith("run the same command again")
         manifest = read_manifest(data)
         assert manifest is not None and not manifest.complete
     hub.add("rLLM/finqa", {"data.tar.gz": tar_gz(FILES)}, commit=COMMIT)

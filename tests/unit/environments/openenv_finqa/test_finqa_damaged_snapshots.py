@@ -66,7 +66,7 @@ def test_the_server_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture
     assert told.count("\n") == 1
     assert "is not a readable snapshot" in told
     assert reason in told
-    assert told.endswith("Build 'mine' again: finqa snapshot build --snapshot-name mine\n")
+    assert told.endswith("Build 'mine' again: finqa snapshot build --snapshot-name mine --data DIR\n")
 
 
 def test_a_sound_one_opens(tmp_path: Path) -> None:
@@ -76,14 +76,14 @@ def test_a_sound_one_opens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "name"), [("mine/0123456789ab", "mine"), ("somewhere", "somewhere")])
 def test_the_name_is_found_from_the_folder(tmp_path: Path, folder: str, name: str) -> None:
-    with pytest.raises(SnapshotError, match=f"finqa snapshot build --snapshot-name {name}$"):
+    with pytest.raises(SnapshotError, match=f"finqa snapshot build --snapshot-name {name} --data DIR$"):
         SnapshotReader(tmp_path / folder)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("damaged-home")
-    LocalSnapshots(folder).build_default()
+    LocalSnapshots(folder).build_embedded()
     return folder
 
 
@@ -98,4 +98,4 @@ def test_a_user_reads_one_line_and_the_command(home: Path, tmp_path: Path, damag
     )
     assert ended.returncode == EX_DATAERR, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert f"finqa snapshot build --snapshot-name {DEFAULT_NAME}" in ended.stderr
+    assert ended.stderr.endswith("\nfix: finqa snapshot build\n")

@@ -94,7 +94,7 @@ def test_damaged_tasks_name_line_and_field(tmp_path: Path, lines: list[str], mes
     path = tmp_path / "tasks.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        read_tasks(path)
+        read_tasks(path, "mine")
     assert message in caught.value.message
     assert str(path) in caught.value.message
 
@@ -102,15 +102,15 @@ def test_damaged_tasks_name_line_and_field(tmp_path: Path, lines: list[str], mes
 def test_a_question_may_hold_any_character(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text(GOOD.replace('"q"', '"q\u2028\u0085q"') + "\n", encoding="utf-8")
-    assert [task.prompt for task in read_tasks(path)] == ["q\u2028\u0085q"]
+    assert [task.prompt for task in read_tasks(path, "mine")] == ["q\u2028\u0085q"]
 
 
 def test_a_missing_or_binary_task_file_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Cannot read"):
-        read_tasks(tmp_path / "tasks.jsonl")
+        read_tasks(tmp_path / "tasks.jsonl", "mine")
     (tmp_path / "tasks.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="Cannot read"):
-        read_tasks(tmp_path / "tasks.jsonl")
+        read_tasks(tmp_path / "tasks.jsonl", "mine")
 
 
 async def test_our_own_server_lists_the_tools_that_our_prompt_has(server: RunningServer) -> None:

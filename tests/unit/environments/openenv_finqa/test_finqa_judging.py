@@ -45,7 +45,7 @@ def test_a_damaged_truth_is_told_with_the_command_that_mends_it(tmp_path: Path, 
     (tmp_path / "truth.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match="'tiny' is damaged") as caught:
         Judge(reward("graded"), Truths(snapshot)).judge(TASK, "6118", VERDICT)
-    assert caught.value.remedy == "finqa snapshot build --snapshot-name tiny"
+    assert caught.value.remedy == "finqa snapshot build --snapshot-name tiny --data DIR"
 
 
 @pytest.fixture(scope="module")

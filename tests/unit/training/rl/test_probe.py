@@ -159,6 +159,7 @@ def a_probe(engine: TokenEngine, learner: TorchLearner, run: RunFolder, **option
 
 
 def events(run: RunFolder) -> list[dict[str, Any]]:
+    run.event("read").result()  # all events before it are on disk
     return [event for event in read_jsonl(run.path / "events.jsonl") if event["event"].startswith("probe")]
 
 

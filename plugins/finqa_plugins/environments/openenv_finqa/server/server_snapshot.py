@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.types import rebuild_command
+
 Pandas = Literal[2, 3]
 
 SCHEMA_VERSION = 1
@@ -198,8 +200,8 @@ def broken(folder: Path, name: str, reason: str) -> SnapshotError:
     # The store keeps a snapshot as <name>/<first 12 digits of its digest>.
     name = name or (folder.parent.name if re.fullmatch(r"[0-9a-f]{12}", folder.name) else folder.name)
     reason = " ".join(reason.split())
-    command = f"finqa snapshot build --snapshot-name {name}"
-    return SnapshotError(f"{folder} is not a readable snapshot: {reason}. Build {name!r} again: {command}")
+    again = f"Build {name!r} again: {rebuild_command(name)}"
+    return SnapshotError(f"{folder} is not a readable snapshot: {reason}. {again}")
 
 
 def _sha256(path: Path) -> str:

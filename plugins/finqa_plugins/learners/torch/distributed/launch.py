@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, RunProcsResult, start_processes
 
-from finqa_cli.processes import is_secret
+from finqa_cli.masking import is_secret_variable
 
 POLL_S = 0.1
 _CLOSE_S = 10.0
@@ -110,7 +110,7 @@ class _LogFiles(LogsSpecs):
 
 def _environment(size: int) -> dict[str, str]:
     """Changes to the environment that the processes inherit: no secrets, and a share of the CPU's threads."""
-    blank = {name: "" for name in os.environ if is_secret(name)}
+    blank = {name: "" for name, value in os.environ.items() if is_secret_variable(name, value)}
     threads = max(1, (os.cpu_count() or 1) // size)
     return {"OMP_NUM_THREADS": str(threads), **blank} if "OMP_NUM_THREADS" not in os.environ else blank
 

@@ -1,0 +1,1 @@
+"""What the product promises about faults, shown by faults."""

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH whose `sitecustomize` gives a process a clock that can be stepped."""

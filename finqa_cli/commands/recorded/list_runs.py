@@ -1,0 +1,136 @@
+"""`finqa ls`: the runs in a folder."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
+from finqa_cli.commands.shared.output import age_text, emit, plain_table, plural, printable, size_text
+from finqa_cli.errors import DataError
+from finqa_cli.runs.run_summary import RunSummary, Score, summarize_runs
+
+app = CommandApp()
+
+RUNS = Path("runs")
+"""Folder of runs whose command was given none."""
+
+WIDEST = 120
+"""Width of the table where neither a terminal nor COLUMNS says another."""
+
+_COLUMNS = ("run", "command", "status", "score", "age", "time", "size")
+
+
+@app.command(epilog=f"Example: finqa ls --all. {EXIT_CODES}")
+@offers(general=("as_json",))
+def main(
+    line: CommandLine,
+    folder: Annotated[Path | None, typer.Argument(help="Folder of runs, or a run.", show_default="runs")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also the runs that pipelines, experiments and policies consist of.")
+    ] = False,
+) -> None:
+    """List runs, newest first: status, score with its 95 % interval, age, time that they took and size on disk.
+
+    A run whose process is gone has crashed, at the last iteration that was finished; one of another machine is unknown
+    here. The score is the accuracy of the last evaluation, and n its graded episodes; of a training without an
+    evaluation it is the mean reward of its last iteration. Folders that are no runs are named below.
+    """
+    place = folder or RUNS
+    if not place.is_dir():
+        if folder is not None:
+            raise DataError(f"There is no folder {folder}.", remedy="finqa ls FOLDER, with a folder of runs")
+        emit(
+            {"folder": str(place), "runs": [], "others": []}, as_json=line.as_json, text="There are no runs in ./runs."
+        )
+        return
+    runs, others = summarize_runs(place)
+    document = {
+        "folder": str(place),
+        "runs": [document_of(each) for each in runs],
+        "others": [str(path) for path in others],
+    }
+    emit(document, as_json=line.as_json, text=lambda: _text(place, runs, others, everything=everything))
+
+
+def document_of(summary: RunSummary) -> dict[str, Any]:
+    """Return a summary as `--json` has it."""
+    facts = {name: value for name, value in asdict(summary).items() if name != "nested"}
+    nested = [document_of(each) for each in summary.nested]
+    return {**facts, "path": str(summary.path), "state": summary.state, "nested": nested}
+
+
+def score_text(score: Score | None) -> str | None:
+    """Return a score with its interval and the number of graded episodes: `0.960 [0.900, 0.985] n=224`."""
+    if score is None:
+        return None
+    interval = f" [{score.low:.3f}, {score.high:.3f}]" if score.low is not None and score.high is not None else ""
+    name = "" if score.name == "accuracy" else f"{score.name} "
+    return f"{name}{score.value:.3f}{interval} n={score.graded}"
+
+
+def _text(folder: Path, runs: Sequence[RunSummary], others: Sequence[Path], *, everything: bool) -> str:
+    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    rows = [row for each in runs for row in _rows(each, folder, "", everything=everything)]
+    lines = [_fitted(rows, width)] if rows else [f"There are no runs in {printable(str(folder))}."]
+    lines += [wrapped(f"{each.path.name}: {each.reason}", width) for each in _with_reasons(runs, everything)]
+    if others:
+        names = ", ".join(path.name for path in others)
+        lines.append(wrapped(f"{plural(len(others), 'folder')} without a run.json: {names}", width))
+    return "\n".join(lines)
+
+
+def _rows(each: RunSummary, folder: Path, indent: str, *, everything: bool) -> Iterator[tuple[str, ...]]:
+    name = str(each.path.relative_to(folder)) if each.path != folder else str(folder)
+    now = time.time()
+    cells = (
+        each.command or None,
+        each.state,
+        score_text(each.score),
+        None if each.created is None else age_text(now - each.created),
+        None if each.seconds is None else age_text(each.seconds),
+        size_text(each.size),
+    )
+    yield (f"{indent}{printable(name)}", *("-" if cell is None else printable(cell) for cell in cells))
+    for nested in each.nested if everything else ():
+        yield from _rows(nested, each.path, f"{indent}  ", everything=everything)
+
+
+def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> str:
+    """Return a table; where it would be wider than the screen, two or more lines for each run."""
+    names = ["run", *(row[0] for row in rows)]
+    longest = max(map(len, names))
+    others = plain_table(_COLUMNS[1:], [row[1:] for row in rows]).splitlines()
+    table = [f"{name:{longest}}  {line}" for name, line in zip(names, others, strict=True)]
+    if max(map(len, table)) <= width:
+        return "\n".join(table)
+    blocks = []
+    for name, command, state, score, age, taken, size in rows:
+        indent = len(name) - len(name.lstrip())
+        facts = f"{command}  {score}  {age} ago  {taken}  {size}"
+        head = wrapped(f"{name.strip()}  {state}", width, indent)
+        blocks.append(f"{head}\n{wrapped(facts, width, indent + 2)}")
+    return "\n".join(blocks)
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> str:
+    """Return a text in lines of a width, indented, the further ones by two more."""
+    lead = " " * indent
+    return textwrap.fill(
+        printable(text), width, initial_indent=lead, subsequent_indent=f"{lead}  ", break_on_hyphens=False
+    )
+
+
+def _with_reasons(runs: Sequence[RunSummary], everything: bool) -> Iterator[RunSummary]:
+    for each in runs:
+        if each.reason:
+            yield each
+        yield from _with_reasons(each.nested if everything else (), everything)

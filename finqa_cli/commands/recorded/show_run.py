@@ -1,0 +1,197 @@
+"""`finqa show`: one run, or one of its episodes as the transcript that `finqa play` shows."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text, wrapped
+from finqa_cli.commands.shared.command_line import RESUMABLE, CommandLine
+from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
+from finqa_cli.commands.shared.output import age_text, emit, plural, printable, size_text
+from finqa_cli.errors import DataError, UsageError
+from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
+from finqa_cli.runs.run_notes import RunNotes, read_notes
+from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, locate_run, summarize_run
+from finqa_cli.runs.trajectory_records import recorded_trajectory
+from finqa_cli.statistics import MALFORMED, Outcome
+
+app = CommandApp()
+
+_LABEL = 13
+_PLAIN_FACTS = ("schema_version", "event", "time")
+
+
+@app.command(epilog=f"Example: finqa show RUN --failed. {EXIT_CODES}")
+@offers(general=("as_json",))
+def main(
+    line: CommandLine,
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or its name below ./runs.", show_default=False)],
+    episode: Annotated[
+        str, typer.Argument(help="Id of an episode, the beginning of it, or its number.", show_default=False)
+    ] = "",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only episodes that are not right, or ended in a fault.")
+    ] = False,
+    search: Annotated[
+        str, typer.Option("--search", help="Only episodes with this text in them, in any case.", show_default=False)
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Episodes to list; 0: all.")] = 10,
+) -> None:
+    """Show a run: status, score, what it was made of, its settings other than the defaults, recoveries, losses and the
+    last errors, and its first episodes. With an episode: its transcript as of `finqa play`, with reward and reason.
+
+    Episodes are numbered as they ended. Texts of policies are shown without what could drive the terminal.
+    """
+    place = locate_run(run)
+    if episode:
+        if failed or search:
+            raise UsageError("--failed and --search select episodes of a list; with an episode they have no effect.")
+        _show_episode(line, place, episode)
+        return
+    summary, notes = summarize_run(place), read_notes(place)
+    selected = select_episodes(place, failed=failed, search=search)
+    listed = list(itertools.islice(selected, limit + 1 if limit else None))
+    more, shown = bool(limit) and len(listed) > limit, listed[: limit or None]
+    rows = [_row(number, record, outcome) for number, record, outcome in shown]
+    document = {"run": document_of(summary), **asdict(notes), "episodes": rows, "more_episodes": more}
+    emit(document, as_json=line.as_json, text=lambda: "\n".join(_lines(summary, notes, rows, more=more)))
+
+
+def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
+    number, record = find_episode(run, reference)
+    outcome = outcome_of(run, number, record)
+    try:
+        trajectory = recorded_trajectory(record)
+    except MALFORMED as error:
+        file = run / "trajectories.jsonl"
+        reason = f"{file}, line {number}: not the record of an episode ({error!r})."
+        raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
+    versions = sorted({turn.policy_version for turn in trajectory.turns})
+    document = {
+        "run": str(run),
+        "number": number,
+        "correct": outcome.correct,
+        "answer": outcome.answer,
+        "sampled_tokens": outcome.tokens,
+        "policy_versions": versions,
+        "record": record,
+    }
+    facts = [
+        f"Answer: {outcome.answer}" if outcome.answer else "",
+        ", ".join(f"{name} {value:g}" for name, value in outcome.components.items()),
+        f"{plural(len(trajectory.turns), 'turn')}, {plural(outcome.tokens, 'sampled token')}, {outcome.seconds:.1f} s, "
+        f"policy version {', '.join(map(str, versions)) or '-'}, {_plural_y(trajectory.retries, 'retr')}, "
+        f"{_plural_y(trajectory.recoveries, 'recover')}",
+    ]
+    parts = [
+        printable(f"Episode {number} of {run}: {trajectory.id}"),
+        opening_text(trajectory.task),
+        *(turn_text(place, turn) for place, turn in enumerate(trajectory.turns, start=1)),
+        verdict_text(trajectory),
+        *(printable(fact) for fact in facts if fact),
+    ]
+    emit(document, as_json=line.as_json, text="\n".join(parts))
+
+
+def _plural_y(count: int, stem: str) -> str:
+    return f"{count} {stem}{'y' if count == 1 else 'ies'}"
+
+
+def _row(number: int, record: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    return {
+        "number": number,
+        "id": str(record.get("id")),
+        "iteration": record.get("iteration"),
+        "question": outcome.prompt,
+        "status": outcome.status.value,
+        "correct": outcome.correct,
+        "reward": outcome.reward,
+        "answer": outcome.answer,
+    }
+
+
+def _lines(summary: RunSummary, notes: RunNotes, rows: Sequence[Mapping[str, Any]], *, more: bool) -> Iterator[str]:
+    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    yield wrapped(f"{summary.path}: {summary.command or 'a run'}, {summary.state}", width)
+    for label, text in _facts(summary, notes):
+        first, *others = wrapped(text, max(width - _LABEL, 30)).splitlines() or [""]
+        yield f"{printable(label):{_LABEL - 2}}  {first}"
+        yield from (f"{'':{_LABEL}}{other}" for other in others)
+    for row in rows:
+        graded = {None: "not graded", True: "right", False: "wrong"}[row["correct"]]
+        ended = "" if row["status"] == "completed" else f", {row['status']}"
+        reward = "" if row["reward"] is None else f"reward {row['reward']:g}, "
+        yield wrapped(f"{row['number']}. {row['id']}  {reward}{graded}{ended}", width)
+        question = printable(" ".join(str(row["question"]).split()))
+        yield "   " + (question if len(question) <= width - 3 else f"{question[: width - 7]} ...")
+    place = shlex.quote(str(summary.path))
+    if more:
+        yield wrapped(f"There are more episodes: --limit 0. One of them: finqa show {place} {rows[0]['number']}", width)
+    elif rows:
+        yield wrapped(f"One of them: finqa show {place} {rows[0]['number']}", width)
+
+
+def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
+    """Yield a label and a text for each fact that is known."""
+    if summary.reason:
+        yield "reason", summary.reason
+    if summary.score is not None:
+        after = f", after iteration {summary.score.iteration}" if summary.score.iteration is not None else ""
+        clause = f" ({summary.score.name}{after})" if summary.score.name == "accuracy" else after
+        yield "score", f"{score_text(summary.score)}{clause}"
+    if summary.created is not None:
+        begun = f"{datetime.fromtimestamp(summary.created).astimezone():%Y-%m-%d %H:%M %Z}"
+        worked = "" if summary.seconds is None else f"; {age_text(summary.seconds)} of work"
+        yield (
+            "begun",
+            f"{begun}, {age_text(time.time() - summary.created)} ago{worked}; {size_text(summary.size)} on disk",
+        )
+    for name, value in notes.inputs.items():
+        yield name, _input_text(value)
+    if notes.settings:
+        yield "settings", "  ".join(f"{path}={value}" for path, value in notes.settings.items())
+    if notes.checkpoints:
+        yield "checkpoints", ", ".join(map(str, notes.checkpoints))
+    for nested in summary.nested:
+        yield "step", f"{nested.path.relative_to(summary.path)}: {nested.state}"
+    if notes.counts:
+        yield "events", ", ".join(f"{count} {name}" for name, count in notes.counts.items())
+    for record in notes.last:
+        yield "", event_text(record)
+    if summary.command in RESUMABLE and summary.status not in (RUNNING, COMPLETED):
+        yield "continue", f"finqa {summary.command} --resume {shlex.quote(str(summary.path))}"
+
+
+def _input_text(value: object) -> str:
+    """Return what a manifest says of an input, without the digests of single files."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if "model" in value:
+        adapter = f" with the adapter {value['adapter']}" if value.get("adapter") else ""
+        return f"{value['model'] or 'no model'}{adapter}"
+    if "name" in value:
+        return f"{value['name']} ({str(value.get('digest'))[:19]})"
+    return str(value.get("manifest") or ", ".join(map(str, value)))
+
+
+def event_text(record: Mapping[str, Any]) -> str:
+    """Return an event of a run in a line: time, name and facts."""
+    at = record.get("time")
+    clock = f"{datetime.fromtimestamp(at):%H:%M:%S} " if isinstance(at, int | float) else ""
+    facts = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in record.items()
+        if name not in _PLAIN_FACTS
+    )
+    return f"{clock}{record.get('event')}: {facts}"

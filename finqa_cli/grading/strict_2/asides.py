@@ -1,0 +1,102 @@
+"""What stands beside a value and is not meant: other years in brackets, other measures after `while`, how it was made.
+
+A remark is taken out only where its own label says that it is of another year or measure than the question's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from finqa_cli.grading.strict_2.arithmetic import is_computed
+from finqa_cli.grading.strict_2.labels import contradicts, quantities
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.values import Element, Sort
+
+_OPPOSING = frozenset(("while", "whereas"))
+_ENDS = (".", ";")
+_SPAN_REACH = 12
+_ONE = frozenset(("1", "1.0", "1.00", "one"))
+_PER = frozenset(("every", "each", "per"))
+_EXPLAINS = frozenset(("—", "(", ",", ":", "based", "because", "since", "as", "on", "from", "with", "using", "being"))
+
+
+def without_asides(found: Sequence[Element], question: Question) -> list[Element]:
+    """Takes out brackets and clauses whose values are of another year or measure: `(2020: 24.5%)`, `while diluted ...`.
+
+    What is per `every $1` is left out too.
+    """
+    kept: list[Element] = []
+    place, has_value = 0, False
+    while place < len(found):
+        one = found[place]
+        end = _aside_end(found, place) if has_value and question.known else place
+        if end > place and _is_of_another(found[place + 1 : end], question):
+            place = end + (one.text == "(")
+            continue
+        is_unit = one.text in _ONE and bool(kept) and any(word.text in _PER for word in kept[-2:])
+        if not (is_unit and has_value):
+            kept.append(one)
+            has_value = has_value or one.sort in (Sort.VALUE, Sort.YEAR)
+        place += 1
+    return kept
+
+
+def _aside_end(found: Sequence[Element], place: int) -> int:
+    """Where the remark ends that begins here, or the place itself."""
+    text = found[place].text
+    if text == "(":
+        return next((at for at in range(place + 1, min(place + 40, len(found))) if found[at].text == ")"), place)
+    if text in _OPPOSING:
+        ends = (at for at in range(place, len(found)) if found[at].sort is Sort.BREAK or found[at].text in _ENDS)
+        return next(ends, len(found))
+    return place
+
+
+def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
+    if not any(one.sort is Sort.VALUE for one in inner):
+        return False
+    label = " ".join(one.text for one in inner if one.sort is Sort.WORD)
+    years = {one.text for one in inner if one.sort is Sort.YEAR}
+    if years and question.years:
+        return not years & question.years
+    named = quantities(label)
+    other = bool(named and question.quantities and not named & question.quantities)
+    return bool(label) and (contradicts(label, question.text) or other)
+
+
+def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]:
+    """Keep the second value of `from 24.5% in 2020 to 21.3% in 2021`, where only its year is asked for."""
+    start = next((at for at, one in enumerate(found) if one.text == "from" and one.sort is Sort.WORD), None)
+    if start is None or len(question.years) != 1:
+        return list(found)
+    span = found[start : start + _SPAN_REACH]
+    shape = [one for one in span if one.sort in (Sort.VALUE, Sort.YEAR) or one.text in ("to", ",")]
+    values = [one for one in found if one.sort is Sort.VALUE]
+    sorts = [one.text if one.sort is Sort.WORD else one.sort for one in shape if one.text != ","]
+    if sorts[:5] != [Sort.VALUE, Sort.YEAR, "to", Sort.VALUE, Sort.YEAR] or len(values) != 2:
+        return list(found)
+    first, last = (one.text for one in shape if one.sort is Sort.YEAR)
+    if {last} != question.years or first == last:
+        return list(found)
+    target = next(at for at in range(start, len(found)) if found[at].text == "to")
+    return list(found[target:])
+
+
+def without_explanation(found: Sequence[Element]) -> list[Element]:
+    """Keep the first value alone, where labelled values explain it: `21.3%, tax of 213 over income of 1,000`; or all.
+
+    Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
+    """
+    places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
+    if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):
+        return list(found)
+    between = [found[before + 1 : at] for before, at in pairwise(places)]
+    labelled = all(any(one.sort is Sort.WORD for one in run) for run in between)
+    labelled = labelled and not any(one.text in ("=", "→") for run in between for one in run)
+    amounts = [one.value.number for at in places if (one := found[at]).value is not None]
+    first, *others = amounts
+    step = first.place * first.unit.factor
+    if not labelled or not is_computed(first.value, step, [number.value for number in others]):
+        return list(found)
+    return list(found[: places[0] + 1])

@@ -1,0 +1,248 @@
+"""What a label says a value is: the quantities of statements, words that exclude each other, and foreign labels.
+
+`SG&A: 642` answers no question about cost of goods sold, nor does `quick ratio: 1.42` one about the current ratio. A
+label is foreign when none of its words, nor the words that its letters abbreviate, is one of the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from finqa_cli.grading.strict_2.number_words import starts_number
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
+
+_QUANTITIES = {
+    "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
+    "gross profit": r"gross profit|gross income",
+    "cost of sales": r"cost of (?:goods sold|sales|revenue)|cogs",
+    "operating income": r"operating (?:income|profit|earnings)|ebit",
+    "net income": r"net (?:income|profit|earnings|loss)|earnings",
+    "ebitda": r"ebitda",
+    "assets": r"assets",
+    "liabilities": r"liabilities",
+    "equity": r"equity",
+    "debt": r"debt|borrowings",
+    "cash": r"cash",
+    "capital expenditure": r"capital expenditures?|capex",
+    "dividends": r"dividends?|payout",
+    "inventory": r"inventor(?:y|ies)",
+    "margin": r"margin",
+    "tax": r"tax(?:es)?",
+    "overhead": r"sg&a|selling, general|administrative",
+    "research": r"r&d|research and development",
+    "depreciation": r"depreciation|d&a",
+    "goodwill": r"goodwill",
+    "receivables": r"receivables?",
+    "payables": r"payables?",
+}
+_QUANTITY = {name: re.compile(rf"(?<![a-z])(?:{words})(?![a-z])") for name, words in _QUANTITIES.items()}
+
+_EXCLUSIVE = tuple(
+    {member: re.compile(rf"(?<![\w-])(?:{member})(?![\w-])") for member in members.split(" / ")}
+    for members in (
+        r"basic / diluted",
+        r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- "
+        r"]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
+        r"statutory / effective / marginal",
+        r"gross (?:profit )?margin / operating margin / (?:net|profit|net profit) margin / ebitda margin",
+        r"short[- ]term|current portion / long[- ]term|non-?current",
+        r"domestic|u\.s\. / foreign|international|overseas",
+        r"pre-?tax|before tax(?:es)? / after-?tax|net of tax",
+        r"beginning|opening|start of / ending|closing|year[- ]end|end of",
+        r"plan assets / (?:benefit )?obligations? / plan liabilities",
+        r"common / preferred",
+        r"minimum|lowest|smallest|low / maximum|highest|largest|biggest|greatest|high / average|mean|median",
+        r"assets / liabilities",
+        r"full-time / part-time|contractors?",
+        r"paid|payments? / received|receipts?",
+        r"turnover / days",
+        "january / february / march / april / may / june / july / august / september / october / november / december",
+        r"average|mean / median / total|sum",
+        r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
+        r")?capital|roic",
+        r"granted / exercised / forfeited|cancell?ed / vested / expired",
+        r"purchase[sd]? / sales?|sold|disposals?",
+        r"receivables? / payables?",
+        r"income|revenues? / expenses?|costs?",
+        r"inflows? / outflows?",
+        r"book / market",
+        r"issued / repurchased|bought back",
+    )
+)
+_ALONE = re.compile(
+    r"(?<![\w-])(?:non-gaap|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
+    r"consensus|"
+    r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
+    r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
+)
+"""Words of a label that make it another value than the one asked for, unless the question has them too."""
+
+_GENERIC = word_set(
+    "a an the of in at on for to by as is was were are be been being has had have it its this that these those "
+    "and with "
+    "from per i we you my our their his her he she they there here so then thus hence therefore now which who "
+    "what when "
+    "how will can did do does done just only about approximately approx roughly around nearly circa exactly some "
+    "all each "
+    "company companies firm corporation business group consolidated reported report reports according table "
+    "tables filing "
+    "filings statement statements data sheet balance note notes page annual form sec document documents context source "
+    "answer answers ans result results final value values figure amount amounts number numbers total totals sum "
+    "overall "
+    "average mean median ratio percentage percent percentages rate rates growth change changes difference variance "
+    "increase decrease rise fall decline gain margin share shares proportion portion fraction multiple quotient output "
+    "solution conclusion verdict computed calculated calculation computation formula equation step thought "
+    "response reply "
+    "assistant model question query count counts metric quantity measure level year years fiscal fy cy period "
+    "quarter month "
+    "months end ended ending calendar january february march april may june july august september october "
+    "november december "
+    "million millions billion billions thousand thousands dollars dollar usd us eur euros get got gets obtain "
+    "obtained find "
+    "found find finds compute calculate returned returns gives yields give yield equals equal comes came come amounted "
+    "amounts stood stands worked works out down up using based given after before rounded rounding approximate "
+    "exact correct "
+    "right required requested asked desired y x n p pct val res ret sure okay ok let see first next last finally "
+    "item shows took take takes made make makes had reached hit posted recorded showed indicates indicated "
+    "represents represented accounted accounts since because while with where there were into out only being "
+    "went gone go goes come became become remained remains achieved delivered produced generated experienced saw "
+    "sees stated states listed lists disclosed discloses provided provides shown given per cent yoy basis points "
+    "point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared "
+    "versus vs against such times equity-holders also both together combined tool output observation action "
+    "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
+    "return_value",
+)
+_NEUTRAL = (
+    _GENERIC
+    | DOWN
+    | UP
+    | word_set(
+        "oreq i.e. e.g. approx. vs. vs ca ca. circa p.a p.a. est boxed la el le les los die der das il lo o a "
+        "respuesta réponse "
+        "antwort resposta risposta final es est ist é è fue était war received between off per-cent yr q/q y/y "
+        "yoy y-o-y"
+    )
+)
+_LABEL_WORD = re.compile(r"[a-z]+(?:[&/'-][a-z]+)*")
+_HEADED = re.compile(
+    r"(?<![\w-])([a-z]+(?:[&/-][a-z]+)*)(?= (turnover|ratio|margin|growth|coverage|yield|rate|income|profit|"
+    r"expense|assets|"
+    r"liabilities|debt|flow|eps)(?![\w-]))"
+)
+"""What a measure is of: `asset turnover` is none of inventory."""
+_SHORT = re.compile(r"[^a-z]")
+_SYNONYMS = tuple(
+    word_set(line)
+    for line in (
+        "collection dso receivable receivables days",
+        "capex capital expenditure expenditures spending spent purchases property plant equipment",
+        "fcf free cash flow",
+        "ocf cfo operating cash flow operations",
+        "employees headcount staff workforce workers people",
+        "leverage debt equity",
+        "turnover revenue revenues sales",
+        "profit income earnings profitability loss",
+        "repurchase repurchases repurchased buyback buybacks",
+        "cogs cost sales goods",
+        "shareholders stockholders equity",
+        "locations stores shops outlets branches restaurants",
+        "payout dividend dividends distribution distributions shareholders stockholders",
+        "acquisitions acquisition deals transactions takeovers mergers",
+        "directors members people persons individuals executives employees",
+        "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
+        "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
+        "spent spend paid pay payment payments cost expense expenses outlay",
+        "effective etr tax taxes",
+        "earned eps earnings income",
+        "conversion ccc dio dpo inventory",
+        "current liquidity quick",
+        "coverage interest times",
+        "due mature matures maturing maturities payable",
+    )
+)
+
+
+def quantities(text: str) -> frozenset[str]:
+    """The quantities of a statement that a text in lower case names, by one name for all their words."""
+    return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
+
+
+_MEASURES = {
+    "ratio": "ratio multiple coverage turnover",
+    "margin": "margin",
+    "growth": "growth cagr increase rise grew rose increased",
+    "change": "change variance difference decrease decline fall",
+    "total": "total sum altogether combined",
+    "average": "average mean",
+    "share": "percentage percent proportion portion share payout",
+    "rate": "rate yield",
+    "return": "return roe roa roic",
+    "cycle": "cycle ccc",
+}
+_MEASURE = {word: name for name, words in _MEASURES.items() for word in words.split()}
+
+
+def measures_named(words: Collection[str]) -> frozenset[str]:
+    """The measures that words name which are computed and stand in no statement: ratio, margin, growth and others."""
+    return frozenset(_MEASURE[word] for word in words if word in _MEASURE)
+
+
+def contradicts(label: str, question: str) -> bool:
+    """Whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
+
+    Args:
+        label: Words around a value, in lower case.
+        question: The question, in lower case.
+    """
+    if any(match[0] not in question for match in _ALONE.finditer(label)):
+        return True
+    asked_words = _LABEL_WORD.findall(question)
+    for match in _HEADED.finditer(label):
+        if match[2] in asked_words and match[1] not in _NEUTRAL and is_foreign([match[1]], asked_words):
+            return True
+    for group in _EXCLUSIVE:
+        named = {member for member, words in group.items() if words.search(label)}
+        if named:
+            asked = {member for member, words in group.items() if words.search(question)}
+            if asked and not named & asked:
+                return True
+    return False
+
+
+def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
+    """Whether a label has words, and none of them has to do with the question.
+
+    Args:
+        label: The words right before a value, in lower case.
+        question: The words of the question, in order.
+    """
+    words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
+    contents = [
+        word for word in words if word.removesuffix("'s") not in _NEUTRAL and len(word) > 1 and not starts_number(word)
+    ]
+    if not contents or not question:
+        return False
+    asked = [word for one in question for word in re.split(r"[-_/]", one)]
+    if any(_are_related(word, other) for word in words for other in asked):
+        return False
+    initials = "".join(word[0] for word in asked if word)
+    strong = "".join(word[0] for word in asked if word and word not in _JOINING)
+    written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
+    return not any(len(one) >= 2 and (one in initials or one in strong) for one in written)
+
+
+_JOINING = word_set("a an the of to in on for and by at per")
+
+
+def _are_related(word: str, other: str) -> bool:
+    if other in _GENERIC and other not in _TELLING:
+        return False
+    if word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5]):
+        return True
+    return any(word in same and other in same for same in _SYNONYMS)
+
+
+_TELLING = word_set(
+    "share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
+)

@@ -1,0 +1,177 @@
+"""The name that an answer decides on."""
+
+from __future__ import annotations
+
+import re
+
+from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.statement import STRONG, clause_start
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_SUFFIXES = word_set(
+    "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "
+    "s.p.a sa ag nv se spa bv kg oy ab asa gmbh group holdings holding"
+)
+_NOUNS = word_set("segment segments division region business unit area category market company group the")
+_STARTERS = word_set(
+    "the it based in answer final result for according therefore so my a of thus hence that this as by at "
+    "among on looking company segment"
+)
+_OTHERS = re.compile(
+    r"(?<![\w'-])(?:and|than|compare\w*|versus|vs|like|similar\w*|such|rival\w*|competitor\w*|subsidiar\w+|unlike|beat|"
+    r"beats|beaten|between|both|except|outside|excluding|former\w*|parent|follow\w*|behind|after|before|until|"
+    r"second|third|"
+    r"runner-up|2nd|3rd|los(?:er|es|t)|less|fewer|worse|worst|lower|lowest|smaller|smallest|least|minimum|surpassed|"
+    r"overtaken|dismissed|replaced|succeeded|successor|predecessor|resigned|formerly|previously|others?|"
+    r"first then)(?![\w'])"
+)
+_HIGH = re.compile(
+    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])"
+)
+_LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
+_TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
+_TOKEN = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|&|%")
+_LABEL = re.compile(r"\A[\W_]*([A-Za-z][A-Za-z _-]{0,60}?)[ *_]*:(?=[\s*])")
+_CONTRAST = re.compile(
+    r",?\s\(?(?:and )?(?:(?:not|rather than|instead of)(?: the)? (?=[A-Z])"
+    r"|(?:ahead of|compared (?:to|with)|followed by|while|whereas)\s)"
+)
+
+
+_VERSUS = re.compile(r"(?<=[0-9%])\)?,?\s(?:versus|vs\.?)\s")
+"""After an amount: `Visa, at 49.7%, versus Mastercard`. Two names alone are no decision."""
+
+
+def is_name(text: str, name: str, question: Question) -> bool:
+    """The text decides on this name: it is the name, or a sentence about the name and no other.
+
+    Case, quotes, `the`, company suffixes and nouns such as `segment` do not count; a label of words of the question
+    may stand before it, and what it is set apart from after it: `not Industrial`, `ahead of Industrial`.
+
+    Args:
+        text: The answer in its own case.
+        name: The name that is expected.
+        question: The question.
+    """
+    text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
+    wanted = _core(_tokens(name))
+    if not wanted or ("?" in text and "?" not in name):
+        return False
+    text = _without_contrast(_without_label(text, wanted, question), wanted)
+    given = _tokens(text)
+    if _core(given) == wanted:
+        return True
+    lowered = " ".join(text.lower().split())
+    announced = list(STRONG.finditer(lowered))
+    if announced and _core(_tokens(lowered[announced[-1].end() :])) == wanted:
+        return not (
+            refused_words.undecided(lowered, question.words)
+            or refused_words.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
+        )
+    return _is_sentence_about(given, text, wanted, question)
+
+
+def _without_label(text: str, wanted: list[str], question: Question) -> str:
+    """`Auditor: ` before a name, where its words are those of the question."""
+    label = _LABEL.match(text)
+    if label is None:
+        return text
+    words = re.split(r"[ _-]+", label[1].lower())
+    if _core(words) == wanted:
+        return text
+    return text[label.end() :] if all(word in question.words or word in _STARTERS | _NOUNS for word in words) else text
+
+
+def _without_contrast(text: str, wanted: list[str]) -> str:
+    """The text up to what the name is set apart from, where the name stands before it and not after it."""
+    contrast = _CONTRAST.search(text) or _VERSUS.search(text)
+    if contrast is None:
+        return text
+    before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
+    stands = _places(before, wanted) and not _places(after, wanted)
+    return text[: contrast.start()] if stands and not refused_words.undecided(text.lower()) else text
+
+
+def _places(given: list[str], wanted: list[str]) -> list[int]:
+    return [place for place in range(len(given)) if given[place : place + len(wanted)] == wanted]
+
+
+def _is_sentence_about(given: list[str], text: str, wanted: list[str], question: Question) -> bool:
+    places = _places(given, wanted)
+    if len(places) != 1 or len(given) > _MOST_WORDS:
+        return False
+    place = places[0]
+    written = _TOKEN.findall(text)
+    rest = [*given[:place], *given[place + len(wanted) :]]
+    others = [*written[:place], *written[place + len(wanted) :]]
+    said, asked = " ".join(rest), set(question.words)
+    if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(said):
+        return False
+    if any(match[0] not in asked for match in _OTHERS.finditer(said)) or other_extreme(said, question):
+        return False
+    if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
+        return False
+    before, after = _around(text.lower(), wanted)
+    if before not in _LEADS or after not in _FOLLOWS | asked:
+        return False
+    names = [
+        word for word in others[1 if place else 0 :] if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
+    ]
+    return not names and not refused_words.NO_AS_DETERMINER.search(said)
+
+
+_AMOUNTS = re.compile(
+    r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
+    r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
+)
+_MOST_WORDS = 40
+
+
+def other_extreme(said: str, question: Question) -> bool:
+    """What is said is about the lowest, and the question asks for the highest, or the other way round."""
+    high, low = bool(_HIGH.search(question.text)), bool(_LOW.search(question.text))
+    if high == low:
+        return False
+    return bool((_LOW if high else _HIGH).search(said))
+
+
+def _around(text: str, wanted: list[str]) -> tuple[str, str]:
+    """The words right before and after a name; nothing where it begins or ends its clause."""
+    found = re.search(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), text)
+    if found is None:
+        return "?", "?"
+    if text[found.end() :][:1] == "-" or text[: found.start() + 1].rstrip(" \"'*(").endswith("-"):
+        return "?", "?"
+    before = re.search(r"([^\W_]+)[ \"'*]*\Z", text[: found.start()])
+    after = re.match(
+        r"[ \"'*]*(?:,? ?(?:inc|corp|ltd|plc|co|llp|llc|l\.l\.p|l\.l\.c|s\.a|n\.v|ag|se|sa|nv|lp|group|company|"
+        r"corporation|"
+        r"incorporated|limited|holdings)\b\.?)?[ \"'*]*([^\W_]+)?",
+        text[found.end() :],
+    )
+    return before[1] if before else "", (after[1] or "") if after else ""
+
+
+_LEADS = frozenset({""}) | word_set(
+    "is was are were the by at for answer company segment in of from be that auditor being"
+)
+_FOLLOWS = frozenset({""}) | word_set(
+    "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
+    "reports in at by segment region division company held holds ranks ranked came led leads because since as when "
+    "did does delivered produced contributed topped saw grew accounted represented"
+)
+
+
+def _tokens(text: str) -> list[str]:
+    return ["and" if word == "&" else word.lower().rstrip(".") for word in _TOKEN.findall(text)]
+
+
+def _core(words: list[str]) -> list[str]:
+    """A name without `the`, suffixes of companies and nouns such as `segment`; never without everything."""
+    kept = list(words)
+    while len(kept) > 1 and kept[-1] in _SUFFIXES | _NOUNS:
+        kept.pop()
+    while len(kept) > 1 and kept[0] == "the":
+        kept = kept[1:]
+    return kept

@@ -1,0 +1,109 @@
+"""Whether the reason beside a yes or no agrees with it: `yes, it fell` does not to a question whether it rose.
+
+Comparisons (`above 1`, `exceeded equity`) and movements (`rose`, `improved`) of question and reason are brought to one
+sign each. `not` turns it, and so does a comparison with its sides exchanged.
+"""
+
+from __future__ import annotations
+
+import re
+
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+
+def _words(words: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-])(?:{words})(?![\w-])")
+
+
+_ABOVE = _words(r"exceed\w*|above|over|greater|higher|more|larger|bigger|surpass\w*|topped|outpaced?|outperformed")
+_BELOW = _words(r"below|under|less|lower|fewer|smaller|short of|trail\w*|beneath")
+_ROSE = _words(
+    r"increas\w*|ris(?:e|es|en|ing)|rose|gr(?:ow|ew|own|ows|owing)|growth|improv\w*|expand\w*|gain(?:ed|s)?|"
+    r"climb\w*|jumped|up"
+)
+_FELL = _words(
+    r"decreas\w*|declin\w*|fell|falls?|fallen|falling|drop\w*|shrank|shrunk|worsen\w*|deteriorat\w*|contract(?:ed|ing)"
+    r"|reduced|slipped|down"
+)
+_NEGATION = re.compile(
+    r"(?<![\w-])(?:not|never|no|neither|nor|\w+n't|cannot|fail(?:s|ed)? to)(?![\w-])(?:\W+\w+){0,3}\W*\Z"
+)
+_CLAUSES = re.compile(
+    r"[.;:!\n](?=\s|\Z)|,\s|—|(?<=\s)-(?=\s)|\((?=[a-z])|\b(?:and|while|whereas|because|since|but|as)\b"
+)
+_WORD = re.compile(r"[a-z]+(?:'s)?|(?:19|20)[0-9]{2}")
+_NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?([0-9][0-9,]*(?:\.[0-9]+)?)(?![0-9]|[.,][0-9])")
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+_PLAIN = word_set(
+    "the a an of in at on for to was were is are did do does company its it than that total end year fiscal more "
+    "less and "
+    "compared with level value amount ratio be been have has had by their they"
+)
+_MOST_CLAUSES = 40
+
+
+def supports(reason: str, question: Question) -> int:
+    """1 when a reason says that what the question asks is so, -1 when it says that it is not, 0 when neither is clear.
+
+    Args:
+        reason: What stands beside the decision, in lower case.
+        question: The question.
+    """
+    compares, asked_at = _first(question.text, _ABOVE, _BELOW)
+    moves, _ = _first(question.text, _ROSE, _FELL)
+    asked = compares or moves
+    if not asked:
+        return 0
+    signs = set()
+    for clause in _CLAUSES.split(reason)[:_MOST_CLAUSES]:
+        sign, at = _first(clause, _ABOVE, _BELOW)
+        if sign and compares and _is_swapped(clause, at, question.text, asked_at):
+            sign = -sign
+        if not sign and not compares:
+            sign, at = _first(clause, _ROSE, _FELL)
+        if sign:
+            signs.add(sign * asked * (-1 if _NEGATION.search(clause[: at.start]) else 1))
+    measured = _by_threshold(reason, question.text, compares, asked_at)
+    signs |= {measured} if measured else set()
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _first(text: str, up: re.Pattern[str], down: re.Pattern[str]) -> tuple[int, slice]:
+    """The sign of the words of one direction in a text, and where the first stands; 0 with none, or with both."""
+    rises, falls = up.search(text), down.search(text)
+    found = rises or falls
+    if found is None or (rises and falls):
+        return 0, slice(0, 0)
+    return 1 if rises else -1, slice(*found.span())
+
+
+def _contents(text: str) -> set[str]:
+    return {word.removesuffix("'s").rstrip("s") for word in _WORD.findall(text) if word not in _PLAIN}
+
+
+def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
+    """The sides of the comparison stand the other way round in the clause than in the question."""
+    near, than, far = question[asked_at.stop :].partition(" than ")
+    left = _contents(f"{question[: asked_at.start]} {near if than else ''}")
+    right = _contents(far if than else near)
+    left, right = left - right, right - left
+    near, than, far = clause[at.stop :].partition(" than ")
+    before = _contents(f"{clause[: at.start]} {near if than else ''}")
+    after = _contents(far if than else near)
+    straight = bool(before & left) or bool(after & right)
+    return not straight and (bool(before & right) or bool(after & left))
+
+
+def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) -> int:
+    """`it was 2.4` to a question whether it was below 3: what the one number in the reason says."""
+    if not compares:
+        return 0
+    limits = [match[1] for match in _NUMBER.finditer(question[asked_at.stop :]) if not _YEAR.fullmatch(match[1])]
+    given = {match[1] for match in _NUMBER.finditer(reason) if not _YEAR.fullmatch(match[1])} - set(limits)
+    if len(limits) != 1 or len(given) != 1 or "/" in reason or "%" in reason + question:
+        return 0
+    limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
+    if not limit or not 0.02 < abs(number / limit) < 50:
+        return 0
+    return compares if number > limit else -compares

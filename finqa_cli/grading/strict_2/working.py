@@ -1,0 +1,188 @@
+"""Working beside a result: sentences that compute, labelled lines that end in the result, amounts with a share.
+
+Each rule leaves the result only where the working and the result are told apart by what is written: an operation before
+a verb, a clause that begins with `since` or `with`, labels of which one alone is what the question asks for, or units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from finqa_cli.grading.numbers import Kind
+from finqa_cli.grading.strict_2.arithmetic import is_computed
+from finqa_cli.grading.strict_2.labels import is_foreign, measures_named
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.units import TIMES
+from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_EQUALS = frozenset(("equals", "equalling", "equaling"))
+_VERBS = _EQUALS | word_set("is was are were gives give makes yields returns totals")
+_AMONG = word_set("average mean sum total ratio difference quotient product median change percentage proportion")
+_OF = word_set("of between from in")
+_FRONTED = word_set(
+    "with given since because as dividing using taking based by adding subtracting considering having summing "
+    "averaging "
+    "comparing multiplying after for whereas while"
+)
+_INTERMEDIATE = word_set("total sum difference change increase decrease")
+_MOST_PARTS = 12
+_SENTENCE_ENDS = (".", ";")
+
+
+def as_equations(found: Sequence[Element]) -> list[Element]:
+    """Reads verbs as equals signs: `equals` everywhere, `is` and `gives` after an operation on numbers.
+
+    `The average of 4 and 6 is 5` has an operation too: a noun that computes, and several values before the verb. A `~`
+    between an expression and a value is an equals sign as well.
+    """
+    kept: list[Element] = []
+    begins, values, computes = 0, 0, False
+    for place, one in enumerate(found):
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
+            begins, values, computes = place + 1, 0, False
+        elif one.sort is Sort.OPERATION:
+            computes = True
+        elif one.sort is Sort.VALUE:
+            values += 1
+        is_verb = one.sort is Sort.WORD and one.text in _VERBS
+        if is_verb and values > 1 and not computes and _combines(found[begins:place]):
+            kept.append(Element(Sort.OPERATION, "of", one.start, one.start))
+            computes = True
+        if (is_verb and values and (computes or one.text in _EQUALS)) or (
+            one.sort is Sort.SYMBOL and one.text == "~" and computes
+        ):
+            one = Element(Sort.SYMBOL, "=", one.start, one.end)
+            computes, values, begins = False, 0, place + 1
+        kept.append(one)
+    return kept
+
+
+def _combines(found: Sequence[Element]) -> bool:
+    """`average of` and the like stands before the values."""
+    first = next((at for at, one in enumerate(found) if one.sort is Sort.VALUE), len(found))
+    words = [one.text for one in found[:first] if one.sort is Sort.WORD]
+    return any(word in _AMONG and set(words[at + 1 :]) & _OF for at, word in enumerate(words))
+
+
+def after_fronted_clause(found: Sequence[Element]) -> list[Element]:
+    """What stands after the clause of `Since assets are 710 and liabilities 500, the ratio is 1.42`, or everything."""
+    ends = [
+        at
+        for at, one in enumerate(found[:-1])
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS)
+    ]
+    start = ends[-1] + 1 if ends else 0
+    if any(one.sort is Sort.VALUE for one in found[:start]):
+        return list(found)
+    if start >= len(found) or found[start].text not in _FRONTED:
+        return list(found)
+    commas = [at for at in range(start, len(found)) if found[at].sort is Sort.SYMBOL and found[at].text == ","]
+    if not commas:
+        return list(found)
+    tail = found[commas[-1] + 1 :]
+    count = sum(one.sort is Sort.VALUE for one in tail)
+    says = tail and tail[0].sort is Sort.WORD and any(one.text in _VERBS or one.text == "=" for one in tail)
+    return list(tail) if count and says else list(found)
+
+
+def last_labelled(found: Sequence[Element], question: Question) -> list[Element]:
+    """The last of several labelled values, where its label alone is what the question asks for; or everything.
+
+    The others then are what it was computed from: their labels name no measure that is asked for, or it is their sum,
+    difference, quotient or rate of change.
+    """
+    parts = _parts(found)
+    if not question.known or not 2 <= len(parts) <= _MOST_PARTS or not all(label for label, _ in parts):
+        return list(found)
+    label, last = parts[-1]
+    before = parts[:-1]
+    named = measures_named(label)
+    asked = named & (measures_named(question.words) | {"total"})
+    if any(measures_named(other) & asked or other == label for other, _ in before):
+        return list(found)
+    own = set(label)
+    if (
+        all(word.isdigit() for word in label)
+        or is_foreign(label, question.words)
+        or any(set(other) >= own for other, _ in before)
+    ):
+        return list(found)
+    others = [one.value.number.value for _, part in before for one in part if one.sort is Sort.VALUE and one.value]
+    result = [one.value.number for one in last if one.sort is Sort.VALUE and one.value]
+    if not result or any(one.text == "?" for one in last):
+        return list(found)
+    computed = is_computed(result[-1].value, result[-1].place * result[-1].unit.factor, others)
+    is_new = asked and not any(measures_named(other) - _INTERMEDIATE for other, _ in before)
+    return list(last) if computed or is_new else list(found)
+
+
+def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element]]]:
+    """Labels with what follows them, one for each line, clause or item that holds a value."""
+    parts: list[list[Element]] = [[]]
+    for at, one in enumerate(found):
+        following = found[at + 1].sort if at + 1 < len(found) else Sort.BREAK
+        is_comma = one.sort is Sort.SYMBOL and one.text == "," and following is Sort.WORD
+        if one.sort is Sort.BREAK or is_comma or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    labelled: list[tuple[tuple[str, ...], list[Element]]] = []
+    for part in parts:
+        first = next((at for at, one in enumerate(part) if one.sort is Sort.VALUE), None)
+        if first is not None:
+            labelled.append((tuple(one.text for one in part[:first] if one.sort in (Sort.WORD, Sort.YEAR)), part))
+    return labelled
+
+
+def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element]:
+    """Keep the one that the question asks for of an amount and its share, as in `$310 million (12.4%)`.
+
+    Durations are left out beside other values where no duration is asked for: `7.1% over 3 years`.
+    """
+    if not question.known or len(values) < 2:
+        return list(values)
+    if not question.asks_time:
+        values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
+    shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]
+    amounts = [one for one in values if one.value is not None and _is_amount(one)]
+    if len(shares) + len(amounts) < len(values) or not shares or not amounts:
+        return list(values)
+    if question.asks_share:
+        return shares
+    return amounts if question.asks_amount else list(values)
+
+
+def _is_amount(one: Element) -> bool:
+    value = one.value
+    return value is not None and (bool(value.currency) or value.number.unit.kind is Kind.SCALE)
+
+
+def with_cents(found: Sequence[Element]) -> list[Element]:
+    """`3 dollars and 27 cents` as one value."""
+    kept: list[Element] = []
+    for one in found:
+        before = kept[-2] if len(kept) > 1 and kept[-1].text == "and" else None
+        if before is not None and _is_dollars(before) and _is_cents(one):
+            assert before.value and one.value
+            whole = before.value.number
+            number = replace(
+                whole, mantissa=whole.mantissa + one.value.number.value, is_whole=False, place=Fraction(1, 100)
+            )
+            value = replace(before.value, number=number, at_word=True)
+            kept[-2:] = [Element(Sort.VALUE, before.text, before.start, one.end, value)]
+            continue
+        kept.append(one)
+    return kept
+
+
+def _is_dollars(one: Element) -> bool:
+    value = one.value
+    return value is not None and bool(value.currency) and value.number.is_whole and value.number.unit.kind is Kind.PLAIN
+
+
+def _is_cents(one: Element) -> bool:
+    value = one.value
+    return value is not None and one.text != "" and value.measure == "money" and 0 < value.number.value < 1

@@ -1,0 +1,97 @@
+"""The yes or no that an answer decides on."""
+
+from __future__ import annotations
+
+import re
+
+from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.reasons import supports
+from finqa_cli.grading.strict_2.statement import STRONG, clause_start
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP
+
+_MEANS = {
+    **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),
+    **dict.fromkeys(("no", "nope", "nah", "no way", "false"), "no"),
+}
+_DECISION = re.compile(
+    r"(?<![\w'-])(yes|no way(?=\s*[-,.!—])|no|yeah|yep|yup|nope|nah|affirmative|true|false)(?![\w'-])"
+)
+_ALONE = {"y": "yes", "n": "no", "negative": "no", **_MEANS}
+_ONLY = re.compile(rf"[\s\x1f\"'(\[*•-]*({'|'.join(_ALONE)})[\s\x1f\"')\].,;:!*]*")
+_ABBREVIATION = re.compile(r"\bno\.[ ]?(?:of\b|#|[0-9])")
+_TAKEN_BACK = re.compile(
+    r"(?<![\w'-])(?:but|however|although|though|except|yet|maybe|partly|partially|mostly|technically"
+    r"|(?:in|on|to some|to an|to a certain|to a degree|more) (?:part|balance|extent|less)|somewhat|more or less"
+    r"|[0-9]+ ?% (?:sure|certain|confident|likely|chance|probability|yes|no))(?![\w'])"
+)
+_NOT = re.compile(
+    r"(?<![\w'-])(?:not|non|nein|nicht|never|\w+n't|false|untrue|wrong|incorrect|hardly|deny|denied)(?![\w'])"
+)
+_GOES_ON = re.compile(r"(?:it|they|there|the|this|that|we)\b")
+_NOT_FAILED = re.compile(r"(?:not|never|n't) (?:fail\w*|untrue|false|wrong|miss\w*|lack\w*|avoid\w*)")
+
+
+def yes_or_no(text: str, question: Question) -> str | None:
+    """`yes` or `no` as a text in lower case decides, or None.
+
+    It stands at the beginning or end of a clause; `no data` and `with no exception` are no decisions. Every decision in
+    the text must be the same, none may be negated, and the explanation of a yes may not deny it.
+    """
+    if only := _ONLY.fullmatch(text):
+        return _ALONE[only[1]]
+    if (
+        refused_words.undecided(text, question.words)
+        or _TAKEN_BACK.search(text)
+        or _ABBREVIATION.search(text)
+        or _NOT_FAILED.search(text)
+    ):
+        return None
+    found = [
+        match
+        for match in _DECISION.finditer(text)
+        if match[1] not in ("true", "false") and not _is_determiner(text, match)
+    ]
+    meanings = {_MEANS[match[1]] for match in found}
+    if len(meanings) != 1 or len(found) > 2:
+        return None
+    first = found[0]
+    start = clause_start(text, first.start())
+    if _NOT.search(text, start, first.start()) or not _stands_alone(text, first, start):
+        return None
+    meaning = meanings.pop()
+    rest = text[first.end() :]
+    if agrees := supports(f"{text[: first.start()]}. {rest}", question):
+        return meaning if (agrees > 0) == (meaning == "yes") else None
+    if meaning == "yes" and _NOT.search(rest):
+        return None
+    return None if _contradicts(rest, meaning, question) else meaning
+
+
+def _contradicts(reason: str, meaning: str, question: Question) -> bool:
+    """The reason goes the other way: `yes, it fell` to a question whether it rose."""
+    words = set(re.findall(r"[a-z]+", reason))
+    rises, falls = bool(words & UP), bool(words & DOWN)
+    if not question.direction or rises == falls or _NOT.search(reason):
+        return False
+    return (question.direction > 0) != (rises if meaning == "yes" else falls)
+
+
+def _is_determiner(text: str, match: re.Match[str]) -> bool:
+    """`no` right before a word that it may belong to."""
+    rest = text[match.end() :]
+    return match[1] == "no" and bool(re.match(r"[ ]+[^\W\d_]", rest)) and not _GOES_ON.match(rest.lstrip(" "))
+
+
+def _stands_alone(text: str, match: re.Match[str], start: int) -> bool:
+    """It begins its clause, ends it, or follows `answer is`."""
+    before = text[start : match.start()].strip(" \"'(*:>→•-\n\x1f")
+    after = text[match.end() :].lstrip(" \"')*")
+    begins = not before
+    ends = not after or after[0] in ".,;:!\n\x1f-—(" or bool(_GOES_ON.match(after))
+    announced = any(found.end() >= match.start() - 3 for found in STRONG.finditer(text, 0, match.start()))
+    return ends and (
+        begins
+        or announced
+        or bool(re.search(r"(?:\bso|\bis|\bhence|\bthus|\btherefore|[,:→])\W*\Z", text[: match.start()]))
+    )

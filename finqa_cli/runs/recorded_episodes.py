@@ -1,0 +1,97 @@
+"""The episodes that a run recorded, by number or id, without holding more than one of them in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError, UsageError
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
+
+_NAMED = 5
+"""Episodes that a message names."""
+
+
+def numbered_episodes(run: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the records of a run's episodes with their numbers from 1, in the order in which they ended.
+
+    Raises:
+        DataError: A line that is not the last is damaged; the message names it.
+    """
+    file = run / "trajectories.jsonl"
+    if file.is_file():
+        yield from enumerate(read_jsonl(file), start=1)
+
+
+def select_episodes(
+    run: Path, *, failed: bool = False, search: str = ""
+) -> Iterator[tuple[int, dict[str, Any], Outcome]]:
+    """Yields number, record and outcome of episodes.
+
+    Args:
+        run: Folder of the run.
+        failed: Only those that are not right, or ended in a fault.
+        search: Only those with this text in them, in any case.
+
+    Raises:
+        DataError: A record is malformed; the message names it.
+    """
+    wanted = search.casefold()
+    for number, record in numbered_episodes(run):
+        if wanted and wanted not in json.dumps(record, ensure_ascii=False).casefold():
+            continue
+        outcome = outcome_of(run, number, record)
+        if not (failed and outcome.correct):
+            yield number, record, outcome
+
+
+def outcome_of(run: Path, number: int, record: Mapping[str, Any]) -> Outcome:
+    """Returns how an episode ended.
+
+    Raises:
+        DataError: The record is malformed; the message names it.
+    """
+    try:
+        return read_outcome(record)
+    except MALFORMED as error:
+        file = run / "trajectories.jsonl"
+        reason = f"{file}, line {number}: not the record of an episode ({error!r})."
+        raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
+
+
+def find_episode(run: Path, reference: str) -> tuple[int, dict[str, Any]]:
+    """Returns number and record of an episode.
+
+    Args:
+        run: Folder of the run.
+        reference: Its id, the beginning of its id that no other has, or its number.
+
+    Raises:
+        DataError: There is none, or a line is damaged.
+        UsageError: Several ids begin so.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    by_number: tuple[int, dict[str, Any]] | None = None
+    count = 0
+    for number, record in numbered_episodes(run):
+        count = number
+        if (name := str(record.get("id"))) == reference:
+            return number, record
+        if str(number) == reference:
+            by_number = number, record
+        if name.startswith(reference) and len(found) <= _NAMED:
+            found[number] = record
+    if by_number is not None:
+        return by_number
+    if len(found) > 1:
+        names = ", ".join(str(record["id"]) for record in list(found.values())[:_NAMED])
+        more = ", ..." if len(found) > _NAMED else ""
+        raise UsageError(
+            f"Several episodes of {run} begin with {reference!r}: {names}{more}.", remedy=f"finqa show {run}"
+        )
+    if not found:
+        raise DataError(f"{run} has no episode {reference!r}; it has {count}.", remedy=f"finqa show {run}")
+    return next(iter(found.items()))

@@ -1,0 +1,79 @@
+"""What a report about one run says beside its summary: settings that were set, inputs, checkpoints, events of note."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import FinqaError
+from finqa_cli.masking import masked
+from finqa_cli.runs import checkpoints
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.jsonl import read_backwards
+from finqa_cli.runs.run_folder import MANIFEST, read_settings
+from finqa_cli.settings import Settings, to_public_dict
+
+ROUTINE = frozenset({"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance"})
+"""Events of every run; the others are of note."""
+
+_NO_CHOICE = ("run.placed", "run.dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNotes:
+    """What is known of one run beside its summary.
+
+    Attributes:
+        settings: Values of settings that are not the defaults, by dotted path.
+        inputs: What the run was made of, by name: a policy, data, demonstrations, earlier steps.
+        checkpoints: Iterations that there are checkpoints of.
+        counts: Number of events of note by their name.
+        last: The last ones, oldest first, as recorded.
+    """
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    checkpoints: tuple[int, ...]
+    counts: Mapping[str, int]
+    last: tuple[Mapping[str, Any], ...]
+
+
+def read_notes(run: Path, *, last: int = 5) -> RunNotes:
+    """Reads the notes of a run; what is missing or damaged is left out."""
+    counts: Counter[str] = Counter()
+    kept: list[Mapping[str, Any]] = []
+    for record in read_backwards(run / "events.jsonl"):
+        if (name := str(record.get("event"))) not in ROUTINE:
+            counts[name] += 1
+            if len(kept) < last:
+                kept.append(record)
+    inputs = read_document(run / MANIFEST).get("inputs")
+    return RunNotes(
+        settings=changed_settings(run),
+        inputs=inputs if isinstance(inputs, Mapping) else {},
+        checkpoints=tuple(checkpoints.iterations(run)),
+        counts=dict(counts.most_common()),
+        last=tuple(reversed(kept)),
+    )
+
+
+def changed_settings(run: Path) -> dict[str, Any]:
+    """Returns the settings of a run that are not the defaults, by dotted path; none where it has no settings."""
+    try:
+        recorded = read_settings(run)
+    except (FinqaError, AttributeError, TypeError):
+        return {}
+    usual = dict(_flat(to_public_dict(Settings())))
+    stated = _flat(masked(recorded))
+    return {path: value for path, value in stated if usual.get(path, ...) != value and path not in _NO_CHOICE}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

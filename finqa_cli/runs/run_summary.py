@@ -1,0 +1,354 @@
+"""What is known of a run at a glance: status, progress, score, times, size; from small files and ends of large ones.
+
+Nothing here raises for a damaged run: the summary says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from finqa_cli.errors import DataError
+from finqa_cli.processes import host_name
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.jsonl import count_lines, read_backwards
+from finqa_cli.runs.run_folder import MANIFEST, read_run
+
+DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
+PIPELINE_EVALUATION = "10_eval"
+"""Folder of a pipeline in which the trained policy is evaluated."""
+
+LOGGED = ("metrics.jsonl", "events.jsonl", "trajectories.jsonl")
+"""Files that a run appends to while it runs."""
+
+_PLAYED = ("eval", "sample")
+"""Commands whose progress is counted in episodes."""
+
+_EVALUATIONS = ("eval", "validation")
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The score of a run.
+
+    Attributes:
+        name: `accuracy`, or `reward` where nothing was evaluated on held-out questions.
+        value: The mean.
+        low: Lower end of its 95 % interval; None where there is none.
+        high: Upper end.
+        graded: Number of graded episodes behind it.
+        iteration: Iteration of the policy that was evaluated; None for a run that trains nothing.
+    """
+
+    name: Literal["accuracy", "reward"]
+    value: float
+    low: float | None = None
+    high: float | None = None
+    graded: int | None = None
+    iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        unit: What is counted.
+        done: Number of finished ones.
+        total: Number that is planned; None where that is not recorded.
+        step: Name of the step that was begun last, of a pipeline or an experiment.
+    """
+
+    unit: Literal["iteration", "episode", "step"]
+    done: int
+    total: int | None = None
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run at a glance.
+
+    Attributes:
+        path: Its folder.
+        command: The command that made it, as in `finqa COMMAND`; empty where that cannot be read.
+        status: That of run.json, with `crashed` for a process that is gone, `unknown` for one of another machine, and
+            `damaged` for files that cannot be read.
+        reason: Why the status is `unknown` or `damaged`; empty otherwise.
+        progress: How far it is; None where nothing is counted.
+        score: Its last evaluation; None before there is one.
+        created: When it was begun, in seconds since the epoch; None where that cannot be read.
+        seconds: Wall time of the work so far; time between an interruption and `--resume` does not count.
+        size: Bytes that it takes on disk, with its nested runs.
+        nested: Its steps, each a run, of a pipeline or an experiment.
+    """
+
+    path: Path
+    command: str
+    status: str
+    reason: str = ""
+    progress: Progress | None = None
+    score: Score | None = None
+    created: float | None = None
+    seconds: float | None = None
+    size: int = 0
+    nested: tuple[RunSummary, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Status and progress in words, such as `crashed at iteration 7 of 24`."""
+        progress = self.progress
+        if progress is None or self.status in (COMPLETED, DAMAGED):
+            return self.status
+        joint = "," if self.status == RUNNING else " at"
+        of = f" of {progress.total}" if progress.total is not None else ""
+        if progress.unit == "step":
+            return f"{self.status}{joint} step {progress.step}" if progress.step else self.status
+        if progress.unit == "episode":
+            after = "," if self.status == RUNNING else " after"
+            return f"{self.status}{after} {progress.done}{of} episodes"
+        return f"{self.status}{joint} iteration {progress.done}{of}"
+
+
+def locate_run(reference: Path) -> Path:
+    """Returns the folder of a run: the path itself, or the run of that name below ./runs.
+
+    Raises:
+        DataError: Neither is a run.
+    """
+    for place in (reference, Path("runs") / reference):
+        if place.is_dir() and _is_run(place):
+            return place
+    raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
+
+
+def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
+    """Returns the runs in a folder, newest first, and its folders that are no runs. A folder that is a run is the one.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    if _is_run(folder):
+        return [summarize_run(folder)], []
+    found: list[RunSummary] = []
+    foreign: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        if _is_run(path):
+            found.append(summarize_run(path))
+        else:
+            foreign.append(path)
+    return sorted(found, key=lambda each: each.created or 0.0, reverse=True), foreign
+
+
+def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) -> RunSummary:
+    """Returns the summary of one run, with that of its steps up to three levels below it.
+
+    Args:
+        path: Folder of the run.
+        depth: Runs that it is nested in.
+        episodes: Number of its recorded episodes, where it is known; else they are counted where progress needs them.
+    """
+    size = disk_use(path)
+    try:
+        facts = read_run(path) if (path / "run.json").exists() else _of_manifest(path)
+    except DataError as error:
+        return RunSummary(path=path, command="", status=DAMAGED, reason=error.message, size=size)
+    except OSError as error:
+        reason = f"{path / 'run.json'} cannot be read: {error.strerror or error}."
+        return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
+    command, status = facts.get("command"), facts.get("status")
+    if not isinstance(command, str) or not isinstance(status, str):
+        reason = f"{path / 'run.json'} names no command or no status."
+        return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
+    steps = _steps(facts)
+    reason = ""
+    if status == RUNNING and facts.get("host", host_name()) != host_name():
+        quiet = time.time() - last_written(path)
+        status, reason = UNKNOWN, f"its process is on {facts['host']}; last record {quiet:.0f} s ago"
+    score = _read_score(path, command, steps)
+    return RunSummary(
+        path=path,
+        command=command,
+        status=status,
+        reason=reason,
+        progress=_read_progress(path, command, facts, steps, episodes),
+        score=score,
+        created=_time_of(facts.get("created")),
+        seconds=_working_time(path, facts, status),
+        size=size,
+        nested=tuple(_nested(path, steps, depth)),
+    )
+
+
+def disk_use(path: Path) -> int:
+    """Returns the bytes that a file or folder takes on disk; a file with several names counts once."""
+    seen: set[tuple[int, int]] = set()
+    total, pending = 0, [path]
+    while pending:
+        entry = pending.pop()
+        try:
+            facts = entry.lstat()
+            if stat.S_ISDIR(facts.st_mode):
+                pending += entry.iterdir()
+        except OSError:  # deleted meanwhile, or not readable
+            continue
+        if (place := (facts.st_dev, facts.st_ino)) not in seen:
+            seen.add(place)
+            total += facts.st_blocks * 512
+    return total
+
+
+def last_written(path: Path) -> float:
+    """Returns when a run last appended to one of its files, in seconds since the epoch; 0 for none."""
+    times = [0.0]
+    for name in (*LOGGED, "run.json"):
+        try:
+            times.append((path / name).stat().st_mtime)
+        except OSError:
+            continue
+    return max(times)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").exists() or isinstance(read_document(path / MANIFEST).get("command"), str)
+
+
+def _of_manifest(path: Path) -> dict[str, Any]:
+    """Returns the facts of a folder whose command writes its manifest last and no run.json, such as `finqa prefs`."""
+    manifest = read_document(path / MANIFEST)
+    return {"command": manifest.get("command"), "created": manifest.get("created"), "status": COMPLETED}
+
+
+def _steps(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    steps = facts.get("steps")
+    if not isinstance(steps, Mapping):
+        return {}
+    return {str(name): record for name, record in steps.items() if isinstance(record, Mapping)}
+
+
+def _nested(path: Path, steps: Mapping[str, Mapping[str, Any]], depth: int) -> Iterator[RunSummary]:
+    for name in steps if depth < _DEEPEST else ():
+        if not Path(name).is_absolute() and ".." not in Path(name).parts and _is_run(path / name):
+            yield summarize_run(path / name, depth=depth + 1)
+
+
+def _read_progress(
+    path: Path,
+    command: str,
+    facts: Mapping[str, Any],
+    steps: Mapping[str, Mapping[str, Any]],
+    episodes: int | None,
+) -> Progress | None:
+    if "steps" in facts:
+        done = sum(record.get("status") == COMPLETED for record in steps.values())
+        return Progress(unit="step", done=done, step=next(reversed(list(steps)), ""))
+    if not (path / "metrics.jsonl").exists():
+        return None
+    if command in _PLAYED:
+        total = _count(facts.get("episodes"))
+        if (done := total if facts.get("status") == COMPLETED else episodes) is None:
+            done = count_lines(path / "trajectories.jsonl")
+        return Progress(unit="episode", done=done, total=total)
+    records = (record for record in read_backwards(path / "metrics.jsonl") if record.get("kind") not in _EVALUATIONS)
+    done = _count(next(records, {}).get("iteration", 0))
+    planned = read_document(path / "settings.json").get("train")
+    total = planned.get("iterations") if command.startswith("train") and isinstance(planned, Mapping) else None
+    return None if done is None else Progress(unit="iteration", done=done, total=_count(total))
+
+
+def _read_score(path: Path, command: str, steps: Mapping[str, Mapping[str, Any]]) -> Score | None:
+    """Returns the last evaluation of a run; of a pipeline that of the policy it trained."""
+    try:
+        if command == "pipeline":
+            report = read_document(path / PIPELINE_EVALUATION / "report.json")
+            return _score_of(report) if PIPELINE_EVALUATION in steps and report else None
+        if command in _PLAYED:
+            return _score_of(read_document(path / "report.json"))
+        trained: Mapping[str, Any] = {}
+        for record in read_backwards(path / "metrics.jsonl"):
+            trained = trained or (record if record.get("kind") in ("train", "rollout") else {})
+            if record.get("kind") in _EVALUATIONS and record.get("accuracy") is not None:
+                return _score_of(record, iteration=int(record["iteration"]))
+        return _reward_of(trained) if "reward_mean" in trained else None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None  # written by another version, or by hand
+
+
+def _score_of(report: Mapping[str, Any], iteration: int | None = None) -> Score | None:
+    """Returns the score in a report of an evaluation or in a record of one."""
+    value = report.get("accuracy")
+    low, high = report.get("accuracy_interval") or (None, None)
+    if isinstance(value, Mapping):  # of candidates: the metrics of an evaluation with an interval each
+        low, high = value.get("interval") or (None, None)
+        value = value.get("value")
+    if value is None:
+        return None
+    if (graded := report.get("candidates", report.get("questions"))) is None:
+        graded = report["episodes"] - report["faults"]
+    ends = [None if end is None else float(end) for end in (low, high)]
+    return Score(
+        name="accuracy", value=float(value), low=ends[0], high=ends[1], graded=int(graded), iteration=iteration
+    )
+
+
+def _reward_of(record: Mapping[str, Any]) -> Score:
+    graded = record["episodes"] - record["faults"]
+    return Score(
+        name="reward", value=float(record["reward_mean"]), graded=int(graded), iteration=int(record["iteration"])
+    )
+
+
+def _working_time(path: Path, facts: Mapping[str, Any], status: str) -> float | None:
+    begun, ended = _time_of(facts.get("created")), _time_of(facts.get("finished"))
+    if begun is None or ("finished" not in facts and "pid" not in facts):
+        return None
+    now = time.time()
+    if facts.get("resumed") and (sessions := _sessions(path, now if status == RUNNING else None)) is not None:
+        return sessions
+    if status == RUNNING:
+        return now - begun
+    if status not in (UNKNOWN, "crashed") and ended is not None:
+        return ended - begun
+    return max(last_written(path) - begun, 0.0)
+
+
+def _sessions(path: Path, now: float | None) -> float | None:
+    """Returns the time between each start of a run and its end, or the last event before the next start."""
+    total, start = 0.0, None
+    before = b""
+    try:
+        with (path / "events.jsonl").open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                if b'"run_start"' in line:  # the only lines that are read, for there are many
+                    total += _at(before) - start if start is not None else 0.0
+                    start = _at(line)
+                before = line
+        return None if start is None else total + max(now or 0.0, _at(before)) - start
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _at(line: bytes) -> float:
+    return float(json.loads(line)["time"])
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _time_of(text: object) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
+    except ValueError:
+        return None

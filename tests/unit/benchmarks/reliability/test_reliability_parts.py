@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -133,7 +134,7 @@ def echo(listener: socket.socket) -> None:
             connection, _ = listener.accept()
         except OSError:
             return
-        with connection:
+        with connection, contextlib.suppress(ConnectionResetError):
             while data := connection.recv(1024):
                 connection.sendall(data)
 

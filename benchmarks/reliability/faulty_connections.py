@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 HOST = "127.0.0.1"
 CHUNK = 65_536
 SLOW_CHUNK = 512
+RESET = struct.pack("ii", 1, 0)
+"""The option SO_LINGER with which a socket that is closed sends a reset and no end."""
 
 
 class FaultyConnections:
@@ -48,22 +53,37 @@ class FaultyConnections:
     def cut(self) -> int:
         """Resets every open connection; returns their number."""
         count = len(self._open) // 2
-        self._loop.call_soon_threadsafe(self._cut)
+        self._do(self._cut)
         return count
 
     def silence(self) -> None:
         """Nothing passes any more, and nobody is told; connections can still be opened."""
         assert self._pass is not None
-        self._loop.call_soon_threadsafe(self._pass.clear)
+        self._do(self._pass.clear)
 
     def heal(self) -> None:
         """As fast and reliable as at first."""
         assert self._pass is not None
         self.delay_s = 0.0
-        self._loop.call_soon_threadsafe(self._pass.set)
+        self._do(self._pass.set)
+
+    def _do(self, action: Callable[[], object]) -> None:
+        """Acts in the thread of the loop; done when this returns."""
+        done = threading.Event()
+
+        def act() -> None:
+            try:
+                action()
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        done.wait()
 
     def _cut(self) -> None:
         for writer in self._open:
+            with contextlib.suppress(OSError):  # it is closed already
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.transport.abort()
 
     async def _serve(self) -> None:

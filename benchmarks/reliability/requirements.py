@@ -109,6 +109,7 @@ REQUIREMENTS = (
         injection="500 creates under 30 % 429, 5 % 5xx, 1 % lost replies",
         bar="500 ready, 0 duplicates or orphans, never above the limit",
         measure=together(benchmark(_SANDBOXES, "--only", "creates"), tests("end_to_end/test_daytona_faults.py")),
+        reason="the time is told, not judged: refused creates count as if the account counted them",
     ),
     Requirement(
         name="R9",
@@ -120,6 +121,7 @@ REQUIREMENTS = (
                 "end_to_end/test_leaks.py", f"{DAYTONA}/test_daytona_ledger.py", f"{DAYTONA}/test_daytona_listing.py"
             ),
         ),
+        reason="without MemoryError",
     ),
     Requirement(
         name="R10",
@@ -158,6 +160,7 @@ REQUIREMENTS = (
             ),
             tests(f"{SERVER}/test_finqa_fuzz.py"),
         ),
+        reason="the latency is told, not judged",
     ),
     Requirement(
         name="R14",
@@ -217,6 +220,7 @@ REQUIREMENTS = (
             "unit/grading/test_strict_2_forms.py",
             "unit/grading/test_grading_safety.py",
         ),
+        reason="of hacks that the tests know; `python -m benchmarks.grader` has others, of which some are paid",
     ),
     Requirement(
         name="R20",

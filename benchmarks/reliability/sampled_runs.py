@@ -146,7 +146,7 @@ def fill_disks(scale: Scale, folder: Path) -> list[Figure]:
     return [
         exactly("runs without exit 74 and the path, or not resumed", len(wrong), 0, "; ".join(wrong) or how),
         exactly("finished episodes lost, or missing in the end", lost, 0),
-        note("files with a torn last line", torn, "it is dropped on reopening"),
+        note("files with a torn last line", int(torn), "it is dropped on reopening"),
     ]
 
 
@@ -173,7 +173,10 @@ def share_a_folder(scale: Scale, folder: Path) -> list[Figure]:
     lag_s, kept = asyncio.run(_lag(folder / "slow.jsonl"))
     return [
         exactly(
-            "second processes that are refused with the pid of the first", refused, 1, "" if refused else said[-300:]
+            "second processes that are refused with the pid of the first",
+            int(refused),
+            1,
+            "" if refused else said[-300:],
         ),
         exactly(
             "negative durations after the clock went back an hour", _negative(records), 0, f"{len(records)} records"

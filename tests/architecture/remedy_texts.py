@@ -135,8 +135,14 @@ def _options() -> dict[str, set[str]]:
 
 
 def unknown_variables(text: str) -> list[str]:
-    """Return variables of finqa that a text names and nothing reads."""
-    return [name for name in FINQA_VARIABLE.findall(text) if name not in _variables() and name not in BARE_NAMES]
+    """Return variables of finqa that a text names and nothing reads, neither code nor the settings."""
+    known = _variables() | set(BARE_NAMES)
+    return [name for name in FINQA_VARIABLE.findall(text) if name not in known and not _is_setting(_path(name))]
+
+
+def _path(variable: str) -> str:
+    """Return the setting of a variable: `engine.options.api_key` of FINQA_ENGINE__OPTIONS__API_KEY."""
+    return variable.removeprefix("FINQA_").lower().replace("__", ".")
 
 
 @cache

@@ -27,8 +27,10 @@ from source_tree import ROOT
 
 NOT_FOLLOWED = {
     "finqa_cli/boundary.py": "remedies of plugins' explain_error; those of ours are sites of their own plugins",
+    "finqa_cli/diagnostics/diagnose.py": "remedies of checks and errors, with secrets masked",
     "finqa_cli/runs/interrupts.py": "the resume commands that commands give to perform()",
     "finqa_cli/settings/published_names.py": "names of other trainers in a table; tests/unit/settings tries each",
+    "finqa_cli/settings/secret_values.py": "the variable of the option; test_secrets_everywhere.py tries them",
     "plugins/finqa_plugins/engines/vllm/machine.py": "the remedy of the error that the plan raised",
     "plugins/finqa_plugins/sandboxes/daytona/daytona_images.py": "Recipe.command, made by build_command",
     "plugins/finqa_plugins/sandboxes/docker/docker_images.py": "Recipe.command, made by build_command",

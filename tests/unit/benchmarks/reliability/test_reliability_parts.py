@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -133,14 +134,15 @@ def echo(listener: socket.socket) -> None:
             connection, _ = listener.accept()
         except OSError:
             return
-        with connection:
+        with connection, contextlib.suppress(ConnectionResetError):
             while data := connection.recv(1024):
                 connection.sendall(data)
 
 
 def test_connections_are_forwarded_silenced_slowed_and_cut() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=echo, args=(listener,), daemon=True).start()
+    server = threading.Thread(target=echo, args=(listener,), daemon=True)
+    server.start()
     with listener, FaultyConnections(listener.getsockname()[1]) as proxy:
         client = socket.create_connection(("127.0.0.1", proxy.port), timeout=30)
         client.sendall(b"one")
@@ -163,6 +165,9 @@ def test_connections_are_forwarded_silenced_slowed_and_cut() -> None:
             while client.recv(3):
                 pass
         client.close()
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        server.join(30)
+        assert not server.is_alive()
 
 
 def test_the_clock_of_a_process_can_be_stepped(tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def _finished_text(result: TrainResult) -> str:
     """Say that a run that was to be resumed is finished."""
     return (
         f"{result.run} is finished: all of its {plural(result.iterations, 'iteration')} were done before.\n"
-        f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N"
+        f"Next: finqa report {result.run}\n"
+        f"  or  finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N"
     )
 
 
@@ -199,7 +200,8 @@ def training_text(result: TrainResult) -> str:
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
-            f"Next: finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",
+            f"Next: finqa report {result.run}",
+            f"  or  finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",
         ]
     )
 

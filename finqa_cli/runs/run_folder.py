@@ -21,7 +21,14 @@ from types import TracebackType
 from typing import Any
 
 from finqa_cli import __version__
-from finqa_cli.errors import AuthenticationError, ConfigError, DataError, InterruptedRun, UsageError
+from finqa_cli.errors import (
+    AuthenticationError,
+    ConfigError,
+    DataError,
+    InterruptedRun,
+    NothingToLearnError,
+    UsageError,
+)
 from finqa_cli.masking import Masker, masked
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
@@ -267,8 +274,8 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
 def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFolder]:
     """Creates a run folder for the length of the block; see `RunFolder.create`.
 
-    A setting, key, model or data file that proves wrong before the first record leaves nothing behind, so that the same
-    command can be given again once it is fixed. Other failures keep the folder: the run can be resumed.
+    A setting, key, model, data file or policy that proves wrong before the first record leaves nothing behind, so that
+    the same command can be given again once it is fixed. Other failures keep the folder: the run can be resumed.
 
     Raises:
         ConfigError: There is something in the folder already, or another process holds it.
@@ -279,7 +286,7 @@ def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFold
     try:
         with folder:
             yield folder
-    except (UsageError, DataError, ConfigError, AuthenticationError):
+    except (UsageError, DataError, ConfigError, AuthenticationError, NothingToLearnError):
         if is_untouched(path):
             _remove(path, keep=existed)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,8 +101,9 @@ def train_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 def test_groups_that_were_played_in_time_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train_slowly(tmp_path, monkeypatch, 8.0, quick=8) == 4
-    assert "Every attempt of 8 episodes at 4 questions earned 0.5" in capsys.readouterr().err
+    assert train_slowly(tmp_path, monkeypatch, 8.0, "--group-size=4", quick=16) == 4
+    assert "Every attempt of 16 episodes at 4 questions earned 0.5" in capsys.readouterr().err
+    assert not Path("run").exists()
 
 
 def test_training_begins_where_too_little_was_played_in_time(
@@ -140,9 +140,7 @@ def test_training_without_readable_calls_or_differences_is_not_called_complete(
     assert main([*train, "--run-dir=first"]) == 4
     told = capsys.readouterr()
     assert "have no readable tool call" in told.err and "fix: teach it the form: finqa sft" in told.err
-    assert "Training" not in told.out and json.loads(Path("first/run.json").read_text())["status"] == "failed"
-    kinds = [json.loads(line)["kind"] for line in Path("first/metrics.jsonl").read_text().splitlines()]
-    assert kinds == []
+    assert "Training" not in told.out and not Path("first").exists()
     assert main([*train, "--no-preflight", "--run-dir=second"]) == 4
     told = capsys.readouterr()
     assert "Training ended without an update." in told.out + told.err

@@ -10,8 +10,9 @@ from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
 from finqa_cli.grading.strict_2.names_read import is_name
-from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
+from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
 from finqa_cli.grading.strict_2.values import Value, is_points
@@ -24,7 +25,7 @@ _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
-    expected = truth_items(truth)
+    expected = bracketed_items(truth) or truth_items(truth)
     asked = read_question(question)
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):

@@ -54,6 +54,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return one.value if not ups else "The direction contradicts the question."
     if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
         return one.value  # `-77 (a decrease)`
+    if before == "negative" and found[place - 1].text == ":" and one.value.number.mantissa < 0:
+        return one.value  # `it is negative: -31%`
     if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
         return "Two signs stand at the value."
     if downs:

@@ -16,7 +16,7 @@ from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, elements
 
-_BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→", ",", "|"])
+_BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 
 
 def bracketed_items(truth: str) -> list[Item] | None:

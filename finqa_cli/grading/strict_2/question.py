@@ -61,6 +61,7 @@ _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
 )
 
+_STAFF = re.compile(r"\b(?:headcount|workforce|staff|personnel|workers|people)\b")
 _WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
 
 
@@ -155,6 +156,7 @@ def _measures(text: str) -> frozenset[str]:
     """The measures that an answer may have: those that the question names, and money unless it counts things."""
     measures = {name for name, words in (("shares", _SHARES), ("per share", _PER_SHARE)) if words.search(text)}
     measures |= {stem for stem in MEASURES - TIMES - {"shares"} if stem in text}
+    measures |= {"employee"} if _STAFF.search(text) else set()
     named = {first or second for first, second in _TIME_UNIT.findall(text)}
     measures |= named or (TIMES if _TIME.search(text) else frozenset())
     is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))

@@ -34,6 +34,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     before = _word_before(found, place)
     if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
         return "Two signs stand at the value."
+    if before in DOWN and _word_before(found, _place_before(found, place)) in UP:
+        return "Two directions stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
     if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):

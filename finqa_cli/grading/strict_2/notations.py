@@ -56,6 +56,8 @@ _MONEY = re.compile(r"(us|ca|c|a|hk)?([$€£¥])[ ]?(-?[0-9][0-9,]*(?:\.[0-9]+)
 
 def same_notation(text: str, truth: str) -> tuple[str, str]:
     """An answer and a truth that is a date, a quarter, a range, a place or a person, each in one notation."""
+    if ", " in truth and not any(one.isdigit() for one in truth) and _parts_of(text) == _parts_of(truth):
+        return truth, truth
     if (date := _DATE.fullmatch(truth.strip())) and _is_date(date):
         return _DATE.sub(_plain_date, text), _plain_date(date)
     if quarter := _QUARTER.fullmatch(truth.strip()):
@@ -73,6 +75,14 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
     if titled and words and all(word in _TITLES for word in words):
         return text[: titled.start()], truth
     return text, truth
+
+
+def _parts_of(text: str) -> list[str]:
+    """The names of a list, in any order."""
+    return sorted(part.strip(" .\n").lower() for part in _AND.split(text))
+
+
+_AND = re.compile(r",? and |, |; |\n| & ")
 
 
 def _parts(date: re.Match[str]) -> tuple[int, int, int]:

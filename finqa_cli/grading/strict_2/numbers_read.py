@@ -10,6 +10,7 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.inverted import is_inverted, is_level
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
@@ -39,6 +40,9 @@ class Given:
 
 def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
+    text = _plain_numerals(text, question)
+    if is_inverted(text, question) or is_level(text, question):
+        return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
     if why := unreadable(text, found, statement.decides_from(text)):
@@ -73,6 +77,20 @@ def read_one(text: str, question: Question) -> Given | str:
     if why := _another_time(kept, values[0], question) or _another_quantity(kept, values[0], question):
         return why
     return Given("", value)
+
+
+_DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
+_BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
+_YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
+_SCOPE = re.compile(r"(?<=[0-9a-z%]), (?:excluding|before|net of) [a-z -]{3,60}\.?\Z")
+
+
+def _plain_numerals(text: str, question: Question) -> str:
+    """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
+    text = _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text))
+    if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
+        text = _DECIMAL_COMMA.sub(r"\1.\2", text)
+    return _BELOW_ONE.sub(r"\1", text) if "ratio" in question.text or not question.known else text
 
 
 def _announced_otherwise(text: str, found: Sequence[Element], final: Element) -> str:
@@ -161,7 +179,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     words = " ".join(element.text for element in found)
     if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
-    if any(_AROUND_YEAR.fullmatch(found[at - 1].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR):
+    around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
+    if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
         return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {

@@ -95,6 +95,24 @@ def after_rule(text: str) -> str:
     return below if count != 1 and below and "|" not in below and not undecided(above.lower()) else text
 
 
+def restated(text: str) -> str:
+    """The sentence below a bare value, or below a table, that states the same value; other texts as they are."""
+    lines = [line for line in text.strip().split("\n") if line.strip()]
+    if not 2 <= len(lines) <= _MOST_LINES:
+        return text
+    first, rest = lines[0].strip(" *$"), "\n".join(lines[1:])
+    if _BARE.fullmatch(first) and "|" not in rest and first in rest:
+        others = _NUMERALS.findall(_SOURCE_NUMBERS.sub("", rest))
+        return rest if len(others) == 1 and others[0].rstrip(".,") in first else text
+    rows = [line for line in lines if line.count("|") > 1]
+    below = lines[-1]
+    numbers = [one.rstrip(".,") for one in _NUMERALS.findall(below)]
+    if len(rows) == len(lines) - 1 > 1 and len(numbers) == 1 and numbers[0] in "".join(rows):
+        return below if "|" not in below else text
+    return text
+
+
+_BARE = re.compile(r"-?[$€£]?[0-9][0-9.,]*[ ]?%?")
 _NUMERALS = re.compile(r"(?<![\w.,])[0-9][0-9.,]*")
 
 

@@ -1,7 +1,8 @@
 """Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
 
-The author of `strict-2` sees `dev/`, `dev2/` and `dev3/` while writing it, and never `blind/`. `dev2/` and `dev3/` were blind
-parts: once its wrongly judged rows were read, each became a development part. `DIGESTS` freezes every file before
+The author of `strict-2` sees `dev/`, `dev2/` and `dev3/` while writing it, and never `blind/`. `dev2/` and `dev3/`
+were blind parts: once its wrongly judged rows were read, each became a development part. `DIGESTS` freezes every
+file before
 it is measured for the first time: lines of `sha256sum`. A part that is not here is left out; a file that is here and
 has another digest is an error, so that no row is changed to suit a grader.
 """

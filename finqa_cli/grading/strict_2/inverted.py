@@ -1,4 +1,4 @@
-"""Ratios the other way round, and levels for changes: `equity was 0.64 times debt` answers no ratio of debt to equity."""
+"""Ratios the other way round, `equity was 0.64 times debt` for debt to equity, and levels where a change is asked."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.wordlists import word_set
 
-_RATIO_OF = re.compile(r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)")
+_RATIO_OF = re.compile(
+    r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
+)
 _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
-_TO = re.compile(r"([a-z]+)(?: to | over |-to-|/)([a-z]+)(?=[ ]?(?::|=|is|was|ratio))")
+_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-|/)([a-z]{1,30})(?=[ ]?(?::|=|is|was|ratio))")
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
 _WORD = re.compile(r"[a-z]+|[0-9]{4}")
 _COMMON = word_set("the a an of its total company s to in at and average net year")
@@ -32,6 +34,7 @@ def is_inverted(text: str, question: Question) -> bool:
     if times is None:
         return False
     before, after = _contents(text[: times.start()]), _contents(text[times.end() :])
+    before, after = before - after, after - before
     straight = before & top or after & bottom
     return not straight and bool(before & bottom or after & top)
 

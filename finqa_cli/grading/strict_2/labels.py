@@ -226,7 +226,7 @@ _HEADS = word_set(
 
 
 def _is_of_another_owner(label: str, question: str, asked: Sequence[str]) -> bool:
-    """`company a` for company b, `rail backlog` for that of marine: a name that the question has not, before its word."""
+    """`company a` for company b, `rail backlog` for that of marine: a name that is not in the question."""
     named = {match[1]: match[2] for match in _DESIGNATED.finditer(label)}
     wanted = {(match[1], match[2]) for match in _DESIGNATED.finditer(question)}
     if any((noun, mark) not in wanted and any(noun == one for one, _ in wanted) for noun, mark in named.items()):

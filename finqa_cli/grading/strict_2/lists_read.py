@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from finqa_cli.grading.items import Item, truth_items
 from finqa_cli.grading.numbers import Kind, Number
@@ -15,6 +14,7 @@ from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, elements
+from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 
@@ -87,9 +87,7 @@ _SPAN = re.compile(r"(?:19|20)[0-9]{2} ?(?:to|through|-|–) ?(?:fy ?|fiscal )?(
 _LONGEST_SPAN = 30
 
 
-def _by_labels(
-    found: Sequence[Element], values: list[Element], question: Question
-) -> list[tuple[str, Element]] | str:
+def _by_labels(found: Sequence[Element], values: list[Element], question: Question) -> list[tuple[str, Element]] | str:
     """By names that question and answer share; where the answer has none of them, or another order is open, as written.
 
     The names stand right before their values, right after them, or all before all values.
@@ -136,9 +134,9 @@ def _places(words: Sequence[str], question: Question) -> list[int]:
     return [first[word] for word in names if word in first and word not in _COMMON]
 
 
-_COMMON = frozenset(
+_COMMON = word_set(
     "a an the of in at on for to by as is was were are be been and with from what which how each per million millions "
-    "thousand thousands billion year years change respectively it total then".split()
+    "thousand thousands billion year years change respectively it total then"
 )
 
 

@@ -28,18 +28,15 @@ _QUARTER = re.compile(
     re.IGNORECASE,
 )
 _ORDINALS = ("first", "second", "third", "fourth")
-_STATES = dict(
-    zip(
-        "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH OK OR "
-        "PA RI SC SD TN TX UT VT VA WA WV WI WY".split(),
-        "Alabama|Alaska|Arizona|Arkansas|California|Colorado|Connecticut|Delaware|Florida|Georgia|Hawaii|Idaho|Illinois|"
-        "Indiana|Iowa|Kansas|Kentucky|Louisiana|Maine|Maryland|Massachusetts|Michigan|Minnesota|Mississippi|Missouri|"
-        "Montana|Nebraska|Nevada|New Hampshire|New Jersey|New Mexico|New York|North Carolina|North Dakota|Ohio|Oklahoma|"
-        "Oregon|Pennsylvania|Rhode Island|South Carolina|South Dakota|Tennessee|Texas|Utah|Vermont|Virginia|Washington|"
-        "West Virginia|Wisconsin|Wyoming".split("|"),
-        strict=True,
-    )
+_STATE_NAMES = (
+    "AL Alabama|AK Alaska|AZ Arizona|AR Arkansas|CA California|CO Colorado|CT Connecticut|DE Delaware|FL Florida|"
+    "GA Georgia|HI Hawaii|ID Idaho|IL Illinois|IN Indiana|IA Iowa|KS Kansas|KY Kentucky|LA Louisiana|ME Maine|"
+    "MD Maryland|MA Massachusetts|MI Michigan|MN Minnesota|MS Mississippi|MO Missouri|MT Montana|NE Nebraska|NV Nevada|"
+    "NH New Hampshire|NJ New Jersey|NM New Mexico|NY New York|NC North Carolina|ND North Dakota|OH Ohio|OK Oklahoma|"
+    "OR Oregon|PA Pennsylvania|RI Rhode Island|SC South Carolina|SD South Dakota|TN Tennessee|TX Texas|UT Utah|"
+    "VT Vermont|VA Virginia|WA Washington|WV West Virginia|WI Wisconsin|WY Wyoming"
 )
+_STATES = {state[:2]: state[3:] for state in _STATE_NAMES.split("|")}
 _STATE = re.compile(rf"(?<=[a-z]), ({'|'.join(_STATES)})(?![\w'])")
 _COUNTRY = re.compile(r",? \(?(?:USA|U\.S\.A?\.?|US|United States(?: of America)?)\)?\.?\Z")
 _AMOUNT = r"[$€£¥]?[ ]?[0-9][0-9,]*(?:\.[0-9]+)?%?"
@@ -51,7 +48,9 @@ _TITLES = word_set(
     "controller cfo ceo coo cto interim founder co-founder lead independent"
 )
 _TITLED = re.compile(r"(?<=\w)(?:, ([A-Za-z, -]{2,90})| \(([A-Za-z, -]{2,90})\))\.?\Z")
-_MONEY = re.compile(r"(us|ca|c|a|hk)?([$€£¥])[ ]?(-?[0-9][0-9,]*(?:\.[0-9]+)?)|([a-z]{3}) (-?[0-9][0-9,]*(?:\.[0-9]+)?)")
+_MONEY = re.compile(
+    r"(us|ca|c|a|hk)?([$€£¥])[ ]?(-?[0-9][0-9,]*(?:\.[0-9]+)?)|([a-z]{3}) (-?[0-9][0-9,]*(?:\.[0-9]+)?)"
+)
 
 
 def same_notation(text: str, truth: str) -> tuple[str, str]:
@@ -78,8 +77,8 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
 
 
 def _parts_of(text: str) -> list[str]:
-    """The names of a list, in any order."""
-    return sorted(part.strip(" .\n").lower() for part in _AND.split(text))
+    """The names of a list, in their order."""
+    return [part.strip(" .\n").lower() for part in _AND.split(text)]
 
 
 _AND = re.compile(r",? and |, |; |\n| & ")

@@ -43,9 +43,7 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
 
 def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
-    text = surface.without_hidden(
-        transcript.restated(transcript.after_rule(transcript.without_footnote(answer)))
-    )
+    text = surface.without_hidden(transcript.restated(transcript.after_rule(transcript.without_footnote(answer))))
     if text is None:
         return "There is a hidden character, or a digit of another script."
     wrapped = unwrap(transcript.without_echo(transcript.without_endings(text), question))

@@ -62,7 +62,8 @@ _COMMANDS = {
     "approx": "~", "sim": "~", "simeq": "~", "times": "×", "cdot": "×", "div": "÷", "pm": "±", "to": "→", "ne": "≠",  # noqa: RUF001
     "rightarrow": "→", "Rightarrow": "→", "implies": "→", "longrightarrow": "→", "ldots": "...", "dots": "...",
     "therefore": " therefore ", "euro": "€", "pounds": "£", "yen": "¥", "neq": "≠", "lt": "<", "gt": ">", "le": "≤",
-    "ge": "≥", "leq": "≤", "geq": "≥", "textdollar": "$", "infty": "∞", "Delta": "change", "textendash": "-", "textemdash": "—",
+    "ge": "≥", "leq": "≤", "geq": "≥", "textdollar": "$", "infty": "∞", "Delta": "change",
+    "textendash": "-", "textemdash": "—",
     **dict.fromkeys(
         ("left", "right", "displaystyle", "textstyle", "quad", "qquad", "big", "Big", "bigl", "bigr", "thinspace",
          "enspace", "space", "boldsymbol", "bf", "rm", "it", "hfill", "noindent", "newline"), GAP),

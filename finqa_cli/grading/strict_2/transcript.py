@@ -16,8 +16,8 @@ _SHORTEST_ECHO = 3
 """Words. A shorter question of the answer's own is a doubt and no repetition."""
 
 _POLITE = re.compile(
-    r"(?:(?<=[.!\n}$*])|\A)[ \n]*(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
-    r"|(?<=[.!\n])[ \n]*(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|"
+    r"(?:(?<=[.!\n}$*])|\A)[ \n]{0,4}(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
+    r"|(?<=[.!\n])[ \n]{0,4}(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|"
     r"should) [^.!?\n]{0,120}[.!]*\Z",
     re.IGNORECASE,
 )
@@ -57,14 +57,17 @@ def without_endings(text: str) -> str:
 
 
 _SURE = re.compile(
-    r"(?:[ \n]*\(|\n[ \n]*|(?<=[.!;,])[ ]+)(?:my )?confidence(?: level)?[ ]?[:=]?[ ]?"
+    r"(?:[ \n]{0,4}\(|\n[ ]{0,4}|(?<=[.!;,])[ ]{1,4})(?:my )?confidence(?: level)?[ ]?[:=]?[ ]?"
     r"(?:very high|high|certain|9[0-9]%|100%|0\.9[0-9]?|1\.0)\)?\.?\s*\Z"
-    r"|(?<=[.!])[ \n]+i am (?:very |highly |fully )?(?:confident|certain|sure) (?:in|of|about) (?:this|the)"
+    r"|(?<=[.!])[ \n]{1,4}i am (?:very |highly |fully )?(?:confident|certain|sure) (?:in|of|about) (?:this|the)"
     r"(?: (?:figure|answer|value|number|result))?(?: (?:because|as|since) [^.!?\n0-9]{1,80})?[.!]?\s*\Z",
     re.IGNORECASE,
 )
 _THANKS = re.compile(r"\A\s*(?:thanks?|thank you)(?: you)? for (?:the|your) question[.!][ \n]+", re.IGNORECASE)
-_FOOTNOTE = re.compile(r"\A([^\n]{1,300}?)[ ]?(\[1\]|\*|¹|†|\(1\)|\^1)[.]?[ ]*\n+[ ]*(\[1\]|\*|¹|†|\(1\)|\^1)[:.]?[ ]*([^\n]{1,300})\Z")
+_FOOTNOTE = re.compile(
+    r"\A([^\n]{1,300}?)[ ]?(\[1\]|\*|¹|†|\(1\)|\^1)[.]?[ ]{0,4}\n{1,4}[ ]{0,4}"
+    r"(\[1\]|\*|¹|†|\(1\)|\^1)[:.]?[ ]*([^\n]{1,300})\Z"
+)
 _SOURCE_NUMBERS = re.compile(
     r"\b(?:note|page|p\.|item|table|exhibit|section|line|row|step)s?[ ]?[0-9]{1,3}\b|\b(?:19|20)[0-9]{2}\b"
     r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december) [0-9]{1,2}\b",

@@ -20,9 +20,7 @@ _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
 _END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
 _SQUARE = re.compile(rf"\[(/?)({_ANSWER})\]", re.IGNORECASE)
-_NESTED = re.compile(
-    rf"\A\s*<({_ANSWER})>\s*<({_ANSWER}|value|text)>([^<>]*)</\2>\s*</\1>\s*\Z", re.IGNORECASE
-)
+_NESTED = re.compile(rf"\A\s*<({_ANSWER})>\s*<({_ANSWER}|value|text)>([^<>]*)</\2>\s*</\1>\s*\Z", re.IGNORECASE)
 """`<result><value>5</value></result>`."""
 _TAG = re.compile(r"<(/?)([a-zA-Z!][\w:-]{0,30})([^<>]{0,400})>")
 _FORMATTING = word_set("b strong i em u p code pre br div span sup sub tt big small center")

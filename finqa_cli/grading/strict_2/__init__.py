@@ -12,7 +12,8 @@ An answer is reduced in stages, and each stage may refuse it:
    `asides.py` and `arithmetic.py` leave the statement that decides, without its working; `direction.py` reads signs in
    words; `labels.py` compares the words around the value with the question; `numbers_read.py` takes one value, or two
    notations of the same amount. For a word: one yes or no (`yes_no.py`), of which the reason does not deny it
-   (`reasons.py`), or one name (`names_read.py`).
+   (`reasons.py`), or one name (`names_read.py`), a date or a range among
+   them (`notations.py`). A list is read by `lists_read.py`; ratios the other way round are found by `inverted.py`.
 5. `closeness.py`: the tolerance of version 1.
 
 With the question (`question.py`) a value is read in the scale that it asks for, the numbers that only repeat it are not

@@ -68,6 +68,7 @@ _EXCLUSIVE = tuple(
         r"income|revenues? / expenses?|costs?",
         r"inflows? / outflows?",
         r"book / market",
+        r"opened / closed",
         r"issued / repurchased|bought back",
         r"purchase (?:commitments?|obligations?) / lease (?:commitments?|obligations?)",
     )
@@ -113,7 +114,7 @@ _GENERIC = word_set(
     "point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared "
     "versus vs against such times equity-holders also both together combined tool output observation action "
     "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
-    "return_value row rows column columns cell cells reads read entry"
+    "return_value row rows column columns cell cells reads read entry says said"
 )
 _NEUTRAL = (
     _GENERIC

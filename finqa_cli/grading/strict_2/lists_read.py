@@ -38,6 +38,11 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     found = _with_year_spans(found, truths)
     if any(one.sort is Sort.OPERATION for one in found):
         return "An expression is not computed."
+    if any(
+        found[at].text == "to" and {found[at - 1].sort, found[at + 1].sort} == {Sort.VALUE}
+        for at in range(1, len(found) - 1)
+    ):
+        return "A range is no list."
     found = _years_as_values(found, len(truths))
     values = [one for one in found if one.sort is Sort.VALUE]
     merged = statement.merge_notations(values, found)

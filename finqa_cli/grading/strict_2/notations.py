@@ -23,6 +23,7 @@ _DATE = re.compile(
     rf"|{_YEAR}-([01][0-9])-([0-3][0-9])|([01]?[0-9])/([0-3]?[0-9])/{_YEAR})(?![\w/]|-[0-9])",
     re.IGNORECASE,
 )
+_BOUND = re.compile(rf"\b(?:by|until|before|after|since|from|through) (?:{'|'.join(_MONTHS)}) [0-9]")
 _QUARTER = re.compile(
     r"(?<![\w-])(?:q([1-4])|([1-4])q|(first|second|third|fourth|1st|2nd|3rd|4th) (?:fiscal )?quarter)(?![\w-])",
     re.IGNORECASE,
@@ -58,7 +59,8 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
     if ", " in truth and not any(one.isdigit() for one in truth) and _parts_of(text) == _parts_of(truth):
         return truth, truth
     if (date := _DATE.fullmatch(truth.strip())) and _is_date(date):
-        return _DATE.sub(_plain_date, text), _plain_date(date)
+        text = _DATE.sub(_plain_date, text)
+        return ("" if _BOUND.search(text.lower()) else text), _plain_date(date)
     if quarter := _QUARTER.fullmatch(truth.strip()):
         return _QUARTER.sub(_plain_quarter, text), _plain_quarter(quarter)
     if span := _RANGE.fullmatch(truth.strip()):

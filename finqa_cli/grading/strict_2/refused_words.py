@@ -157,7 +157,7 @@ OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
 _EQUIVALENT = re.compile(
     r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
-    r"(?<=bps)|(?<=shares))"
+    r"(?<=bps)|(?<=shares)|(?<=quarters)|(?<=years)|(?<=months)|(?<=stores)|(?<=employees))"
     r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
 )
 

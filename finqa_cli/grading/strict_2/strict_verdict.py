@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
-from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
+from finqa_cli.grading.items import MOST_ITEMS, Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, surface, transcript
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
@@ -26,6 +26,8 @@ _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
+    if truth.count("\\boxed") > MOST_ITEMS:
+        return Verdict(0.0, f"There are more than {MOST_ITEMS} values.")
     expected = bracketed_items(truth) or truth_items(truth)
     asked = read_question(question)
     if money := amount_of_money(truth):

@@ -68,6 +68,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Chemicals +/-88; Coatings +/-31",
             "Plastics: 88, Coatings: -31, Chemicals: 12",
             "57",
+            "88 to -31",
         ),
     ),
     (
@@ -198,6 +199,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
         (
             "15 May 2026",
+            "by March 15, 2026",
             "2026-03-16",
             "2025-03-15",
             "March 2026",

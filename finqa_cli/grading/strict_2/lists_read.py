@@ -9,6 +9,7 @@ from finqa_cli.grading.items import Item, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.labels import quantities
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
@@ -93,13 +94,16 @@ _LONGEST_SPAN = 30
 
 
 def _by_labels(found: Sequence[Element], values: list[Element], question: Question) -> list[tuple[str, Element]] | str:
-    """By names that question and answer share; where the answer has none of them, or another order is open, as written.
+    """Pair by names that question and answer share, and as written where the answer has none of them.
 
     The names stand right before their values, right after them, or all before all values.
     """
     runs = _runs(found)
     plain = [("", one) for one in values]
     places = [_places(run, question) for run in runs]
+    named = [quantities(" ".join(run)) for run in runs]
+    if question.quantities and any(one and not one & question.quantities for one in named):
+        return "A value is labelled as another quantity."
     if len(values) != len(runs) - 1:
         return plain
     all_before = len(places[0]) >= len(values) and not any(places[1:])

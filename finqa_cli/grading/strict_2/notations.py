@@ -60,7 +60,8 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
         return truth, truth
     if (date := _DATE.fullmatch(truth.strip())) and _is_date(date):
         text = _DATE.sub(_plain_date, text)
-        return ("" if _BOUND.search(text.lower()) else text), _plain_date(date)
+        several = len({found[0] for found in _DATE.finditer(text)}) > 1
+        return ("" if several or _BOUND.search(text.lower()) else text), _plain_date(date)
     if quarter := _QUARTER.fullmatch(truth.strip()):
         return _QUARTER.sub(_plain_quarter, text), _plain_quarter(quarter)
     if span := _RANGE.fullmatch(truth.strip()):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
-from finqa_cli.grading.strict_2.direction import signed
-from finqa_cli.grading.strict_2.inverted import is_inverted, is_level
+from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme

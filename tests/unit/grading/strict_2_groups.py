@@ -42,6 +42,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             '{"2018": 462, "2019": 415}',
             '{"2018": 415, "2019": 462, "2020": 480}',
             "not 415 and 462",
+            "capex 415, depreciation 462",
             "2018: 415, 2018: 462",
         ),
     ),
@@ -69,6 +70,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Plastics: 88, Coatings: -31, Chemicals: 12",
             "57",
             "88 to -31",
+            "[88, -31] and 57",
         ),
     ),
     (
@@ -199,6 +201,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
         (
             "15 May 2026",
+            "15 March 2026 (issued), 15 March 2030 (matures)",
             "by March 15, 2026",
             "2026-03-16",
             "2025-03-15",

@@ -10,9 +10,10 @@ An answer is reduced in stages, and each stage may refuse it:
    with a second meaning (`doubtful accounts`, `stock options`) are no hedges where the question has them.
 4. For a number: `lexer.py` and `values.py` read the values with units and years; `statement.py`, `working.py`,
    `asides.py` and `arithmetic.py` leave the statement that decides, without its working; `direction.py` reads signs in
-   words; `labels.py` compares the words around the value with the question; `numbers_read.py` takes one value, or two
-   notations of the same amount. For a word: one yes or no (`yes_no.py`), of which the reason does not deny it
-   (`reasons.py`), or one name (`names_read.py`).
+   words and finds inverted ratios; `labels.py` compares the words around the value with the question;
+   `numbers_read.py` takes one value, or two notations of the same amount; `lists_read.py` reads lists. For a word: one
+   yes or no (`yes_no.py`), of which the reason does not deny it (`reasons.py`), or one name, date or range
+   (`names_read.py`, `notations.py`).
 5. `closeness.py`: the tolerance of version 1.
 
 With the question (`question.py`) a value is read in the scale that it asks for, the numbers that only repeat it are not

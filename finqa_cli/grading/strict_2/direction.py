@@ -1,7 +1,8 @@
-"""Signs in words: `a decrease of 77`, `fell by 3.4%`, `3.4% lower`, `minus 5`, and bounds such as `over 5`."""
+"""Signs in words, as in `fell by 3.4%` and `minus 5`, bounds such as `over 5`, and ratios the other way round."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     before = _word_before(found, place)
     if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
         return "Two signs stand at the value."
+    if before in DOWN and _word_before(found, _place_before(found, place)) in UP:
+        return "Two directions stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
     if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):
@@ -54,6 +57,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return one.value if not ups else "The direction contradicts the question."
     if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
         return one.value  # `-77 (a decrease)`
+    if before == "negative" and found[place - 1].text == ":" and one.value.number.mantissa < 0:
+        return one.value  # `it is negative: -31%`
     if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
         return "Two signs stand at the value."
     if downs:
@@ -144,3 +149,44 @@ def _clause(found: Sequence[Element], place: int) -> list[str]:
     values = [at for at in range(start + 1, end) if found[at].sort is Sort.VALUE and at != place]
     taken = {_place_before(found, at) for at in values if at > place or _word_before(found, at) in _NEGATIVE}
     return [found[at].text for at in range(start + 1, end) if found[at].sort is Sort.WORD and at not in taken]
+
+
+_RATIO_OF = re.compile(
+    r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
+)
+_GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+_TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
+_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-|/)([a-z]{1,30})(?=[ ]?(?::|=|is|was|ratio))")
+_LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
+_OPERAND = re.compile(r"[a-z]+|[0-9]{4}")
+_OF_BOTH = word_set("the a an of its total company s to in at and average net year")
+
+
+def is_inverted(text: str, question: Question) -> bool:
+    """Whether a text in lower case gives the ratio of what the question divides by."""
+    ratio, grows = _RATIO_OF.search(question.text), _GROWS.search(question.text)
+    if ratio:
+        top, bottom = _contents(ratio[1]), _contents(ratio[2])
+    elif grows:
+        top, bottom = {grows[2]}, {grows[1]}
+    else:
+        return False
+    top, bottom = top - bottom, bottom - top
+    if any(match[1] in bottom and match[2] in top for match in _TO.finditer(text)):
+        return True
+    times = _TIMES.search(text)
+    if times is None:
+        return False
+    before, after = _contents(text[: times.start()]), _contents(text[times.end() :])
+    before, after = before - after, after - before
+    straight = before & top or after & bottom
+    return not straight and bool(before & bottom or after & top)
+
+
+def is_level(text: str, question: Question) -> bool:
+    """Whether a text in lower case gives what is left, `fell to 9.5% of its level`, where a change is asked for."""
+    return question.known and bool(_LEVEL.search(text)) and "level" not in question.text
+
+
+def _contents(text: str) -> set[str]:
+    return {word for word in _OPERAND.findall(text) if word not in _OF_BOTH}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from finqa_cli.grading.strict_2.number_words import starts_number
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -67,7 +68,9 @@ _EXCLUSIVE = tuple(
         r"income|revenues? / expenses?|costs?",
         r"inflows? / outflows?",
         r"book / market",
+        r"opened / closed",
         r"issued / repurchased|bought back",
+        r"purchase (?:commitments?|obligations?) / lease (?:commitments?|obligations?)",
     )
 )
 _ALONE = re.compile(
@@ -111,7 +114,7 @@ _GENERIC = word_set(
     "point bps pp percentage turns times respectively annually yearly compounded overall good therefore compared "
     "versus vs against such times equity-holders also both together combined tool output observation action "
     "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
-    "return_value",
+    "return_value row rows column columns cell cells reads read entry says said"
 )
 _NEUTRAL = (
     _GENERIC
@@ -201,6 +204,8 @@ def contradicts(label: str, question: str) -> bool:
     for match in _HEADED.finditer(label):
         if match[2] in asked_words and match[1] not in _NEUTRAL and is_foreign([match[1]], asked_words):
             return True
+    if _is_of_another_owner(label, question, asked_words):
+        return True
     for group in _EXCLUSIVE:
         named = {member for member, words in group.items() if words.search(label)}
         if named:
@@ -208,6 +213,39 @@ def contradicts(label: str, question: str) -> bool:
             if asked and not named & asked:
                 return True
     return False
+
+
+_DESIGNATED = re.compile(
+    r"(?<![\w-])(company|tranche|segment|plan|class|series|fund|division|product|region|bank|firm|unit|corp) "
+    r"([a-z]|[0-9])(?![\w'-])"
+)
+_HEADS = word_set(
+    "segment division region corp corporation company backlog commitments obligations plan bank unit subsidiary fund "
+    "brand operating gross net product"
+)
+"""What the name of a segment or company stands right before."""
+
+
+def _is_of_another_owner(label: str, question: str, asked: Sequence[str]) -> bool:
+    """`company a` for company b, `rail backlog` for that of marine: a name that is not in the question."""
+    named = {match[1]: match[2] for match in _DESIGNATED.finditer(label)}
+    wanted = {(match[1], match[2]) for match in _DESIGNATED.finditer(question)}
+    if any((noun, mark) not in wanted and any(noun == one for one, _ in wanted) for noun, mark in named.items()):
+        return True
+    words = _LABEL_WORD.findall(label)
+    return any(
+        word in _HEADS
+        and word in asked
+        and before.removesuffix("'s") not in _NEUTRAL | _ATTRIBUTES
+        and is_foreign([before.removesuffix("'s")], asked)
+        for before, word in pairwise(words)
+    )
+
+
+_ATTRIBUTES = word_set(
+    "outstanding annual aggregate remaining combined estimated relevant corresponding resulting implied parent holding "
+    "lower higher year-end funded unfunded contractual future unfilled ending closing"
+)
 
 
 def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:

@@ -54,6 +54,9 @@ def is_name(text: str, name: str, question: Question) -> bool:
         name: The name that is expected.
         question: The question.
     """
+    if _has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
+        return False
+    text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
@@ -70,6 +73,30 @@ def is_name(text: str, name: str, question: Question) -> bool:
             or refused_words.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
         )
     return _is_sentence_about(given, text, wanted, question)
+
+
+_MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")
+_ANY_OTHER = re.compile(r"\bmore than any other(?: [a-z]+)?\b")
+_DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
+_FACTS = _STARTERS | word_set(
+    "acquired bought purchased sold founded headquartered based located january february march april may june july "
+    "august september october november december early late"
+)
+
+
+def _has_digit(text: str) -> bool:
+    return any(character.isdigit() for character in text)
+
+
+def _without_description(text: str, question: Question) -> str:
+    """A name without what a bracket at its end says of it in words of the question: `(acquired in October 2017)`."""
+    described = _DESCRIBED.search(text)
+    if described is None:
+        return text
+    words = re.findall(r"[a-z']+", described[1].lower())
+    known = len(words) > 1 and all(word in _FACTS or word in question.words for word in words)
+    rejects = refused_words.REJECTED.search(described[1].lower()) or refused_words.undecided(described[1].lower())
+    return text[: described.start()] if known and not rejects else text
 
 
 def _without_label(text: str, wanted: list[str], question: Question) -> str:
@@ -154,7 +181,7 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 
 
 _LEADS = frozenset({""}) | word_set(
-    "is was are were the by at for answer company segment in of from be that auditor being"
+    "is was are were on reads the by at for answer company segment in of from be that auditor being"
 )
 _FOLLOWS = frozenset({""}) | word_set(
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "

@@ -45,7 +45,7 @@ def read(words: Sequence[str]) -> tuple[str, int] | None:
         return fraction, 1
     if words and words[0] == "half":
         return "1/2", 1
-    if len(words) > 1 and words[0] in _SMALL and words[1] in _FRACTIONS:
+    if len(words) > 1 and _SMALL.get(words[0], 99) < _FRACTIONS.get(words[1], 0):
         return f"{_SMALL[words[0]]}/{_FRACTIONS[words[1]]}", 2
     count = _length(words)
     point = words.index("point") if "point" in words[:count] else count

@@ -6,20 +6,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finqa_cli.grading.items import MOST_ITEMS, Item
+from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
-from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
-_BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
 _ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|.*(?<!\w)![0-9].*", re.DOTALL)
 _OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
@@ -41,9 +39,12 @@ class Given:
 
 def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
+    text = _plain_numerals(text, question)
+    if is_inverted(text, question) or is_level(text, question):
+        return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
-    if why := _unreadable(text, found, statement.decides_from(text)):
+    if why := unreadable(text, found, statement.decides_from(text)):
         return why
     within = [one for one in found if start <= one.start < end]
     within = statement.without_spans(asides.to_asked_year(working.as_equations(working.with_cents(within)), question))
@@ -77,6 +78,20 @@ def read_one(text: str, question: Question) -> Given | str:
     return Given("", value)
 
 
+_DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
+_BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
+_YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
+_SCOPE = re.compile(r"(?<=[0-9a-z%]), (?:excluding|before|net of) [a-z -]{3,60}\.?\Z")
+
+
+def _plain_numerals(text: str, question: Question) -> str:
+    """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
+    text = _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text))
+    if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
+        text = _DECIMAL_COMMA.sub(r"\1.\2", text)
+    return _BELOW_ONE.sub(r"\1", text) if "ratio" in question.text or not question.known else text
+
+
 def _announced_otherwise(text: str, found: Sequence[Element], final: Element) -> str:
     """Why an earlier `answer is` contradicts the last one, or nothing."""
     start, end = statement.announced_before(text)
@@ -94,7 +109,7 @@ def read_year(text: str, question: Question) -> str | None:
     """
     found = elements(text, tokens(text))
     start, end = statement.region(text)
-    if _unreadable(text, found):
+    if unreadable(text, found):
         return None
     within = [one for one in found if start <= one.start < end]
     sides = asides.without_asides(statement.result_after_arrow(within), question)
@@ -114,36 +129,11 @@ def read_year(text: str, question: Question) -> str | None:
     return None if before in _YEAR_BOUNDS else years[0].text
 
 
-def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
-    """The numbers of a list in lower case, with the years or names that they have."""
-    start, end = statement.region(text)
-    found = elements(text, tokens(text))
-    if why := _unreadable(text, found):
-        return why
-    found = _with_names([one for one in found if start <= one.start < end], truths)
-    found = _with_year_spans(found, truths)
-    if any(one.sort is Sort.OPERATION for one in found):
-        return "An expression is not computed."
-    found = _years_as_values(found, len(truths))
-    values = [one for one in found if one.sort is Sort.VALUE]
-    merged = statement.merge_notations(values, found)
-    if len(merged) != len(truths):
-        return f"{len(truths)} values are expected, got {len(merged)}."
-    if any(one.text == refused_words.OR_EQUAL for one in found):
-        return "The answer names alternatives."
-    if refused_words.REJECTED.search(text[start:]) or refused_words.NO_AS_DETERMINER.search(text):
-        return "The answer rejects a value."
-    given = _keyed([one for one in found if one.sort is not Sort.VALUE or one in merged], found)
-    if isinstance(given, str):
-        return given
-    return _signed_all(given, found, question)
-
-
 def _values(found: Sequence[Element]) -> list[Element]:
     return [one for one in found if one.sort is Sort.VALUE]
 
 
-def _unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
+def unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
     """Why a text has no number that can be read, or nothing; before `start` is working, which may have any form."""
     if sum(one.value is not None for one in found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
@@ -188,7 +178,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     words = " ".join(element.text for element in found)
     if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
-    if any(_AROUND_YEAR.fullmatch(found[at - 1].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR):
+    around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
+    if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
         return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {
@@ -308,110 +299,3 @@ _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 def _is_amount(one: Element) -> bool:
     value = one.value
     return value is not None and (bool(value.currency or value.measure) or value.at_word or not value.number.is_whole)
-
-
-def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
-    """Replaces the words of each name that the truth has as a key by one element."""
-    names = [(tuple(item.key.split()), item.key) for item in truths if item.key and not item.is_of_years]
-    kept: list[Element] = []
-    place = 0
-    while place < len(found):
-        for words, key in names:
-            run = found[place : place + len(words)]
-            if tuple(one.text for one in run) == words:
-                kept.append(Element(Sort.NAME, key, run[0].start, run[-1].end))
-                place += len(words)
-                break
-        else:
-            kept.append(found[place])
-            place += 1
-    return kept
-
-
-def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:
-    """Joins `2022 to 2023` to one key where the truth has such keys."""
-    if not any(" to " in item.key for item in truths):
-        return found
-    kept: list[Element] = []
-    for one in found:
-        if (
-            one.sort is Sort.YEAR
-            and len(kept) > 1
-            and kept[-1].text in ("to", "-", "→", "/")
-            and kept[-2].sort is Sort.YEAR
-        ):
-            first = kept[-2]
-            kept[-2:] = [Element(Sort.NAME, f"{first.text} to {one.text}", first.start, one.end)]
-            continue
-        kept.append(one)
-    return kept
-
-
-def _years_as_values(found: list[Element], wanted: int) -> list[Element]:
-    """Takes a bare number that looks like a year for a value: right after `2022:`, or where all values are years."""
-    bare = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
-    has_values = any(one.sort is Sort.VALUE for one in found)
-    if not has_values and len(bare) == wanted:
-        return [_as_value(one) if one in bare else one for one in found]
-    kept: list[Element] = []
-    for one in found:
-        is_after_key = len(kept) > 1 and kept[-1].text in _BETWEEN_KEY_AND_VALUE and kept[-2].sort in _KEYS
-        kept.append(_as_value(one) if one in bare and is_after_key else one)
-    return kept
-
-
-_KEYS = (Sort.YEAR, Sort.NAME)
-
-
-def _as_value(one: Element) -> Element:
-    return Element(Sort.VALUE, one.text, one.start, one.end, one.value)
-
-
-def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str, Element]] | str:
-    """Each value with the key before it or after it, whichever way all of them stand; or all without."""
-    parts = [one for one in kept if one.sort is Sort.VALUE or one.sort in _KEYS]
-    values = [one for one in parts if one.sort is Sort.VALUE]
-    keys = [one for one in parts if one.sort in _KEYS]
-    if not keys:
-        places = [found.index(one) for one in values]
-        if (
-            sum(place > 1 and found[place - 1].text == ":" and found[place - 2].sort is Sort.WORD for place in places)
-            > 1
-        ):
-            return "A name or another word stands before a value, and none is expected."
-        return [("", one) for one in values]
-    if len(keys) != len(values):
-        return "Some values come with a year or name and some without."
-    if len({one.text for one in keys}) < len(keys):
-        return "A year or name comes twice."
-    shape = "".join("v" if one.sort is Sort.VALUE else "k" for one in parts)
-    count = len(values)
-    if shape not in ("kv" * count, "vk" * count, "k" * count + "v" * count, "v" * count + "k" * count):
-        return "It is not clear which value belongs to which year or name."
-    return [(key.text, value) for key, value in zip(keys, values, strict=True)]
-
-
-def _signed_all(
-    given: Sequence[tuple[str, Element]], found: Sequence[Element], question: Question
-) -> list[Given] | str:
-    scale = _common_scale(found)
-    values: list[Given] = []
-    for key, one in given:
-        value = signed(one, found, question, is_listed=True)
-        if isinstance(value, str):
-            return value
-        values.append(Given(key, value))
-    if scale and all(one.value.number.unit.kind is not Kind.SCALE for one in values):
-        return (
-            values if question.scale.kind is Kind.SCALE and question.scale.factor == scale else "The scale is unclear."
-        )
-    return values
-
-
-def _common_scale(found: Sequence[Element]) -> int:
-    """The scale of `(in millions)` after a whole list; 0 without one."""
-    words = [one.text for one in found]
-    for place, word in enumerate(words[1:], start=1):
-        if word in SCALES and len(word) > 3 and words[place - 1] in ("in", "(", "$"):
-            return SCALES[word]
-    return 0

@@ -22,6 +22,7 @@ _SCALE = re.compile(
     r"\b(?:in|\(in|as|to the nearest|expressed in)\s+(?:us |u\.s\. )?(?:[$€£¥₹]\s?|usd |eur )?(?:whole )?"
     rf"({'|'.join(word for word in SCALES if len(word) > 3)})\b"
 )
+_SCALE_IN_BRACKETS = re.compile(r"\((thousands|millions|billions)(?: of \w+)?\)")
 _YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
 _SHORT_YEARS = re.compile(r"\b(?:fy|cy) ?'?([0-9]{2})\b")
 _BASE = re.compile(r"\b(?:from|between) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2}) (?:to|and|through)\b")
@@ -61,6 +62,7 @@ _MONEY_WORDS = re.compile(
     r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
 )
 
+_STAFF = re.compile(r"\b(?:headcount|workforce|staff|personnel|workers|people)\b")
 _WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
 
 
@@ -154,7 +156,8 @@ def read_question(text: str) -> Question:
 def _measures(text: str) -> frozenset[str]:
     """The measures that an answer may have: those that the question names, and money unless it counts things."""
     measures = {name for name, words in (("shares", _SHARES), ("per share", _PER_SHARE)) if words.search(text)}
-    measures |= {stem for stem in MEASURES - TIMES - {"shares"} if stem in text}
+    measures |= {stem for stem in MEASURES - TIMES - {"shares"} if re.search(rf"(?<!per ){stem}", text)}
+    measures |= {"employee"} if _STAFF.search(text) else set()
     named = {first or second for first, second in _TIME_UNIT.findall(text)}
     measures |= named or (TIMES if _TIME.search(text) else frozenset())
     is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))
@@ -168,5 +171,5 @@ def _scale(text: str) -> Unit:
         return Unit(Kind.POINTS, Fraction(1, 10_000))
     if _PERCENTAGE_POINTS.search(text):
         return Unit(Kind.POINTS, Fraction(1, 100))
-    match = _SCALE.search(text)
+    match = _SCALE.search(text) or _SCALE_IN_BRACKETS.search(text)
     return Unit(Kind.SCALE, Fraction(SCALES[match[1]])) if match else NO_UNIT

@@ -43,6 +43,8 @@ UNDECIDED = _words(
     r"exec|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|joke|joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+",
     r"reverse of|negation|negate\w*|inverse|vice versa|crossed out|obsolete|superseded",
     r"(?:is|are|was|be) (?:all |just |simply )?(?:false|untrue|wrong|incorrect|a lie|lies|not true|not right)",
+    # irony
+    r"oh,? sure|yeah,? right|as if|pigs|santa|fairy|(?:made )?of cheese|lol|ha ?ha|when hell|believe[sd]? (?:in|that)",
     # to the judge
     r"grader|graders|grading|ground truth|gold|ignore|assert|full marks|mark (?:as|this|it)|as correct|please|judge",
     r"(?:verify|check|confirm) (?:if|whether|that|this|it|with|the|again|first)|submit\w*|drop table",
@@ -64,7 +66,7 @@ REJECTED = _words(
     r"rejected|ruled out|den(?:y|ies|ied)|anything but|all but|other than|instead of|different from|far from",
     r"nowhere near|hardly|barely|too (?:low|high|small|large|big)|fail(?:s|ed|ing)?|contrary|refut\w+",
     r"disprov\w+|impossible|unequal|nothing|nicht|kein\w*|oder|pas|jamais|ou|peut-être|vielleicht|quizás|nunca",
-    r"sino|non|ni|不|不是|或|或者|可能|并非|нет|не|или",
+    r"sino|non(?!-)|ni|不|不是|或|或者|可能|并非|нет|не|или",
 )
 """In the statement that decides, and after it."""
 
@@ -155,7 +157,7 @@ OR_EQUAL = "oreq"
 """Stands in a text for an `or` between two numbers."""
 _EQUIVALENT = re.compile(
     r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
-    r"(?<=bps)|(?<=shares))"
+    r"(?<=bps)|(?<=shares)|(?<=quarters)|(?<=years)|(?<=months)|(?<=stores)|(?<=employees))"
     r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
 )
 

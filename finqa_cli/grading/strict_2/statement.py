@@ -43,9 +43,11 @@ WEAK = re.compile(
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
-    r"(?:\n\s*|\s--\s|[.;]\s+)(?=(?:explanation|reasoning|reason|calculation|workings?|computation|derivation|notes?"
-    r"|because|computed|calculated|steps|formula|method|source)\b)"
+    r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?|computation|derivation|notes?"
+    r"|because|computed|calculated|steps|formula|method|source)\b|(?:check|verification|proof)[ ]?:)"
 )
+_CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")
+_LAST_NUMBER = re.compile(r"(?<![0-9.,])([0-9][0-9.,]{0,40})[^0-9]*\Z")
 CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*(?:but|so)\b|(?<=\s)--?(?=\s)|—")
 
 _CONTRASTS = (
@@ -63,7 +65,8 @@ def region(text: str) -> tuple[int, int]:
     start = strong[-1].end() if strong else 0
     end = len(text)
     explained = _EXPLAINS.search(text, start)
-    if explained and any(character.isdigit() for character in text[start : explained.start()]):
+    stated = _LAST_NUMBER.search(text[start : explained.start()]) if explained else None
+    if explained and stated and (not _CHECKS.match(text, explained.end()) or stated[1] in text[explained.end() :]):
         end = explained.start()
     return start, end
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
-from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
+from finqa_cli.grading.items import MOST_ITEMS, Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
 from finqa_cli.grading.strict_2.names_read import is_name
-from finqa_cli.grading.strict_2.numbers_read import Given, read_many, read_one, read_year
+from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
+from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
 from finqa_cli.grading.strict_2.values import Value, is_points
@@ -24,8 +26,13 @@ _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
-    expected = truth_items(truth)
+    if truth.count("\\boxed") > MOST_ITEMS:
+        return Verdict(0.0, f"There are more than {MOST_ITEMS} values.")
+    expected = bracketed_items(truth) or truth_items(truth)
     asked = read_question(question)
+    if money := amount_of_money(truth):
+        expected = truth_items(money[1])
+        asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
@@ -38,7 +45,7 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
 
 def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
     """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
-    text = surface.without_hidden(answer)
+    text = surface.without_hidden(transcript.restated(transcript.after_rule(transcript.without_footnote(answer))))
     if text is None:
         return "There is a hidden character, or a digit of another script."
     wrapped = unwrap(transcript.without_echo(transcript.without_endings(text), question))
@@ -95,7 +102,9 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
     if expected in ("yes", "no"):
         right = yes_or_no(text.lower(), question) == expected
     else:
-        name = bare_text(boxed_parts(truth)[0].content if boxed_parts(truth) else truth)
+        written = boxed_parts(truth)[0].content if boxed_parts(truth) else truth
+        text, written = same_notation(text, written)
+        name = bare_text(written)
         right = wrapped.boxed_count < 2 and (bare_text(text) == name or is_name(text, name, question))
     if wrapped.boxed_count > 1 or not right:
         return Verdict(0.0, f"{shown(answer)} is not the expected text.")

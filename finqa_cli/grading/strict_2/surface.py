@@ -16,7 +16,7 @@ from finqa_cli.grading.strict_2.wordlists import word_set
 
 GAP = "\x1f"
 
-_ENDS = "\ufeff\u200b\u2060 \t\r\n✅✓✔👍"
+_ENDS = "\ufeff\u200b\u2060 \t\r\n✅✓✔👍📊📈📉💰🧮"
 _REPLACED = str.maketrans(
     {
         **dict.fromkeys("\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u3000\t", " "),
@@ -27,6 +27,8 @@ _REPLACED = str.maketrans(
         **dict.fromkeys("→⇒⟶⟹➜➔⮕➡", "→"),
         **dict.fromkeys("×✕⋅·∙", "×"),  # noqa: RUF001
         **dict.fromkeys("•▪●◦‣", "•"),
+        **dict.fromkeys("▼↓🔻⬇", " down "),
+        **dict.fromkeys("▲↑🔺⬆", " up "),
         "：": ":", "，": ", ", "。": ". ", "；": "; ", "（": "(", "）": ")", "％": "%", "＝": "=",  # noqa: RUF001
         "、": ", ", "？": "?",  # noqa: RUF001
         "＄": "$", "￥": "¥", "⁄": "/", "∕": "/", "|": "|", "！": "!", "\ufe0f": "", "\r": "\n", "…": "...",  # noqa: RUF001
@@ -60,7 +62,8 @@ _COMMANDS = {
     "approx": "~", "sim": "~", "simeq": "~", "times": "×", "cdot": "×", "div": "÷", "pm": "±", "to": "→", "ne": "≠",  # noqa: RUF001
     "rightarrow": "→", "Rightarrow": "→", "implies": "→", "longrightarrow": "→", "ldots": "...", "dots": "...",
     "therefore": " therefore ", "euro": "€", "pounds": "£", "yen": "¥", "neq": "≠", "lt": "<", "gt": ">", "le": "≤",
-    "ge": "≥", "leq": "≤", "geq": "≥", "textdollar": "$", "infty": "∞", "textendash": "-", "textemdash": "—",
+    "ge": "≥", "leq": "≤", "geq": "≥", "textdollar": "$", "infty": "∞", "Delta": "change",
+    "textendash": "-", "textemdash": "—",
     **dict.fromkeys(
         ("left", "right", "displaystyle", "textstyle", "quad", "qquad", "big", "Big", "bigl", "bigr", "thinspace",
          "enspace", "space", "boldsymbol", "bf", "rm", "it", "hfill", "noindent", "newline"), GAP),
@@ -75,8 +78,8 @@ _MARKDOWN = re.compile(r"\*\*|__|`+|(?m:^[ ]{0,3}#{1,6}[ ](?!\s*#))")
 _ITALIC = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,500})(?<=[^\s*])\*(?![\w*])")
 _UNDERSCORED = re.compile(r"(?<!\w)_(?=[^\s_])([^_\n]{1,500})(?<=[^\s_])_(?!\w)")
 _LEADERS = re.compile(r"[ ]?(?:\.[ ]?){4,}")
-_BULLET = re.compile(r"(?m)^[ ]*[•*][ ]+(?=\S)")
-_DASH_BULLET = re.compile(r"(?m)^[ ]*-[ ]+(?=\S)")
+_BULLET = re.compile(r"(?m)^[ ]*[•*][ \x1f]+(?=\S)")
+_DASH_BULLET = re.compile(r"(?m)^[ ]*-[ \x1f]+(?=\S)")
 _ENUMERATED = re.compile(r"(?m)^[ ]*\(?(1|a|A)[.)][ ]+(?=[^\s])")
 _ENUMERATOR = re.compile(r"(?m)^[ ]*\(?(?:[1-9][0-9]?|[a-zA-Z])[.)][ ]+(?=[^\s])")
 

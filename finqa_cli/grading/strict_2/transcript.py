@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2.question import LONGEST
+from finqa_cli.grading.strict_2.refused_words import REJECTED, undecided
 
 _LABEL = re.compile(r"\A\W{0,4}(?:question|q)\W{1,4}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+")
@@ -15,8 +16,8 @@ _SHORTEST_ECHO = 3
 """Words. A shorter question of the answer's own is a doubt and no repetition."""
 
 _POLITE = re.compile(
-    r"(?:(?<=[.!\n}$*])|\A)[ \n]*(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
-    r"|(?<=[.!\n])[ \n]*(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|"
+    r"(?:(?<=[.!\n}$*])|\A)[ \n]{0,4}(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
+    r"|(?<=[.!\n])[ \n]{0,4}(?:please )?(?:let me know|feel free to (?:ask|reach out)) (?:if|"
     r"should) [^.!?\n]{0,120}[.!]*\Z",
     re.IGNORECASE,
 )
@@ -51,8 +52,71 @@ def _words(text: str) -> list[str]:
 
 
 def without_endings(text: str) -> str:
-    """Takes out `I hope this helps!`, `Let me know if ...` and the ending that prompts for mathematics teach."""
-    return _POLITE.sub("", _MINERVA.sub(r"\1", text)).strip()
+    """Takes out `I hope this helps!`, high confidence, thanks, and the ending that prompts for mathematics teach."""
+    return _THANKS.sub("", _SURE.sub("", _POLITE.sub("", _MINERVA.sub(r"\1", text)))).strip()
+
+
+_SURE = re.compile(
+    r"(?:[ \n]{0,4}\(|\n[ ]{0,4}|(?<=[.!;,])[ ]{1,4})(?:my )?confidence(?: level)?[ ]?[:=]?[ ]?"
+    r"(?:very high|high|certain|9[0-9]%|100%|0\.9[0-9]?|1\.0)\)?\.?\s*\Z"
+    r"|(?<=[.!])[ \n]{1,4}i am (?:very |highly |fully )?(?:confident|certain|sure) (?:in|of|about) (?:this|the)"
+    r"(?: (?:figure|answer|value|number|result))?(?: (?:because|as|since) [^.!?\n0-9]{1,80})?[.!]?\s*\Z",
+    re.IGNORECASE,
+)
+_THANKS = re.compile(r"\A\s*(?:thanks?|thank you)(?: you)? for (?:the|your) question[.!][ \n]+", re.IGNORECASE)
+_FOOTNOTE = re.compile(
+    r"\A([^\n]{1,300}?)[ ]?(\[1\]|\*|¹|†|\(1\)|\^1)[.]?[ ]{0,4}\n{1,4}[ ]{0,4}"
+    r"(\[1\]|\*|¹|†|\(1\)|\^1)[:.]?[ ]*([^\n]{1,300})\Z"
+)
+_SOURCE_NUMBERS = re.compile(
+    r"\b(?:note|page|p\.|item|table|exhibit|section|line|row|step)s?[ ]?[0-9]{1,3}\b|\b(?:19|20)[0-9]{2}\b"
+    r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december) [0-9]{1,2}\b",
+    re.IGNORECASE,
+)
+
+
+def without_footnote(text: str) -> str:
+    """The line of `1,108 [1]` without its mark and the note below, where the note names a source and no value."""
+    match = _FOOTNOTE.match(text.strip())
+    if match is None or match[2] != match[3]:
+        return text
+    note = match[4].lower()
+    has_value = any(character.isdigit() for character in _SOURCE_NUMBERS.sub("", note))
+    return text if has_value or undecided(note) or REJECTED.search(note) else match[1]
+
+
+_RULE = re.compile(r"\n[ ]*(?:-{3,}|_{3,}|\*{3,})[ ]*\n")
+
+
+def after_rule(text: str) -> str:
+    """What stands below the last rule `---`, where working with several numbers or none stands above it."""
+    rules = list(_RULE.finditer(text))
+    if not rules:
+        return text
+    above, below = text[: rules[-1].start()], text[rules[-1].end() :].strip()
+    count = len(_NUMERALS.findall(above))
+    return below if count != 1 and below and "|" not in below and not undecided(above.lower()) else text
+
+
+def restated(text: str) -> str:
+    """The sentence below a bare value, or below a table, that states the same value; other texts as they are."""
+    lines = [line for line in text.strip().split("\n") if line.strip()]
+    if not 2 <= len(lines) <= _MOST_LINES:
+        return text
+    first, rest = lines[0].strip(" *$"), "\n".join(lines[1:])
+    if _BARE.fullmatch(first) and "|" not in rest and first in rest:
+        others = _NUMERALS.findall(_SOURCE_NUMBERS.sub("", rest))
+        return rest if len(others) == 1 and others[0].rstrip(".,") in first else text
+    rows = [line for line in lines if line.count("|") > 1]
+    below = lines[-1]
+    numbers = [one.rstrip(".,") for one in _NUMERALS.findall(below)]
+    if len(rows) == len(lines) - 1 > 1 and len(numbers) == 1 and numbers[0] in "".join(rows):
+        return below if "|" not in below else text
+    return text
+
+
+_BARE = re.compile(r"-?[$€£]?[0-9][0-9.,]*[ ]?%?")
+_NUMERALS = re.compile(r"(?<![\w.,])[0-9][0-9.,]*")
 
 
 def printed(text: str) -> str:

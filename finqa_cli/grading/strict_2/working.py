@@ -47,7 +47,7 @@ def as_equations(found: Sequence[Element]) -> list[Element]:
             computes = True
         elif one.sort is Sort.VALUE:
             values += 1
-        is_verb = one.sort is Sort.WORD and one.text in _VERBS
+        is_verb = (one.sort is Sort.WORD and one.text in _VERBS) or (one.text == ":" and values > 1 and not computes)
         if is_verb and values > 1 and not computes and _combines(found[begins:place]):
             kept.append(Element(Sort.OPERATION, "of", one.start, one.start))
             computes = True

@@ -20,6 +20,8 @@ _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
 _END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
 _SQUARE = re.compile(rf"\[(/?)({_ANSWER})\]", re.IGNORECASE)
+_NESTED = re.compile(rf"\A\s*<({_ANSWER})>\s*<({_ANSWER}|value|text)>([^<>]*)</\2>\s*</\1>\s*\Z", re.IGNORECASE)
+"""`<result><value>5</value></result>`."""
 _TAG = re.compile(r"<(/?)([a-zA-Z!][\w:-]{0,30})([^<>]{0,400})>")
 _FORMATTING = word_set("b strong i em u p code pre br div span sup sub tt big small center")
 _LINES = frozenset(["br", "p", "div", "pre"])
@@ -42,6 +44,7 @@ _RESIDUE = re.compile(r"(?<=[\w%.)])['\"]?\s{0,4}\}+\s*\Z")
 _BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
 # Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
 _BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
+_INEQUALITIES = tuple("<>≤≥≠")
 _BEHIND = tuple("-+<>≤≥±/^%&*×÷≠?‰")  # noqa: RUF001
 _PRINT = re.compile(r"\A\s*print\(([^()\n]{1,80})\)\s*\Z")
 _OPEN_BOX = re.compile(r"[^{}\\]*\\boxed\{[^{}\\\n]{1,60}")
@@ -117,6 +120,8 @@ def _without_turns(text: str) -> str:
 
 def _tagged(text: str) -> Wrapped | None:
     """What stands in the answer's tags; None without any, or when they are not one pair."""
+    if nested := _NESTED.match(text):
+        return Wrapped(nested[3].strip())
     text = _SQUARE.sub(r"<\1\2>", text)
     tags = [tag for tag in _TAG.finditer(text) if re.fullmatch(_ANSWER, tag[2], re.IGNORECASE)]
     opening = [tag for tag in tags if not tag[1]]
@@ -176,5 +181,7 @@ def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
     tail = tail if part.after[:1] in (tail[:1], "$", "*") or tail[:1] == "%" else f" {tail}"
     units = units_after(tail.lower(), 0)
     rest = tail[units.end :]
+    if rest.lstrip(" \x1f$").startswith(_INEQUALITIES):
+        return "An inequality stands beside the boxed value."
     symbol = rest[0] if rest.startswith(_BEHIND) or (sign == "(" and rest[:1] == ")") else ""
     return Wrapped(f"{sign}{part.content} {tail[: units.end]}{symbol}".strip(), outer, f"{rest}\n{after}", 1)

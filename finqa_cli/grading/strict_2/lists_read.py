@@ -1,0 +1,256 @@
+"""The numbers of a list, each with its year or name: as many as the truth has, by their labels or in its order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from finqa_cli.grading.items import Item, truth_items
+from finqa_cli.grading.numbers import Kind, Number
+from finqa_cli.grading.strict_2 import refused_words, statement
+from finqa_cli.grading.strict_2.direction import signed
+from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.lexer import tokens
+from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.units import SCALES
+from finqa_cli.grading.strict_2.values import Element, Sort, elements
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+_BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
+
+
+def bracketed_items(truth: str) -> list[Item] | None:
+    """The numbers of a truth that is a plain list in brackets, `[0.312, 0.284]`; None for any other truth."""
+    text = truth.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    items = truth_items(text[1:-1])
+    return items if len(items) > 1 and all(isinstance(item.value, Number) for item in items) else None
+
+
+def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
+    """The numbers of a list in lower case, with the years or names that they have."""
+    start, end = statement.region(text)
+    found = elements(text, tokens(text))
+    if why := unreadable(text, found):
+        return why
+    found = _with_names([one for one in found if start <= one.start < end], truths)
+    found = _with_year_spans(found, truths)
+    if any(one.sort is Sort.OPERATION for one in found):
+        return "An expression is not computed."
+    if any(
+        found[at].text == "to" and {found[at - 1].sort, found[at + 1].sort} == {Sort.VALUE}
+        for at in range(1, len(found) - 1)
+    ):
+        return "A range is no list."
+    found = _years_as_values(found, len(truths))
+    values = [one for one in found if one.sort is Sort.VALUE]
+    merged = statement.merge_notations(values, found)
+    if len(merged) != len(truths):
+        return f"{len(truths)} values are expected, got {len(merged)}."
+    if any(one.text == refused_words.OR_EQUAL for one in found):
+        return "The answer names alternatives."
+    if refused_words.REJECTED.search(text[start:]) or refused_words.NO_AS_DETERMINER.search(text):
+        return "The answer rejects a value."
+    kept = {one.start for one in merged}
+    shown = [one for one in found if one.sort is not Sort.VALUE or one.start in kept]
+    given = _keyed(shown, found) if any(item.key for item in truths) else _labelled(shown, question)
+    if isinstance(given, str):
+        return given
+    return _signed_all(given, found, question)
+
+
+def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:
+    """Values for a truth without labels: in the order that the question gives their years or names, or as written."""
+    keys = [one for one in found if one.sort is Sort.YEAR]
+    values = [one for one in found if one.sort is Sort.VALUE]
+    if len(keys) == len(values) and len({one.text for one in keys}) == len(keys):
+        given = _keyed(found, found)
+        return given if isinstance(given, str) else _by_years(given, question)
+    if len(keys) > 1 and len({one.text for one in keys}) < len(keys):
+        return "A year or name comes twice."
+    if not question.known:
+        return _keyed(found, found)
+    return _by_labels(found, values, question)
+
+
+def _by_years(given: list[tuple[str, Element]], question: Question) -> list[tuple[str, Element]] | str:
+    asked = list(dict.fromkeys(_YEARS.findall(question.text)))
+    if len(asked) == 2 and _SPAN.search(question.text):
+        first, last = sorted(map(int, asked))
+        asked = [str(year) for year in range(first, last + 1)] if last - first < _LONGEST_SPAN else asked
+    by_year = dict(given)
+    if len(asked) == len(given) and by_year.keys() == set(asked):
+        return [("", by_year[year]) for year in asked]
+    if len(asked) >= len(given) and not by_year.keys() <= set(asked):
+        return "The years are not those that are asked for."
+    return [("", value) for _, value in given]
+
+
+_YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9])")
+_SPAN = re.compile(r"(?:19|20)[0-9]{2} ?(?:to|through|-|–) ?(?:fy ?|fiscal )?(?:19|20)[0-9]{2}")  # noqa: RUF001
+_LONGEST_SPAN = 30
+
+
+def _by_labels(found: Sequence[Element], values: list[Element], question: Question) -> list[tuple[str, Element]] | str:
+    """Pair by names that question and answer share, and as written where the answer has none of them.
+
+    The names stand right before their values, right after them, or all before all values.
+    """
+    runs = _runs(found)
+    plain = [("", one) for one in values]
+    places = [_places(run, question) for run in runs]
+    named = [quantities(" ".join(run)) for run in runs]
+    if question.quantities and any(one and not one & question.quantities for one in named):
+        return "A value is labelled as another quantity."
+    if len(values) != len(runs) - 1:
+        return plain
+    all_before = len(places[0]) >= len(values) and not any(places[1:])
+    if all_before:
+        return _ordered([[place] for place in places[0][-len(values) :]], values)
+    before, after = places[:-1], places[1:]
+    sides = [side for side in (before, after) if all(side)]
+    if not sides:
+        return plain
+    return _ordered(sides[0], values)
+
+
+def _ordered(places: Sequence[Sequence[int]], values: Sequence[Element]) -> list[tuple[str, Element]]:
+    """Values in the order in which the question has the words that only one of them is labelled with."""
+    shared = set(places[0]).intersection(*places[1:])
+    own = [min((at for at in one if at not in shared), default=-1) for one in places]
+    if -1 in own or len(set(own)) < len(own):
+        return [("", one) for one in values]
+    return [("", one) for _, one in sorted(zip(own, values, strict=True), key=lambda pair: pair[0])]
+
+
+def _runs(found: Sequence[Element]) -> list[list[str]]:
+    """The words before, between and after the values."""
+    runs: list[list[str]] = [[]]
+    for one in found:
+        if one.sort is Sort.VALUE:
+            runs.append([])
+        elif one.sort is Sort.WORD:
+            runs[-1].append(one.text)
+    return runs
+
+
+def _places(words: Sequence[str], question: Question) -> list[int]:
+    """Where the question has the words of a label, in their order; common words and words of any label do not count."""
+    first = {word: place for place, word in reversed(list(enumerate(question.words)))}
+    names = (word for one in words for word in one.split("-"))
+    return [first[word] for word in names if word in first and word not in _COMMON]
+
+
+_COMMON = word_set(
+    "a an the of in at on for to by as is was were are be been and with from what which how each per million millions "
+    "thousand thousands billion year years change respectively it total then"
+)
+
+
+def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
+    """Replaces the words of each name that the truth has as a key by one element."""
+    names = [(tuple(item.key.split()), item.key) for item in truths if item.key and not item.is_of_years]
+    kept: list[Element] = []
+    place = 0
+    while place < len(found):
+        for words, key in names:
+            run = found[place : place + len(words)]
+            if tuple(one.text for one in run) == words:
+                kept.append(Element(Sort.NAME, key, run[0].start, run[-1].end))
+                place += len(words)
+                break
+        else:
+            kept.append(found[place])
+            place += 1
+    return kept
+
+
+def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:
+    """Joins `2022 to 2023` to one key where the truth has such keys."""
+    if not any(" to " in item.key for item in truths):
+        return found
+    kept: list[Element] = []
+    for one in found:
+        if (
+            one.sort is Sort.YEAR
+            and len(kept) > 1
+            and kept[-1].text in ("to", "-", "→", "/")
+            and kept[-2].sort is Sort.YEAR
+        ):
+            first = kept[-2]
+            kept[-2:] = [Element(Sort.NAME, f"{first.text} to {one.text}", first.start, one.end)]
+            continue
+        kept.append(one)
+    return kept
+
+
+def _years_as_values(found: list[Element], wanted: int) -> list[Element]:
+    """Takes a bare number that looks like a year for a value: right after `2022:`, or where all values are years."""
+    bare = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
+    has_values = any(one.sort is Sort.VALUE for one in found)
+    if not has_values and len(bare) == wanted:
+        return [_as_value(one) if one in bare else one for one in found]
+    kept: list[Element] = []
+    for one in found:
+        is_after_key = len(kept) > 1 and kept[-1].text in _BETWEEN_KEY_AND_VALUE and kept[-2].sort in _KEYS
+        kept.append(_as_value(one) if one in bare and is_after_key else one)
+    return kept
+
+
+_KEYS = (Sort.YEAR, Sort.NAME)
+
+
+def _as_value(one: Element) -> Element:
+    return Element(Sort.VALUE, one.text, one.start, one.end, one.value)
+
+
+def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str, Element]] | str:
+    """Each value with the key before it or after it, whichever way all of them stand; or all without."""
+    parts = [one for one in kept if one.sort is Sort.VALUE or one.sort in _KEYS]
+    values = [one for one in parts if one.sort is Sort.VALUE]
+    keys = [one for one in parts if one.sort in _KEYS]
+    if not keys:
+        places = [found.index(one) for one in values]
+        if (
+            sum(place > 1 and found[place - 1].text == ":" and found[place - 2].sort is Sort.WORD for place in places)
+            > 1
+        ):
+            return "A name or another word stands before a value, and none is expected."
+        return [("", one) for one in values]
+    if len(keys) != len(values):
+        return "Some values come with a year or name and some without."
+    if len({one.text for one in keys}) < len(keys):
+        return "A year or name comes twice."
+    shape = "".join("v" if one.sort is Sort.VALUE else "k" for one in parts)
+    count = len(values)
+    if shape not in ("kv" * count, "vk" * count, "k" * count + "v" * count, "v" * count + "k" * count):
+        return "It is not clear which value belongs to which year or name."
+    return [(key.text, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _signed_all(
+    given: Sequence[tuple[str, Element]], found: Sequence[Element], question: Question
+) -> list[Given] | str:
+    scale = _common_scale(found)
+    values: list[Given] = []
+    for key, one in given:
+        value = signed(one, found, question, is_listed=True)
+        if isinstance(value, str):
+            return value
+        values.append(Given(key, value))
+    if scale and all(one.value.number.unit.kind is not Kind.SCALE for one in values):
+        return (
+            values if question.scale.kind is Kind.SCALE and question.scale.factor == scale else "The scale is unclear."
+        )
+    return values
+
+
+def _common_scale(found: Sequence[Element]) -> int:
+    """The scale of `(in millions)` after a whole list; 0 without one."""
+    words = [one.text for one in found]
+    for place, word in enumerate(words[1:], start=1):
+        if word in SCALES and len(word) > 3 and words[place - 1] in ("in", "(", "$"):
+            return SCALES[word]
+    return 0

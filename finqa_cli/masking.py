@@ -114,6 +114,11 @@ def is_secret_variable(name: str, value: str = "") -> bool:
     return _VARIABLE.search(name) is not None or find_secret(value) is not None
 
 
+def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that another program may get: those that usually hold no secret."""
+    return {name: value for name, value in variables.items() if not is_secret_variable(name, value)}
+
+
 def find_secret(value: Any, name: str = "") -> str | None:
     """Return what secret a value is or contains, such as `a bearer token`; None where it contains none.
 

@@ -29,7 +29,7 @@ from finqa_cli.errors import (
     NothingToLearnError,
     UsageError,
 )
-from finqa_cli.masking import Masker, masked
+from finqa_cli.masking import Masker, masked, without_secrets
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
@@ -381,8 +381,9 @@ def source_commit() -> str:
     if not (checkout / ".git").exists():
         return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    plain = without_secrets(os.environ)
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""  # git is not installed, or the checkout belongs to another user
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
+from finqa_cli.masking import without_secrets
 from finqa_cli.placement.known_models import known, read_architecture
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import WISHES, plan
@@ -314,7 +315,7 @@ def _by_driver() -> tuple[CudaDevice, ...]:
     query = ["nvidia-smi", "--query-gpu=uuid,name,memory.free,memory.total", "--format=csv,noheader,nounits"]
     devices: dict[str, CudaDevice] = {}
     try:
-        text = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+        text = _output(query, timeout_s=5)
         for line in text.splitlines():
             uuid, _, rest = line.partition(",")
             name, free, total = rest.rsplit(",", 2)
@@ -339,11 +340,17 @@ def _by_driver() -> tuple[CudaDevice, ...]:
 
 def _by_torch() -> tuple[CudaDevice, ...]:
     try:
-        text = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True, timeout=60, check=True)
-        rows = [line.rsplit(",", 2) for line in text.stdout.splitlines()]
+        text = _output([sys.executable, "-c", _TORCH], timeout_s=60)
+        rows = [line.rsplit(",", 2) for line in text.splitlines()]
         return tuple(CudaDevice(name=name, free=float(free), total=float(total)) for name, free, total in rows)
     except (OSError, subprocess.SubprocessError, ValueError):
         return ()
+
+
+def _output(command: Sequence[str], *, timeout_s: float) -> str:
+    """What a program writes. It gets no variable that may be a secret."""
+    plain = without_secrets(os.environ)
+    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
 
 
 _NOTHING = Architecture(

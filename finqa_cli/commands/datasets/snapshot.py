@@ -115,8 +115,9 @@ def _compile(
             return store.get(name), False
     embedded = data == Path(EMBEDDED) and not data.exists()
     if data is None or embedded:
-        reporter.line(f"Compiling the embedded data set into snapshot {name}.")
-        return store.build_embedded(name, named=embedded)
+        made = store.build_embedded(name, named=embedded)
+        reporter.line(f"Compiled the embedded data set into snapshot {name}.")
+        return made
     reporter.line(f"Compiling {data} into snapshot {name}.")
     return store.build(name, data, skip_bad=skip_bad)
 

@@ -91,7 +91,7 @@ def read_records(path: Path) -> RunRecords:
         DataError: It is no run folder, has no records yet, or a file is damaged; the message names file and line.
     """
     if not path.is_dir():
-        raise DataError(f"There is no run folder {path}.", remedy="ls runs")
+        raise DataError(f"There is no run folder {path}.", remedy="finqa ls")
     if not (path / "run.json").is_file():
         raise DataError(f"{path} is no run folder: it has no run.json.", remedy="ls runs/*/run.json")
     facts = read_run(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
-from finqa_cli.masking import is_secret_variable
+from finqa_cli.masking import without_secrets
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import interpreter
 
@@ -139,8 +139,7 @@ def _environment(
     config: VllmEngineConfig, context: EngineContext, key: str, gpu: bool, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
-    passed = {name: value for name, value in environ.items() if _PASSED.fullmatch(name)}
-    inherited = {name: value for name, value in passed.items() if not is_secret_variable(name, value)}
+    inherited = without_secrets({name: value for name, value in environ.items() if _PASSED.fullmatch(name)})
     if context.sleep:  # vLLM's sleep mode fails under expandable_segments, which suits the learner in this process
         inherited = {name: value for name, value in inherited.items() if name not in _ALLOCATOR}
     environment = {

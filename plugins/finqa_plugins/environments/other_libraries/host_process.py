@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from finqa_cli.errors import ConfigError, EnvironmentFault, MissingDependencyError, SandboxError
-from finqa_cli.masking import is_secret_variable
+from finqa_cli.masking import without_secrets
 from finqa_plugins.environments.other_libraries.config import LibraryConfig
 
 PACKAGES = {"verifiers": ("verifiers", "verifiers>=0.1.14,<0.3"), "inspect": ("inspect_ai", "inspect_ai>=0.3.280")}
@@ -42,7 +42,13 @@ def _load(command: tuple[str, ...], library: str, source: str) -> dict[str, Any]
     asked = json.dumps({"id": 1, "op": "load"}) + "\n"
     try:
         ended = subprocess.run(
-            command, input=asked, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False, env=_variables()
+            command,
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=_LOAD_TIMEOUT_S,
+            check=False,
+            env=without_secrets(os.environ),
         )
     except OSError as error:
         raise ConfigError(f"{command[0]} cannot be started: {error}", remedy=_python_remedy()) from error
@@ -90,7 +96,7 @@ class HostProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             limit=_LONGEST_LINE,
-            env=_variables(),
+            env=without_secrets(os.environ),
         )
         host = cls(process, log, config.call_timeout_s)
         ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -168,11 +174,6 @@ def _command(config: LibraryConfig) -> tuple[str, ...]:
     python = str(config.python.expanduser()) if config.python is not None else sys.executable
     arguments = json.dumps(dict(config.arguments), sort_keys=True)
     return (python, "-c", _START, str(_FOLDER), config.library, config.source, arguments)
-
-
-def _variables() -> dict[str, str]:
-    """The variables of the process: those of this one without secrets of ours."""
-    return {name: value for name, value in os.environ.items() if not is_secret_variable(name, value)}
 
 
 def _check_library(python: str, library: str, said: str) -> None:

@@ -12,6 +12,7 @@ from fixtures.command_calls import failure
 
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend.registry import registry
+from finqa_cli.masking import without_secrets
 from finqa_plugins.environments.other_libraries.config import LibraryConfig
 from finqa_plugins.environments.other_libraries.host_path.finqa_host.chat_forms import Ask, StopEpisode, chat_message
 from finqa_plugins.environments.other_libraries.host_path.finqa_host.library_host import Host, serve
@@ -162,9 +163,6 @@ def test_a_reward_of_ones_own_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert status == 78 and "verifiers:x brings its own dataset." in said and "leave --data out" in said
 
 
-def test_the_process_gets_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finqa_plugins.environments.other_libraries.host_process import _variables
-
-    monkeypatch.setenv("SOME_API_KEY", "secret")
-    monkeypatch.setenv("SOME_NAME", "kept")
-    assert "SOME_API_KEY" not in _variables() and _variables()["SOME_NAME"] == "kept"
+def test_other_programs_get_no_secrets() -> None:
+    given = {"SOME_API_KEY": "x", "SOME_NAME": "kept", "SOME_URL": "http://me:password@host.invalid/"}
+    assert without_secrets(given) == {"SOME_NAME": "kept"}

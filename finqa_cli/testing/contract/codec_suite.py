@@ -137,12 +137,15 @@ def test_words_alone_are_no_call(subject: ChatCodec) -> None:
 
 @_patient()
 @given(
-    text=st.text(max_size=40),
+    text=st.text(st.characters(exclude_characters="<>"), max_size=40),
     year=st.integers(-(2**31), 2**31),
     words=st.sampled_from(["", "So it is.", "Let me see:\nthe table."]),
 )
 def test_a_demonstrated_call_is_read_back(subject: ChatCodec, text: str, year: int, words: str) -> None:
-    """Its arguments have their types, and the words before it are kept."""
+    """Its arguments have their types, and the words before it are kept.
+
+    Marks such as `<tool_call>` in an argument are no part of the contract: a codec may take them for a second call.
+    """
     subject.opening(prompt_of("?"))
     text = "".join(character for character in text if character.isprintable()).strip()
     call = ToolCall(name=TOOL.name, arguments={"text": f"v{text}", "year": year})

@@ -53,8 +53,12 @@ async def mid_rollout(
     await engine.generate(ask("before"))  # a signal during a restart would be another test
     pid = await _find(engine, process)
     requests = [ask(f"{process} {number}", seed=number, tokens=TOKENS) for number in range(16)]
-    tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    await asyncio.sleep(0.2)
+    for _ in range(5):  # where this process was not run for a while, some have ended
+        tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
+        await asyncio.sleep(0.05)
+        if not any(task.done() for task in tasks):
+            break
+        await asyncio.gather(*tasks)
     assert [task for task in tasks if task.done()] == []
     os.kill(pid, disturb)
     return list(zip(requests, await asyncio.gather(*tasks), strict=True))

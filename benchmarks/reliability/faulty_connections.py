@@ -57,7 +57,7 @@ class FaultyConnections:
         return count
 
     def silence(self) -> None:
-        """Nothing passes any more, and nobody is told; connections can still be opened."""
+        """Drop all traffic without closing connections; new connections are still accepted."""
         assert self._pass is not None
         self._do(self._pass.clear)
 

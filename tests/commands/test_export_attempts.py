@@ -168,7 +168,7 @@ def test_an_evaluation_becomes_a_log(run: Path, capsys: pytest.CaptureFixture[st
     assert correct["metrics"]["accuracy"]["value"] == 0.5 == reward["metrics"]["mean"]["value"]
     right, wrong, fault = sorted(log["samples"], key=lambda sample: sample["id"])
     assert [right["scores"]["correct"]["value"], wrong["scores"]["correct"]["value"]] == ["C", "I"]
-    assert fault["error"]["message"] == "the box died" and "scores" not in fault, "a fault is no wrong answer"
+    assert fault["error"]["message"] == "the sandbox died" and "scores" not in fault, "a fault is no wrong answer"
     assert right["messages"][3]["tool_call_id"] == right["messages"][2]["tool_calls"][0]["id"] == "call_0"
     earlier = document(["export", "r", "--to=inspect", "--step=1", "--out=first"], capsys)
     assert json.loads(Path(earlier["file"]).read_text())["eval"]["metadata"]["step"] == 1

@@ -72,7 +72,7 @@ def test_an_episode_is_the_transcript_of_play(capsys: pytest.CaptureFixture[str]
         assert shown(capsys, "runs/one", reference) == text
     found = document(["show", "runs/one", "3"], capsys)
     assert found["number"] == 3 and found["correct"] is None and found["record"]["id"] == "dev/q2/0"
-    assert "Not graded: environment_error. the box died" in shown(capsys, "runs/one", "3")
+    assert "Not graded: environment_error. the sandbox died" in shown(capsys, "runs/one", "3")
 
 
 def test_a_record_is_read_as_it_was_written() -> None:

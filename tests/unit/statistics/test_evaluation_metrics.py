@@ -46,7 +46,7 @@ def read(
         turns=turns,
         tools=tools,
         rewards=rewards,
-        error="" if rewards else "the box died",
+        error="" if rewards else "the sandbox died",
     )
     record: dict[str, Any] = json.loads(json.dumps(trajectory_record(episode)))
     return read_outcome(record)
@@ -211,7 +211,7 @@ def test_the_breakdown_has_one_row_an_attempt_and_the_same_columns_in_each() -> 
     assert rows[0].keys() == rows[1].keys()
     assert (rows[0]["exact_match"], rows[0]["part_answer"], rows[0]["sampled_tokens"]) == (1, 1.0, 3)
     assert rows[1]["failure_reason"] == "engine_error" and rows[1]["accuracy"] is None
-    assert rows[1]["explanation"] == "the box died"
+    assert rows[1]["explanation"] == "the sandbox died"
 
 
 def test_samples_show_every_kind_of_ending_and_do_not_depend_on_order() -> None:

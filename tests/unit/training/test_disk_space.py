@@ -67,4 +67,4 @@ def test_an_adapter_is_merged_first(free: Callable[[float], None], tmp_path: Pat
 
 def test_a_model_of_unknown_size_is_not_judged(free: Callable[[float], None], tmp_path: Path) -> None:
     free(0.0)
-    check_disk(settings(), PolicyVersion(number=0, model="nobody/knows-this"), tmp_path)
+    check_disk(settings(), PolicyVersion(number=0, model="someone/not-cached"), tmp_path)

@@ -59,7 +59,7 @@ $(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt
 LIBRARIES := .venv-libraries
 $(LIBRARIES)/verifiers/.installed: PACKAGES := verifiers==0.2.1
 $(LIBRARIES)/verifiers4/.installed: PACKAGES := verifiers==0.4.0 uv
-$(LIBRARIES)/inspect/.installed: PACKAGES := inspect_ai==0.3.285 openai
+$(LIBRARIES)/inspect/.installed: PACKAGES := inspect_ai==0.3.285 openai pandas pyarrow
 
 test-libraries: install $(LIBRARIES)/verifiers/.installed $(LIBRARIES)/verifiers4/.installed $(LIBRARIES)/inspect/.installed  ## Their environments, beside their own runners.
 	FINQA_VERIFIERS_PYTHON=$(LIBRARIES)/verifiers/bin/python FINQA_VERIFIERS4_PYTHON=$(LIBRARIES)/verifiers4/bin/python \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,12 +12,14 @@ import typer
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
-from finqa_cli.commands.shared.perform import perform, run_path
-from finqa_cli.errors import ThresholdError, UsageError
+from finqa_cli.commands.shared.perform import RUNS, perform, run_path
+from finqa_cli.errors import DataError, ThresholdError, UsageError
 from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
-from finqa_cli.evaluation.evaluate import EvalResult, evaluate, is_engine
+from finqa_cli.evaluation.evaluate import EvalResult, evaluate, is_engine, policy_of
+from finqa_cli.evaluation.unfinished_run import check_same, find_unfinished, stored_target
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.run_folder import read_run
 from finqa_cli.settings import Settings
 from finqa_cli.types import Status
 from finqa_cli.wiring.policies import settings_of
@@ -44,9 +47,17 @@ QUICK = {"eval.limit": 16, "pool.sandboxes": 8}
 def main(
     line: CommandLine,
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(help="A run, a checkpoint, a model folder or hub id, `embedded`, or `scripted` (the expert)."),
-    ],
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Evaluation to resume, with its settings: plays what is missing or faulted."),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="A new run, also where the same command began one in ./runs that did not end."),
+    ] = False,
     quick_test: Annotated[bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK)}.")] = False,
 ) -> None:
     """Play every question of a split and report accuracy with its 95 % confidence interval.
@@ -55,11 +66,31 @@ def main(
 
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
     folder. With --limit the questions are drawn by eval.seed (0), independently of --seed: every run has the same.
+
+    Where the same command did not end, it continues: attempts that are recorded are not played again.
     """
-    settings = line.load({**target_settings(line, target), **line.quick(QUICK)}, purpose="play").settings
-    run = run_path(settings, "eval_")
+    if resume is not None:
+        line.check_resumed(resume, command="eval")
+        if read_run(resume)["status"] == "completed":
+            raise UsageError(f"{resume} is finished: all of its attempts are played.", remedy=f"finqa show {resume}")
+        if (target := stored_target(resume)) is None:
+            raise DataError(f"{resume} does not say which policy it evaluates.", remedy="finqa eval TARGET")
+        settings, run = line.stored_settings(resume, "play"), resume
+    elif target is None:
+        raise UsageError("No policy and no evaluation to resume is given.", remedy="finqa eval embedded")
+    else:
+        settings = line.load({**target_settings(line, target), **line.quick(QUICK)}, purpose="play").settings
+        resume = None if fresh else _begun(settings, target)
+        run = resume or run_path(settings, "eval_")
+        if resume is not None:
+            line.note(f"{run} was begun by the same command and is continued; --fresh begins anew")
+    played = target
     result = perform(
-        line, lambda reporter, stopper: evaluate(settings, target, run, reporter=reporter, stopper=stopper)
+        line,
+        lambda reporter, stopper: evaluate(
+            settings, played, run, resume=resume is not None, reporter=reporter, stopper=stopper
+        ),
+        remedy=f"finqa eval --resume {run}",
     )
     document = {"target": target, "run": str(run), **result.report.to_dict()}
     if not line.as_json:
@@ -67,6 +98,13 @@ def main(
     _check_faults(result, settings)
     if line.as_json:  # after the check: an error is a document of its own, and there is only one
         emit(document, as_json=True, text="")
+
+
+def _begun(settings: Settings, target: str) -> Path | None:
+    """Return the evaluation that the same command began and did not end; None without one."""
+    if (named := settings.run.dir) is not None:
+        return named if check_same(named, target, settings) else None
+    return find_unfinished(RUNS, target, settings, policy_of(target, settings.engine.name))
 
 
 def target_settings(line: CommandLine, target: str) -> Mapping[str, Any]:

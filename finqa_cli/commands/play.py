@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from typing import Annotated
 
 import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
-from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
+from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lines, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import FinqaError
-from finqa_cli.evaluation.evaluate import play
+from finqa_cli.evaluation.play_question import WatchedEpisode, play
+from finqa_cli.extend import registry
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
+from finqa_cli.statistics.outcomes import is_right
 from finqa_cli.types import Task, Turn
 from finqa_cli.wiring.policies import resolve_for
 
@@ -63,16 +66,33 @@ def main(
         if shown:
             typer.echo(mask_text(turn_text(turns, turn)))
 
-    trajectory = perform(
+    played = perform(
         line,
         lambda reporter, _: play(
             settings, policy, question=question, reporter=reporter, on_start=on_start, on_turn=on_turn
         ),
         patient=False,
     )
+    trajectory = played.trajectory
     if trajectory.status.is_fault:
         raise FinqaError(f"The episode ended with {trajectory.status.value}: {trajectory.error}")
-    emit(trajectory_record(trajectory), as_json=line.as_json, text=verdict_text(trajectory))
+    record = {**played.truth, **trajectory_record(trajectory)}
+    following = _next_command(line, played, settings)
+    text = "\n".join([verdict_text(trajectory), *truth_lines(record), f"Next: {following}"])
+    emit(record, as_json=line.as_json, text=text)
+
+
+def _next_command(line: CommandLine, played: WatchedEpisode, settings: Settings) -> str:
+    """Return the command that a person gives next: how an expert does it, or all questions."""
+    engine, trajectory = settings.engine.name, played.trajectory
+    same = line.repeat("config", "environment.name", "data.snapshot", "data.path", "assign")
+    if played.has_expert and engine != "scripted" and not is_right(trajectory):
+        return (
+            f"finqa play --engine scripted --question {shlex.quote(trajectory.task.id)}{same}   (how an expert does it)"
+        )
+    modelless = registry().find("engine", engine).modelless
+    target = ("scripted" if engine == "human" else engine) if modelless else settings.model.name
+    return f"finqa eval {shlex.quote(target)}{same}   (all questions)"
 
 
 def _with_drawn_seed(settings: Settings) -> Settings:

@@ -193,6 +193,14 @@ class Environment(ABC):
         """
         return None
 
+    def right_answer(self, task: Task) -> str:
+        """Return the right answer to a task as a person reads it, for the records of an evaluation.
+
+        It never reaches a policy, a sandbox or a client of a server: no prompt, reply or explanation contains it.
+        Default: empty, it is not known.
+        """
+        return ""
+
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return what a perfect policy says next in this conversation, for demonstrations and tests of rewards.
 

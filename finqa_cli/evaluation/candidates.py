@@ -17,8 +17,8 @@ from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.evaluation.evaluate import eval_split, eval_tasks, policy_of
-from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
+from finqa_cli.evaluation.evaluate import eval_split, eval_tasks, pin_inputs, policy_of
+from finqa_cli.evaluation.reward_tests import reward_facts
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.rollout.stream import play_stream
@@ -125,12 +125,8 @@ async def sample(
                 split = eval_split(parts.environment, settings)
                 raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
             folder.plan(len(tasks) * settings.eval.attempts)
-            folder.pin("data digest", parts.data.digest)
             parameters = _parameters(settings, target)
-            reward = parameters["reward"]
-            folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
-            for name, digest in parts.environment.inputs().items():
-                folder.pin(f"{name} digest", digest)
+            pin_inputs(folder, parts, parameters["reward"])
             inputs |= parts.inputs()
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)
             attempts = list(_attempts(parts.environment, settings, writer))

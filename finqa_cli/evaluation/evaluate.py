@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.cluster_nouns import cluster_noun
-from finqa_cli.evaluation.reward_tests import reward_facts
+from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
+from finqa_cli.evaluation.right_answers import compare_with_truth
+from finqa_cli.evaluation.unfinished_run import TARGET
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.measures import measured
@@ -19,13 +24,14 @@ from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.rollout.stream import TrajectoryListener, play_all
 from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
-from finqa_cli.runs.jsonl import JsonlWriter
+from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
 from finqa_cli.runs.tracking import Tracking
-from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import (
+    MALFORMED,
     EvalReport,
     breakdown_rows,
     choose_samples,
@@ -34,7 +40,7 @@ from finqa_cli.statistics import (
     read_outcome,
     summarize,
 )
-from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory, Turn
+from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.types.splits import choose_split
 from finqa_cli.wiring.policies import resolve_for
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
@@ -61,27 +67,36 @@ class EvalResult:
     report: EvalReport
 
 
-async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Reporter, stopper: Stopper) -> EvalResult:
-    """Plays every question of the evaluation split; writes report.json, items.csv, manifest.json and `write_metrics`.
+async def evaluate(
+    settings: Settings, target: str, run: Path, *, resume: bool = False, reporter: Reporter, stopper: Stopper
+) -> EvalResult:
+    """Plays every question of the evaluation split; writes manifest.json and what `write_results` does.
+
+    Every attempt is in trajectories.jsonl as soon as it ends. A resumed evaluation plays those that are not there;
+    those that ended in faults are set aside and played again.
+
+    Args:
+        settings: Settings of the evaluation; of a resumed one, its own.
+        target: Policy or engine that plays.
+        run: A new folder, or with `resume` that of an evaluation that did not end.
+        resume: Resume it.
+        reporter: Receives progress.
+        stopper: Tells when to stop.
 
     Raises:
-        DataError: The split has no questions.
-        ConfigError: A component or its options are wrong; then there is no run folder.
+        DataError: The split has no questions, or records of the interrupted evaluation are damaged.
+        ConfigError: A component or its options are wrong, and then there is no run folder; or data, policy or reward
+            are no longer those that the evaluation began with.
         InterruptedRun: A signal stopped it; finished episodes are on disk.
     """
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     parameters = _parameters(settings, target)
-    trajectories: list[Trajectory] = []
-    with new_run(run, command="eval", settings=settings) as folder:
+    with _open_run(run, target, settings, resume) as folder:
         folder.link(target)
+        folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         tracking = Tracking(folder, (), reporter)
-
-        async def record(trajectory: Trajectory) -> None:
-            await asyncio.wrap_future(folder.trajectory(trajectory, phase="eval", iteration=0))
-            trajectories.append(trajectory)
-            tracking.trajectory(trajectory)
-
+        played = _Played(folder, tracking, _read_attempts(run) if resume else ())
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -90,7 +105,7 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
                 reporter=reporter,
                 check_stop=stopper.check,
                 run_dir=folder.path,
-                episodes=lambda environment: len(eval_tasks(environment, settings)) * settings.eval.attempts,
+                episodes=lambda environment: len(missing_attempts(environment, settings, played.records)),
                 on_event=lambda name, facts: folder.event(name, **facts),
             ) as parts:
                 tasks = eval_tasks(parts.environment, settings)
@@ -98,25 +113,126 @@ async def evaluate(settings: Settings, target: str, run: Path, *, reporter: Repo
                     split = eval_split(parts.environment, settings)
                     raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
                 folder.plan(len(tasks) * settings.eval.attempts)
-                inputs |= parts.inputs()
-                write_manifest(folder.path, "eval", parameters=parameters, inputs=inputs)
-                report = await evaluate_tasks(
-                    parts, settings, tasks, on_trajectory=record, reporter=reporter, stopper=stopper, key="eval"
+                pin_inputs(folder, parts, parameters["reward"])
+                write_manifest(run, "eval", parameters=parameters, inputs=inputs | parts.inputs())
+                attempts = missing_attempts(parts.environment, settings, played.records)
+                if played.records:
+                    reporter.line(f"{len(played.records)} attempts are recorded; {len(attempts)} are left to play.")
+                listener = partial(played.add, parts.environment)
+                await play_attempts(
+                    parts, settings, attempts, on_trajectory=listener, reporter=reporter, stopper=stopper
                 )
                 inputs |= parts.inputs()
-                stopper.check(f"finished episodes are in {folder.path / 'trajectories.jsonl'}")
+                stopper.check(f"finqa eval --resume {run}")
+                report = played.sum_up(parts.environment, settings)
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
-            write_json(folder.path / "report.json", {**facts, **report.to_dict()})
-            trajectories.sort(key=lambda trajectory: trajectory.id)
-            write_csv(folder.path / "items.csv", item_rows(trajectories))
-            write_metrics(folder.path, trajectories, {**facts, "measures": report.measures})
-            outputs = [folder.path / name for name in OUTPUTS]
-            await asyncio.to_thread(
-                write_manifest, folder.path, "eval", parameters=parameters, inputs=inputs, outputs=outputs
-            )
+            write_results(run, played.in_order(), report, facts)
+            outputs = [run / name for name in OUTPUTS]
+            await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
             folder.finish("completed")
             tracking.evaluated(0, report.to_dict())
-            return EvalResult(run=folder.path, target=target, data=parts.data, split=tasks[0].split, report=report)
+            return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
+
+
+class _Played:
+    """The attempts of an evaluation that are on disk.
+
+    Attributes:
+        records: Attempt id -> its record.
+    """
+
+    def __init__(self, folder: RunFolder, tracking: Tracking, records: Iterable[Mapping[str, Any]]) -> None:
+        """`records` are those of an evaluation that is resumed."""
+        self._folder = folder
+        self._tracking = tracking
+        self.records = {str(record["id"]): record for record in records}
+        self._trajectories = {name: recorded_trajectory(record) for name, record in self.records.items()}
+
+    async def add(self, environment: Environment, trajectory: Trajectory) -> None:
+        """Writes an attempt; returns when it is on disk."""
+        facts = {"phase": "eval", "iteration": 0, **compare_with_truth(environment, trajectory)}
+        await asyncio.wrap_future(self._folder.trajectory(trajectory, **facts))
+        self.records[trajectory.id] = {**facts, **trajectory_record(trajectory)}
+        self._trajectories[trajectory.id] = trajectory
+        self._tracking.trajectory(trajectory)
+
+    def in_order(self) -> list[Mapping[str, Any]]:
+        """Returns the records by their ids."""
+        return [self.records[name] for name in sorted(self.records)]
+
+    def sum_up(self, environment: Environment, settings: Settings) -> EvalReport:
+        """Sums up all attempts."""
+        tokens = {name: read_outcome(record).tokens for name, record in self.records.items()}
+        trajectories = [self._trajectories[name] for name in sorted(self.records)]
+        return sum_up(environment, settings, trajectories, sampled_tokens=tokens)
+
+
+def _open_run(run: Path, target: str, settings: Settings, resume: bool) -> AbstractContextManager[RunFolder]:
+    if not resume:
+        return new_run(run, command="eval", settings=settings, more={TARGET: target})
+    facts, token_ids = to_public_dict(settings), settings.run.save_token_ids
+    return RunFolder.reopen(run, settings=facts, save_token_ids=token_ids, iteration=0, keep=_is_graded)
+
+
+def _is_graded(record: Mapping[str, Any]) -> bool:
+    return record["reward"] is not None
+
+
+def _read_attempts(run: Path) -> list[dict[str, Any]]:
+    """Reads the attempts that stay.
+
+    Raises:
+        DataError: A line is damaged or no attempt.
+    """
+    file = run / "trajectories.jsonl"
+    if not file.exists():
+        return []
+    found = []
+    for number, record in enumerate(read_jsonl(file), start=1):
+        try:
+            recorded_trajectory(record), read_outcome(record)
+        except MALFORMED as error:
+            reason = f"{file}, line {number}: not a trajectory record ({error!r})."
+            raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
+        found.append(record)
+    return found
+
+
+def pin_inputs(folder: RunFolder, parts: Stage, reward: Mapping[str, Any]) -> None:
+    """Records the digests of data, reward and prompts; in a resumed run they must be the recorded ones.
+
+    Args:
+        folder: Folder of the run.
+        parts: What plays.
+        reward: See `reward_facts`.
+
+    Raises:
+        ConfigError: One differs.
+    """
+    folder.pin("data digest", parts.data.digest)
+    folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
+    for name, digest in parts.environment.inputs().items():
+        folder.pin(f"{name} digest", digest)
+
+
+def missing_attempts(environment: Environment, settings: Settings, known: Collection[str]) -> list[Attempt]:
+    """Returns the attempts of the evaluation split whose ids are not known, question by question."""
+    attempts = make_attempts(eval_tasks(environment, settings), settings, "eval")
+    return [attempt for attempt in attempts if attempt.id not in known]
+
+
+def make_attempts(tasks: Sequence[Task], settings: Settings, key: str) -> list[Attempt]:
+    """Returns `eval.attempts` attempts at each task; their ids begin with the key."""
+    return [
+        Attempt(
+            id=f"{key}/{task.id}/{member}",
+            task=task,
+            member=member,
+            seed=derive(settings.train.seed, "eval", task.id, member),
+        )
+        for task in tasks
+        for member in range(settings.eval.attempts)
+    ]
 
 
 async def evaluate_tasks(
@@ -130,16 +246,23 @@ async def evaluate_tasks(
     key: str,
 ) -> EvalReport:
     """Plays the tasks at the evaluation temperature, `eval.attempts` times each, and sums up."""
-    attempts = [
-        Attempt(
-            id=f"{key}/{task.id}/{member}",
-            task=task,
-            member=member,
-            seed=derive(settings.train.seed, "eval", task.id, member),
-        )
-        for task in tasks
-        for member in range(settings.eval.attempts)
-    ]
+    attempts = make_attempts(tasks, settings, key)
+    trajectories = await play_attempts(
+        parts, settings, attempts, on_trajectory=on_trajectory, reporter=reporter, stopper=stopper
+    )
+    return sum_up(parts.environment, settings, trajectories)
+
+
+async def play_attempts(
+    parts: Stage,
+    settings: Settings,
+    attempts: Sequence[Attempt],
+    *,
+    on_trajectory: TrajectoryListener,
+    reporter: Reporter,
+    stopper: Stopper,
+) -> list[Trajectory]:
+    """Plays attempts at the evaluation temperature; those that end after a stop was requested are the last."""
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
     async def listen(trajectory: Trajectory) -> None:
@@ -155,11 +278,29 @@ async def evaluate_tasks(
         stopping=lambda: stopper.requested,
     )
     reporter.finish("eval")
-    environment = settings.environment
+    return trajectories
+
+
+def sum_up(
+    environment: Environment,
+    settings: Settings,
+    trajectories: Sequence[Trajectory],
+    *,
+    sampled_tokens: Mapping[str, int] = MappingProxyType({}),
+) -> EvalReport:
+    """Sums up an evaluation with the environment's own figures.
+
+    Args:
+        environment: The environment that was played.
+        settings: Settings of the evaluation.
+        trajectories: All attempts, faults included.
+        sampled_tokens: See `summarize`.
+    """
     return summarize(
         trajectories,
-        measured(parts.environment, trajectories),
-        clustered_by=cluster_noun(environment.name, environment.options),
+        measured(environment, trajectories),
+        clustered_by=cluster_noun(settings.environment.name, settings.environment.options),
+        sampled_tokens=sampled_tokens,
     )
 
 
@@ -204,60 +345,29 @@ def policy_of(target: str, engine: str) -> PolicyVersion:
     return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
 
 
-async def play(
-    settings: Settings,
-    policy: PolicyVersion,
-    *,
-    question: str | None,
-    reporter: Reporter,
-    on_start: Callable[[Task], None],
-    on_turn: Callable[[Turn], None],
-) -> Trajectory:
-    """Plays one question: the named one, or one of the evaluation split drawn by the seed.
+def write_results(
+    run: Path, records: Sequence[Mapping[str, Any]], report: EvalReport, facts: Mapping[str, Any]
+) -> None:
+    """Writes report.json, metrics.json, items.csv, breakdown.csv and samples/predictions.jsonl, some of each ending.
 
-    Raises:
-        DataError: There is no such question.
+    Args:
+        run: Folder of the run.
+        records: Records of trajectories.jsonl.
+        report: Their report.
+        facts: Further fields of report.json and metrics.json.
     """
-    chosen: list[Task] = []
-
-    def count(environment: Environment) -> int:
-        """The question is looked up before anything is started."""
-        chosen.append(_choose_task(environment, settings, question))
-        return 1
-
-    async with stage(settings, policy, run_id="play", reporter=reporter, episodes=count) as parts:
-        (task,) = chosen
-        on_start(task)
-        player = parts.player(settings, temperature=settings.eval.temperature)
-        attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
-        with player.seat() as seat:
-            return await player.play(attempt, seat, on_turn)
-
-
-def _choose_task(environment: Environment, settings: Settings, question: str | None) -> Task:
-    splits = environment.splits() if question else (eval_split(environment, settings),)
-    tasks = [task for split in splits for task in environment.tasks(split)]
-    if question is None:
-        if not tasks:
-            raise DataError(f"Split {splits[0]!r} of {environment.data().name!r} has no questions.")
-        return draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
-    task = next((task for task in tasks if task.id == question), None)
-    if task is None:
-        remedy = "leave --question out, and one is drawn"
-        raise DataError(f"{environment.data().name!r} has no question {question!r}.", remedy=remedy)
-    return task
-
-
-def write_metrics(run: Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any]) -> None:
-    """Writes metrics.json, breakdown.csv with a row per attempt, and samples/predictions.jsonl, some of each ending."""
-    records = {trajectory.id: trajectory_record(trajectory) for trajectory in trajectories}
-    outcomes = {name: read_outcome(record) for name, record in records.items()}
-    write_json(run / "metrics.json", {"schema_version": 1, **facts, **evaluation_metrics(list(outcomes.values()))})
-    write_csv(run / "breakdown.csv", breakdown_rows(list(outcomes.values())))
-    names = {(outcome.question, outcome.member): name for name, outcome in outcomes.items()}
-    samples = JsonlWriter(run / "samples" / "predictions.jsonl")
-    for outcome in choose_samples(list(outcomes.values())):
-        record = records[names[outcome.question, outcome.member]]
+    outcomes = [read_outcome(record) for record in records]
+    write_json(run / "report.json", {**facts, **report.to_dict()})
+    metrics = evaluation_metrics(outcomes)
+    write_json(run / "metrics.json", {"schema_version": 1, **facts, "measures": report.measures, **metrics})
+    write_csv(run / "items.csv", item_rows(records))
+    write_csv(run / "breakdown.csv", breakdown_rows(outcomes))
+    by_place = {(outcome.question, outcome.member): record for outcome, record in zip(outcomes, records, strict=True)}
+    file = run / "samples" / "predictions.jsonl"
+    file.unlink(missing_ok=True)  # of an evaluation that was killed while it wrote them
+    samples = JsonlWriter(file)
+    for outcome in choose_samples(outcomes):
+        record = by_place[outcome.question, outcome.member]
         samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
     samples.close()
 

@@ -28,7 +28,7 @@ from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
 from finqa_cli.runs.run_folder import MANIFEST, process_facts, read_run, write_manifest
 
-RESUMABLE = ("train", "sft", "sample", "dpo")
+RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
 """Commands that take --resume FOLDER."""
 
 SET_ASIDE = "set_aside"

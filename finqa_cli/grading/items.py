@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from finqa_cli.grading.numbers import Number, leading_unit, parse_number
+from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
 
 MOST_ITEMS = 100
+_LARGEST_WHOLE = 10**15
 
 _BRACES = re.compile(r"\\boxed\s{0,8}\{|\\.|[{}]", re.DOTALL)
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
@@ -233,3 +235,28 @@ def _key(text: str) -> str:
 
 def _years(match: re.Match[str]) -> str:
     return f"{match[1]} to {match[2]}" if match[2] else match[1]
+
+
+def read_numbers(text: str) -> str:
+    """Returns the numbers of an answer or truth with their keys and units applied: `12.5%` is `0.125`.
+
+    This is the reading that the grading profiles have in common; a profile may read further forms.
+
+    Returns:
+        Empty where there is no number, or the values are ambiguous.
+    """
+    found = answer_items(text) if len(text) <= MAX_ANSWER_BYTES else ""
+    if isinstance(found, str):
+        return ""
+    numbers = [(item.key, item.value) for item in found if isinstance(item.value, Number)]
+    return ", ".join(f"{key}: {_decimal(value)}" if key else _decimal(value) for key, value in numbers)
+
+
+def _decimal(number: Number) -> str:
+    value = number.value
+    if value.denominator == 1 and abs(value) < _LARGEST_WHOLE:
+        return f"{value.numerator:,}"
+    try:
+        return f"{float(value):,.12g}"
+    except OverflowError:
+        return str(number.mantissa.numerator)[:20] + "…"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from finqa_cli.contracts import SandboxProvider
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
-from finqa_cli.evaluation.evaluate import play
+from finqa_cli.evaluation.play_question import play
 from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import storage, write_json
 from finqa_cli.runs.reporter import Reporter
@@ -135,11 +135,12 @@ async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: 
     )
     policy = PolicyVersion(number=0, model=EMBEDDED)
     try:
-        trajectory = await play(
+        watched = await play(
             chosen, policy, question=None, reporter=reporter, on_start=lambda _: None, on_turn=lambda _: None
         )
     except ServiceUnavailableError as error:
         raise _failed(settings, image, error.message, error.remedy) from error
+    trajectory = watched.trajectory
     if trajectory.status.is_fault:
         raise _failed(settings, image, f"{trajectory.status.value}: {trajectory.error}")
     if not any(turn.observation and not turn.observation.is_error for turn in trajectory.turns):

@@ -1,6 +1,7 @@
 """An evaluation as a log that Inspect reads (`inspect view`, `inspect_ai.log.read_eval_log`): JSON, EvalLog version 2.
 
-The truth stays with the grader, so samples have an empty target; a fault is a sample with an error and without scores.
+A sample has the right answer as its target where the record has it. A fault is a sample with an error and without
+scores. Events are the model's calls, each with the messages before it, which they share in one pool.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def inspect_log(
             "scores": list(_scores(graded)),
         },
         "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
-        "samples": [_sample(record, model) for record in records],
+        "samples": [_sample(record, model, created) for record in records],
     }
 
 
@@ -82,21 +83,24 @@ def _scores(graded: Sequence[Any]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "scorer": _SCORER, "params": {}, "metrics": found}
 
 
-def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
+def _sample(record: Mapping[str, Any], model: str, created: str) -> dict[str, Any]:
     outcome, status = read_outcome(record), Status(record["status"])
     asked = [{"role": item["role"], "content": item["content"], "source": "input"} for item in record["messages"]]
     answer = list(_answer(record, model))
     said = [message for message in answer if message["role"] == "assistant"]
+    messages = [{"id": f"{record['id']}#{place}", **message} for place, message in enumerate([*asked, *answer])]
     sample: dict[str, Any] = {
         "id": outcome.question,
         "epoch": outcome.member + 1,
         "input": asked,
-        "target": "",
-        "messages": [*asked, *answer],
+        "target": str(record.get("truth", "")),
+        "messages": messages,
         "output": {"model": model, "choices": [_choice(said[-1], record)] if said else []},
         "metadata": {"split": outcome.split, "cluster": outcome.company, "kind": outcome.kind, "status": status.value},
         "total_time": outcome.seconds,
         "model_usage": {},
+        "events": list(_events(record, messages, model, created)),
+        "events_data": {"messages": messages, "calls": []},
     }
     if outcome.correct is None:
         message = str(record.get("error") or status.value)
@@ -115,12 +119,49 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     return sample
 
 
+def _events(
+    record: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], model: str, created: str
+) -> Iterator[dict[str, Any]]:
+    """Yield what Inspect calls a model event for each message of the policy."""
+    tools = [
+        {"name": tool["function"]["name"], "description": tool["function"].get("description", "")}
+        for tool in record["tools"]
+    ]
+    seconds = 0.0
+    turns = iter(record["turns"])
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        turn = next(turns)
+        usage = {"input_tokens": turn["prompt_tokens"], "output_tokens": turn["completion_tokens"]}
+        total = turn["prompt_tokens"] + turn["completion_tokens"]
+        yield {
+            "event": "model",
+            "timestamp": created,
+            "working_start": seconds,
+            "model": model,
+            "input": [],
+            "input_refs": [[0, place]],
+            "tools": tools,
+            "tool_choice": "auto",
+            "config": {},
+            "output": {
+                "model": model,
+                "choices": [{"message": message, "stop_reason": _stop_reason(message, turn)}],
+                "usage": {**usage, "total_tokens": total},
+            },
+        }
+        seconds += turn["seconds"]
+
+
+def _stop_reason(message: Mapping[str, Any], turn: Mapping[str, Any]) -> str:
+    if turn.get("stop") == "length":
+        return "max_tokens"
+    return "tool_calls" if "tool_calls" in message else "stop"
+
+
 def _choice(message: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    cut = record["turns"][-1].get("stop") == "length"
-    return {
-        "message": message,
-        "stop_reason": "max_tokens" if cut else "tool_calls" if "tool_calls" in message else "stop",
-    }
+    return {"message": message, "stop_reason": _stop_reason(message, record["turns"][-1])}
 
 
 def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:

@@ -12,12 +12,12 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from finqa_cli import __version__
@@ -45,7 +45,7 @@ _PACKAGES = ("torch", "transformers", "peft", "vllm")
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
 
-_RESUMABLE = ("train", "sft", "dpo", "sample")
+_RESUMABLE = ("train", "sft", "dpo", "sample", "eval")
 """Commands that take --resume."""
 
 
@@ -68,16 +68,27 @@ class RunFolder:
         self._unwritten: BaseException | None = None
 
     @classmethod
-    def create(cls, path: Path, *, command: str, settings: Mapping[str, Any], save_token_ids: bool) -> RunFolder:
-        """Starts a new run in an empty or missing folder.
+    def create(
+        cls,
+        path: Path,
+        *,
+        command: str,
+        settings: Mapping[str, Any],
+        save_token_ids: bool,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> RunFolder:
+        """Starts a new run in an empty or missing folder; `more` are further facts of its run.json.
 
         Raises:
             ConfigError: There is something in it already, or another process holds it.
         """
         if path.is_dir() and not _is_unused(path):
             known = (path / "run.json").is_file()
-            begun = read_run(path).get("command") if known else ""
-            remedy = f"finqa {begun} --resume {path}, or another --run-dir" if begun in _RESUMABLE else ""
+            facts = read_run(path) if known else {}
+            begun = facts.get("command", "")
+            ended = begun == "eval" and facts.get("status") == "completed"  # a training may get further iterations
+            resumable = begun in _RESUMABLE and not ended
+            remedy = f"finqa {begun} --resume {path}, or another --run-dir" if resumable else ""
             what = "holds a run already" if known else "is not empty"
             raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")
         lock = lock_folder(path)
@@ -93,21 +104,37 @@ class RunFolder:
             "python": platform.python_version(),
             "resumed": [],
             LINKS: links_of_settings(path, settings),
+            **more,
         }
         write_json(path / "settings.json", dict(settings))
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @classmethod
-    def reopen(cls, path: Path, *, settings: Mapping[str, Any], save_token_ids: bool, iteration: int) -> RunFolder:
-        """Continues a run after the checkpoint of `iteration`; records of later iterations are set aside.
+    def reopen(
+        cls,
+        path: Path,
+        *,
+        settings: Mapping[str, Any],
+        save_token_ids: bool,
+        iteration: int,
+        keep: Callable[[Mapping[str, Any]], bool] = lambda record: True,
+    ) -> RunFolder:
+        """Continues a run after the checkpoint of `iteration`.
+
+        Args:
+            path: Its folder.
+            settings: Settings to record.
+            save_token_ids: Episodes are recorded with their token ids.
+            iteration: Records of later iterations are set aside.
+            keep: Returns whether a record of an episode stays; others are set aside.
 
         Raises:
             ConfigError: Another process holds it.
         """
         facts = read_run(path)
         lock = lock_folder(path)
-        for name in ("trajectories.jsonl", "metrics.jsonl"):
-            rewind(path / name, lambda record: int(record.get("iteration", 0)) <= iteration)
+        rewind(path / "trajectories.jsonl", lambda record: _is_of(record, iteration) and keep(record))
+        rewind(path / "metrics.jsonl", lambda record: _is_of(record, iteration))
         write_json(path / "settings.json", dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
@@ -219,6 +246,10 @@ def read_run(path: Path) -> dict[str, Any]:
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
 
 
+def _is_of(record: Mapping[str, Any], iteration: int) -> bool:
+    return int(record.get("iteration", 0)) <= iteration
+
+
 def process_facts() -> dict[str, Any]:
     """The facts of run.json about this process, by what is its own even when the pid is used again."""
     pid = os.getpid()
@@ -271,7 +302,9 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
 
 
 @contextmanager
-def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFolder]:
+def new_run(
+    path: Path, *, command: str, settings: Settings, more: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[RunFolder]:
     """Creates a run folder for the length of the block; see `RunFolder.create`.
 
     A setting, key, model, data file or policy that proves wrong before the first record leaves nothing behind, so that
@@ -282,7 +315,8 @@ def new_run(path: Path, *, command: str, settings: Settings) -> Iterator[RunFold
     """
     existed = path.is_dir()
     facts = to_public_dict(settings)
-    folder = RunFolder.create(path, command=command, settings=facts, save_token_ids=settings.run.save_token_ids)
+    token_ids = settings.run.save_token_ids
+    folder = RunFolder.create(path, command=command, settings=facts, save_token_ids=token_ids, more=more)
     try:
         with folder:
             yield folder

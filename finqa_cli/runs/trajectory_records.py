@@ -208,7 +208,7 @@ def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
 
 
 def recorded_trajectory(record: Mapping[str, Any]) -> Trajectory:
-    """The attempt in a record, without its opening messages, token ids and log-probabilities.
+    """The attempt in a record, without token ids and log-probabilities.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is no record of an attempt.
@@ -221,8 +221,12 @@ def recorded_trajectory(record: Mapping[str, Any]) -> Trajectory:
             explanation=str(record.get("explanation", "")),
             weight=float(record.get("weight", 1.0)),
         )
+    prompt = recorded_prompt(record)
     return Trajectory(
         id=str(record["id"]),
+        messages=prompt.messages,
+        tools=prompt.tools,
+        several_calls=prompt.several_calls,
         task=Task(**{name: str(record["task"][name]) for name in ("id", "prompt", "split", "cluster", "kind")}),
         member=int(record["member"]),
         seed=int(record["seed"]),

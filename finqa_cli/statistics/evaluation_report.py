@@ -7,10 +7,11 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.statistics.intervals import Interval, clustered_interval
-from finqa_cli.statistics.outcomes import is_right, stated_answer
+from finqa_cli.statistics.outcomes import Outcome, is_right, read_outcome
 from finqa_cli.types import Rewards, Status, Trajectory
 
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
@@ -75,7 +76,11 @@ class EvalReport:
 
 
 def summarize(
-    trajectories: Sequence[Trajectory], measures: Mapping[str, Any] | None = None, *, clustered_by: str = "cluster"
+    trajectories: Sequence[Trajectory],
+    measures: Mapping[str, Any] | None = None,
+    *,
+    clustered_by: str = "cluster",
+    sampled_tokens: Mapping[str, int] = MappingProxyType({}),
 ) -> EvalReport:
     """Sums up an evaluation. Without a single graded episode accuracy is 0 with the interval [0, 1].
 
@@ -83,6 +88,7 @@ def summarize(
         trajectories: All attempts, faults included.
         measures: Figures that the environment computes itself.
         clustered_by: See `EvalReport`.
+        sampled_tokens: Attempt id -> its sampled tokens, for attempts from records, which have no token ids.
     """
     graded = [(one, one.rewards) for one in trajectories if one.rewards is not None]
     interval = Interval(mean=0.0, standard_error=0.0, low=0.0, high=1.0, clusters=0)
@@ -114,7 +120,7 @@ def summarize(
         reward_mean=_mean(rewards.total for _, rewards in graded) or 0.0,
         components={name: statistics.fmean(values) for name, values in sorted(components.items())},
         turns_mean=_mean(len(one.turns) for one, _ in graded) or 0.0,
-        sampled_tokens_mean=_mean(sum(len(turn.completion_ids) for turn in one.turns) for one, _ in graded) or 0.0,
+        sampled_tokens_mean=_mean(sampled_tokens.get(one.id, one.sampled_tokens) for one, _ in graded) or 0.0,
         sql_queries=len(queries),
         sql_error_rate=_mean(observation is None or observation.is_error for _, observation in queries),
         quoted_years=_mean(quoting),
@@ -131,25 +137,32 @@ def summarize(
     )
 
 
-def item_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Returns one row per attempt, for a spreadsheet."""
-    return [
-        {
-            "id": trajectory.task.id,
-            "member": trajectory.member,
-            "company": trajectory.task.cluster,
-            "type": trajectory.task.kind,
-            "status": trajectory.status.value,
-            "reward": trajectory.reward,
-            "turns": len(trajectory.turns),
-            "answer": stated_answer(
-                [(step.call.name, step.call.arguments) for turn in trajectory.turns for step in turn.steps],
-                "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text,
-            ),
-            "explanation": trajectory.rewards.explanation if trajectory.rewards else trajectory.error,
-        }
-        for trajectory in trajectories
-    ]
+def item_rows(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one row per attempt, for a spreadsheet; truths are empty where they are not recorded.
+
+    Args:
+        records: Records of trajectories.jsonl.
+    """
+    return [_item_row(record, read_outcome(record)) for record in records]
+
+
+def _item_row(record: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    values = record.get("values", {})
+    return {
+        "id": outcome.question,
+        "member": outcome.member,
+        "company": outcome.company,
+        "type": outcome.kind,
+        "status": outcome.status.value,
+        "reward": outcome.reward,
+        "turns": outcome.turns,
+        "question": outcome.prompt,
+        "answer": outcome.answer,
+        "truth": record.get("truth", ""),
+        "answer_read_as": values.get("answer", ""),
+        "truth_read_as": values.get("truth", ""),
+        "explanation": outcome.explanation,
+    }
 
 
 def quotes_years(query: str) -> bool | None:

@@ -123,6 +123,12 @@ def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> 
     return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
 
 
+def answer_of(trajectory: Trajectory) -> str:
+    """What an attempt answered; see `stated_answer`."""
+    calls = [(step.call.name, step.call.arguments) for turn in trajectory.turns for step in turn.steps]
+    return stated_answer(calls, "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text)
+
+
 def read_outcome(record: Mapping[str, Any]) -> Outcome:
     """The outcome in one record of trajectories.jsonl.
 

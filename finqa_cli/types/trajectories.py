@@ -122,6 +122,11 @@ class Trajectory:
         """The total reward, or None when the attempt was never graded."""
         return None if self.rewards is None else self.rewards.total
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Sampled tokens of all turns; 0 without token ids."""
+        return sum(len(turn.completion_ids) for turn in self.turns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

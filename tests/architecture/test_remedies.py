@@ -190,7 +190,7 @@ def test_what_is_not_executed_has_a_reason() -> None:
     ("command", "reason"),
     [
         ("evaluate scripted", "No such command"),
-        ("eval", "Missing argument"),
+        ("report", "Missing argument"),
         ("eval {} --no-such-option", "No such option"),
         ("data import nothing", "No such command"),
         ("export {} --to nothing", "is not one of"),

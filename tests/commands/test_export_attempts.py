@@ -28,7 +28,8 @@ def write_attempts(folder: str, command: str, attempts: Sequence[tuple[str, int,
     path = Path(folder)
     with RunFolder.create(path, command=command, settings=to_public_dict(Settings()), save_token_ids=False) as run:
         for phase, iteration, trajectory in attempts:
-            run.trajectory(trajectory, phase=phase, iteration=iteration)
+            known = {"truth": "12.5", "values": {"answer": "", "truth": "12.5"}} if phase == "eval" else {}
+            run.trajectory(trajectory, phase=phase, iteration=iteration, **known)
         run.finish("completed")
     return path
 
@@ -169,6 +170,7 @@ def test_an_evaluation_becomes_a_log(run: Path, capsys: pytest.CaptureFixture[st
     right, wrong, fault = sorted(log["samples"], key=lambda sample: sample["id"])
     assert [right["scores"]["correct"]["value"], wrong["scores"]["correct"]["value"]] == ["C", "I"]
     assert fault["error"]["message"] == "the sandbox died" and "scores" not in fault, "a fault is no wrong answer"
+    assert right["target"] == "12.5" and len(right["events"]) == 3
     assert right["messages"][3]["tool_call_id"] == right["messages"][2]["tool_calls"][0]["id"] == "call_0"
     earlier = document(["export", "r", "--to=inspect", "--step=1", "--out=first"], capsys)
     assert json.loads(Path(earlier["file"]).read_text())["eval"]["metadata"]["step"] == 1
@@ -176,6 +178,7 @@ def test_an_evaluation_becomes_a_log(run: Path, capsys: pytest.CaptureFixture[st
 
 INSPECT = """
 import json, sys
+from inspect_ai.analysis import messages_df, samples_df
 from inspect_ai.log import list_eval_logs, read_eval_log
 (info,) = list_eval_logs(sys.argv[1])
 log = read_eval_log(info)
@@ -188,6 +191,10 @@ found = {
     "reply": first.messages[3].text,
     "answer": first.output.stop_reason,
     "errors": sum(sample.error is not None for sample in log.samples),
+    "target": first.target,
+    "inputs": [len(event.input) for event in first.events],
+    "roles": messages_df(sys.argv[1]).groupby("sample_id", sort=False)["role"].apply(list).tolist()[0],
+    "targets": samples_df(sys.argv[1])["target"].tolist(),
 }
 print(json.dumps(found))
 """
@@ -208,6 +215,10 @@ def test_inspect_itself_reads_the_log(run: Path, capsys: pytest.CaptureFixture[s
         "reply": "revenue 12",
         "answer": "tool_calls",
         "errors": 1,
+        "target": "12.5",
+        "inputs": [2, 4, 6],
+        "roles": ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "tool"],
+        "targets": ["12.5"] * 3,
     }
 
 

@@ -14,7 +14,8 @@ from fixtures.fake_sandboxes import FakeProvider, FakeSandbox
 
 from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, InterruptedRun, SandboxError, ServiceUnavailableError
-from finqa_cli.evaluation.evaluate import evaluate, play
+from finqa_cli.evaluation.evaluate import evaluate
+from finqa_cli.evaluation.play_question import play
 from finqa_cli.runs.interrupts import Stopper, run
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter

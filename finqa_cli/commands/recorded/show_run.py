@@ -16,7 +16,7 @@ import typer
 
 from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text, wrapped
 from finqa_cli.commands.shared.command_line import RESUMABLE, CommandLine
-from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
+from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lines, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, size_text
 from finqa_cli.errors import DataError, UsageError
@@ -99,6 +99,7 @@ def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
         opening_text(trajectory.task),
         *(turn_text(place, turn) for place, turn in enumerate(trajectory.turns, start=1)),
         verdict_text(trajectory),
+        *truth_lines(record),
         *(printable(fact) for fact in facts if fact),
     ]
     emit(document, as_json=line.as_json, text="\n".join(parts))

@@ -25,7 +25,7 @@ from finqa_cli.settings.schema import DECLARATIONS
 if TYPE_CHECKING:
     from finqa_cli.wiring.placing import Purpose
 
-RESUMABLE = ("train", "sft", "dpo", "sample", "pipeline")
+RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 """Commands that can resume a folder of theirs."""
 
 
@@ -85,6 +85,19 @@ class CommandLine:
     def written(self, names: Collection[str]) -> str:
         """Return parameters as they are written on a command line: `--set, --split`."""
         return ", ".join(sorted(self._names[name] for name in names))
+
+    def repeat(self, *names: str) -> str:
+        """Return parameters of the command line as they are typed, for another command; a blank before each.
+
+        Args:
+            names: Settings by their dotted path, or parameters; those that are not given are left out.
+        """
+        words: list[str] = []
+        for name in names:
+            value = self.typed.get(name)
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                words += [] if each is None else [self._names[name], str(each)]
+        return "".join(f" {shlex.quote(word)}" for word in words)
 
     @property
     def _names(self) -> dict[str, str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from finqa_cli.commands.shared.output import printable
 from finqa_cli.types import Observation, Task, ToolCall, Trajectory, Turn
@@ -34,6 +35,17 @@ def verdict_text(trajectory: Trajectory) -> str:
     reason = trajectory.rewards.explanation or trajectory.error
     ended = "" if trajectory.status == "completed" else f" The episode ended with {trajectory.status.value}."
     return printable(f"Reward {trajectory.rewards.total:g}: {reason}.{ended}".replace("..", "."))
+
+
+def truth_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return the right answer in a record, and how both answers are read where that tells more than they do."""
+    if not (truth := record.get("truth", "")):
+        return []
+    values = record["values"]
+    lines = [f"Right answer: {truth}"] if "\n" not in truth else ["Right answer:", _block(_cut(truth), "  ")]
+    if values["truth"] and values["truth"].replace(",", "") != truth.replace(",", ""):
+        lines.append(f"As numbers: {values['truth']}; the answer: {values['answer'] or 'none'}")
+    return [printable(line) for line in lines]
 
 
 def _lines(number: int, turn: Turn) -> Iterator[str]:

@@ -25,12 +25,15 @@ TRAINING = ("train", "sft", "dpo")
 _HEAD_START_S = 1.0
 """Head start of the first process, which alone reports a wrong command: torchrun ends all when one fails."""
 
+RUNS = Path("runs")
+"""Folder of runs that get no `--run-dir`."""
+
 Result = TypeVar("Result")
 
 
 def run_path(settings: Settings, prefix: str = "") -> Path:
     """Return the folder of the settings, or a new one below ./runs."""
-    return settings.run.dir or new_run_path(Path("runs"), prefix)
+    return settings.run.dir or new_run_path(RUNS, prefix)
 
 
 def perform(

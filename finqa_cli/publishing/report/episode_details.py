@@ -7,17 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from finqa_cli.grading.items import answer_items
-from finqa_cli.grading.numbers import Number
-from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
+from finqa_cli.grading.items import read_numbers
 
 _LONGEST_TEXT = 200_000
 """Characters of one text in a report; a longer one is cut, and the page says so."""
 
-_TRUTHS = frozenset({"truth", "gold", "gold_answer", "expected", "reference", "target", "answer"})
-"""Names under which environments record what is right, in the metadata of an attempt."""
-
-_LARGEST = 10**15
 _MOST_ROWS = 500
 _MOST_COLUMNS = 60
 
@@ -32,17 +26,15 @@ def episode_detail(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
     Raises:
         KeyError, TypeError, AttributeError: It is no record of an attempt.
     """
-    metadata = _plain(record.get("metadata") or {})
-    truths = {name: value for name, value in metadata.items() if name.lower() in _TRUTHS}
-    truth = "; ".join(value if isinstance(value, str) else json.dumps(value) for value in truths.values())
+    truth, values = str(record.get("truth", "")), record.get("values", {})  # absent where no truth is known
     return {
         "seed": str(record["seed"]),  # above 2^53, where JavaScript rounds
         "error": record["error"],
         "components": dict(record["components"]),
         "truth": truth,
-        "numbers": read_numbers(answer),
-        "truth_numbers": read_numbers(truth),
-        "metadata": {name: value for name, value in metadata.items() if name not in truths},
+        "numbers": values.get("answer") or read_numbers(answer),
+        "truth_numbers": values.get("truth", ""),
+        "metadata": _plain(record.get("metadata") or {}),
         "messages": [_message(message) for message in record["messages"]],
         "tools": [
             {"name": tool["function"]["name"], "description": tool["function"].get("description", "")}
@@ -50,31 +42,6 @@ def episode_detail(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
         ],
         "turns": [_turn(turn) for turn in record["turns"]],
     }
-
-
-def read_numbers(text: str) -> str:
-    """Returns the numbers of an answer or truth with their keys and units applied: `12.5%` is `0.125`.
-
-    This is the reading that the grading profiles have in common; a profile may read further forms.
-
-    Returns:
-        Empty where there is no number, or the values are ambiguous.
-    """
-    found = answer_items(text) if len(text) <= MAX_ANSWER_BYTES else ""
-    if isinstance(found, str):
-        return ""
-    numbers = [(item.key, item.value) for item in found if isinstance(item.value, Number)]
-    return ", ".join(f"{key}: {_decimal(value)}" if key else _decimal(value) for key, value in numbers)
-
-
-def _decimal(number: Number) -> str:
-    value = number.value
-    if value.denominator == 1 and abs(value) < _LARGEST:
-        return f"{value.numerator:,}"
-    try:
-        return f"{float(value):,.12g}"
-    except OverflowError:
-        return str(number.mantissa.numerator)[:20] + "…"
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

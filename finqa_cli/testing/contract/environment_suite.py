@@ -148,6 +148,7 @@ def check_tasks(environment: Environment) -> None:
         assert tasks
         assert list(tasks) == list(environment.tasks(split))
         assert all(task.split == split and task.id and task.prompt and task.cluster for task in tasks)
+        assert all(isinstance(environment.right_answer(task), str) for task in tasks)
         ids += [task.id for task in tasks]
     assert len(set(ids)) == len(ids)
     with pytest.raises(DataError):

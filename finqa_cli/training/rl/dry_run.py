@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ThresholdError
+from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.measures import measured
@@ -161,7 +162,9 @@ class _Rollouts:
         shown = EpisodeCount(self._context.reporter, "rollout", len(attempts))
 
         async def record(trajectory: Trajectory) -> None:
-            await asyncio.wrap_future(self._context.folder.trajectory(trajectory, phase="train", iteration=step + 1))
+            facts = compare_with_truth(self._parts.environment, trajectory)
+            recorded = self._context.folder.trajectory(trajectory, phase="train", iteration=step + 1, **facts)
+            await asyncio.wrap_future(recorded)
             self._context.tracking.trajectory(trajectory)
             shown.add(trajectory)
 

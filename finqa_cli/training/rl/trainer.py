@@ -16,6 +16,7 @@ from finqa_cli.algorithms.group_report import token_ages, without_over_age
 from finqa_cli.contracts import Learner, Optimizer, TokenEngine
 from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
+from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.rollout.groups import Collected, Collection
 from finqa_cli.rollout.measures import measured
 from finqa_cli.rollout.seeds import TaskWalk
@@ -313,7 +314,8 @@ class Trainer(TrainingLoop):
         return synced
 
     async def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
-        await asyncio.wrap_future(self.context.folder.trajectory(trajectory, phase=phase, iteration=iteration))
+        facts = compare_with_truth(self.parts.environment, trajectory)
+        await asyncio.wrap_future(self.context.folder.trajectory(trajectory, phase=phase, iteration=iteration, **facts))
         self.context.tracking.trajectory(trajectory)
 
     def _rollout_phase(self, iteration: int) -> str:

@@ -161,14 +161,11 @@ def test_answers_are_shown_as_the_numbers_that_they_are_read_as(text: str, numbe
 
 
 def test_a_truth_is_shown_where_the_records_have_one_and_is_never_added() -> None:
-    known = episode_detail(trajectory_record(attempt("a_1", text="x", cell="5.2%")), "0.05")
-    assert (known["truth"], known["truth_numbers"], known["numbers"], known["metadata"]) == (
-        "5.2%",
-        "0.052",
-        "0.05",
-        {},
-    )
-    assert episode_detail(trajectory_record(attempt("a_1")), "")["truth"] == ""
+    record = trajectory_record(attempt("a_1", text="x", cell="5.2%"))
+    known = {"truth": "5.2%", "values": {"answer": "0.05", "truth": "0.052"}}
+    detail = episode_detail({**record, **known}, "0.05")
+    assert (detail["truth"], detail["truth_numbers"], detail["numbers"]) == ("5.2%", "0.052", "0.05")
+    assert episode_detail(record, "0.05")["truth"] == "" and episode_detail(record, "0.05")["numbers"] == "0.05"
 
 
 @pytest.mark.parametrize(("most", "steps"), [(100, {1, 2, 3, 4, 5}), (50, {1, 3, 5}), (16, {5}), (3, {5})])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.statistics import clustered_interval, clustered_mean, item_rows, summarize, t_quantile
 from finqa_cli.statistics.evaluation_report import quotes_years
 from finqa_cli.statistics.intervals import two_sided
@@ -198,7 +199,7 @@ def test_a_report_counts_faults_apart_and_breaks_down_by_type() -> None:
     assert (report.quoted_years, report.sql_error_rate) == (0.5, pytest.approx(1 / 3))
     assert report.by_kind["lookup"].accuracy == 0.5 and report.by_kind["growth"].accuracy == 0.0
     assert report.statuses["engine_error"] == 1 and report.sampled_tokens_mean == 2.0
-    rows = item_rows(episodes)
+    rows = item_rows(list(map(trajectory_record, episodes)))
     assert rows[0]["answer"] == "7" and rows[3]["explanation"] == "engine down"
 
 
@@ -206,9 +207,12 @@ def test_without_tools_the_answer_is_what_the_last_text_states() -> None:
     rewards = Rewards(total=0.0, components={"correct": 1.0, "format": 0.5})
     texts = ('{"answer": 7}', "so")
     spoken = [replace(trajectory(0, 0.0), turns=(Turn(text=text),), rewards=rewards) for text in texts]
-    assert [row["answer"] for row in item_rows(spoken)] == ["7", "so"]
+    assert [row["answer"] for row in item_rows(list(map(trajectory_record, spoken)))] == ["7", "so"]
     second = replace(spoken[0], turns=(Turn(text='{"answer": 6}'), Turn(text='{"answer": 8}')))
-    assert item_rows([second])[0]["answer"] == "8", "the last text is the answer"
+    told = {"truth": "7.0", "values": {"answer": "8", "truth": "7"}}
+    (row,) = item_rows([{**trajectory_record(second), **told}])
+    assert row["answer"] == "8", "the last text is the answer"
+    assert (row["truth"], row["answer_read_as"], row["truth_read_as"]) == ("7.0", "8", "7")
     report = summarize(spoken)
     assert report.accuracy == 1.0, "accuracy follows the part `correct`"
     assert report.components == {"correct": 1.0, "format": 0.5} and report.reward_mean == 0.0

@@ -21,6 +21,8 @@ HELD_OUT = 0.15
 
 _ROLES = ("system", "user", "assistant")
 _TEXTS = ("id", "split", "cluster", "kind")
+_ANSWERS = ("answer", "truth", "target", "expected", "solution")
+"""Keys under which a task has its right answer, the first one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,12 @@ class GivenTask:
     task: Task
     messages: tuple[Message, ...]
     values: Mapping[str, Any]
+
+
+def find_answer(values: Mapping[str, Any]) -> str:
+    """Return the right answer in the mapping of a task: a text as it is, anything else as JSON; empty without one."""
+    found = next((values[name] for name in _ANSWERS if values.get(name) is not None), "")
+    return found if isinstance(found, str) else to_json(found, fallback=repr).decode()
 
 
 async def gather(yielded: Any) -> list[Any]:

@@ -170,6 +170,10 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
         """Return the verdict on the reply; an episode without a reply is judged as an empty one."""
         return verdict or _error(f"{NO_CODE}: the reply has none")
 
+    def right_answer(self, task: Task) -> str:
+        """Return the program of the data; empty when it has none."""
+        return self._row(task).solution.rstrip()
+
     def solution(self, problem: FunctionTask, attempt: int) -> str:
         """Return the solution of a task, or a careless one for the share of tasks that the options name."""
         rng = random.Random(f"careless:{self._config.seed}:{problem.id}")

@@ -146,6 +146,10 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         )
         return self._reward.score_beside(request, own)
 
+    def right_answer(self, task: Task) -> str:
+        """Return the reference program; empty when the data has none."""
+        return self._row(task).reference.rstrip()
+
     def solution(self, problem: CodeProblem, attempt: int) -> str:
         """Return the reference, or a careless solution for the shares of tasks that the options name."""
         if not problem.reference:

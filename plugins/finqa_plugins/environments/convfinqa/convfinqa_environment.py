@@ -70,6 +70,10 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         turn = row.turns[attempt - 1]
         return json.dumps({"answer": plain(turn.truth), "program": turn.program}, ensure_ascii=False)
 
+    def right_answer(self, task: Task) -> str:
+        """Return the answer to each question of the dialogue, a line each."""
+        return "\n".join(str(plain(turn.truth)) for turn in self._row(task).turns)
+
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return the gold reply to the last question of a dialogue; of equal beginnings the first dialogue counts."""
         if not messages or messages[-1].role != "user":

@@ -57,6 +57,10 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
             answer = plain(execute(parse(program), row.table))
         return json.dumps({"answer": answer, **({"program": program} if program else {})}, ensure_ascii=False)
 
+    def right_answer(self, task: Task) -> str:
+        """Return the gold answer."""
+        return str(self._row(task).answer)
+
     def score_predictions(self, predictions: object) -> ScoredPredictions:
         """Score predicted programs as FinQA's script does; see `score_programs`.
 

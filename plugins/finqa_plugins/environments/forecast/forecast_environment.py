@@ -62,6 +62,10 @@ class ForecastEnvironment(SingleReplyEnvironment[ForecastRow]):
         confidence = 1.0 if sure else round(row.extra["signal_probability"], 2)
         return f"{answer}<confidence>{confidence}</confidence>"
 
+    def right_answer(self, task: Task) -> str:
+        """Return the accepted answers."""
+        return " or ".join(self._row(task).truths)
+
     def judge(self, row: ForecastRow, task: Task, text: str) -> Rewards:
         """Return the verdict of `judge`."""
         return judge(text, row, task, self._config, self._reward)

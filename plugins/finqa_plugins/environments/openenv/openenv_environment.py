@@ -21,7 +21,13 @@ from finqa_plugins.environments._openenv.openenv_client import (
 )
 from finqa_plugins.environments._openenv.server_facts import ServerFacts, read_facts
 from finqa_plugins.environments._openenv.server_token import read_token
-from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, read_tasks, tasks_of_split
+from finqa_plugins.environments._task_files.given_tasks import (
+    GivenTask,
+    digest_of,
+    find_answer,
+    read_tasks,
+    tasks_of_split,
+)
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv.actions import (
     action_tool,
@@ -86,6 +92,10 @@ class OpenEnvEnvironment(Environment):
             DataError: There is no such split.
         """
         return tasks_of_split(self._splits, split, self._source)
+
+    def right_answer(self, task: Task) -> str:
+        """Return the value of `answer`, `truth`, `target`, `expected` or `solution` in the task; empty without one."""
+        return find_answer(self._given[task.id].values)
 
     async def check_ready(self) -> None:
         """Look at a running server, so that a wrong or mute one is named before anything is started.

@@ -190,6 +190,14 @@ class FinQAEnvironment(Environment):
         """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
         return self._prompt.opening(task, self._tools) if self._tools else None
 
+    def right_answer(self, task: Task) -> str:
+        """Return the gold answer of the snapshot.
+
+        Raises:
+            DataError: The snapshot has none for the task, or its file is damaged.
+        """
+        return self._truths.of(task)
+
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return the next turn of a question's gold solution, where the data says that its gold SQL is the expert.
 

@@ -22,7 +22,7 @@ from finqa_cli.types import (
     ToolSpec,
 )
 from finqa_plugins.environments._task_files.content_parts import read_content
-from finqa_plugins.environments._task_files.given_tasks import digest_of, read_tasks, tasks_of_split
+from finqa_plugins.environments._task_files.given_tasks import digest_of, find_answer, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.other_libraries.config import LibraryConfig
 from finqa_plugins.environments.other_libraries.host_process import HostProcess, load
@@ -52,6 +52,7 @@ class LibraryEnvironment(Environment):
         self._version = str(loaded["version"])
         rows = [_without_split(row) for row in loaded["tasks"]] if config.divide else loaded["tasks"]
         given = read_tasks(rows, name, bare=True)
+        self._answers = {each.task.id: find_answer(each.values) for each in given}
         self._places = {each.task.id: place for place, each in enumerate(given)}
         self._splits = group_by_split((each.task.split, each.task) for each in given)
         self._digest = digest_of(f"{self._version} {sorted(config.arguments.items())!r}", given)
@@ -60,6 +61,10 @@ class LibraryEnvironment(Environment):
     def data(self) -> DataInfo:
         """Return the environment's name, with a digest of its tasks, arguments and the library's version."""
         return DataInfo(name=self._name, digest=self._digest)
+
+    def right_answer(self, task: Task) -> str:
+        """Return the answer or target of the library's dataset; empty when it has none."""
+        return self._answers[task.id]
 
     def inputs(self) -> Mapping[str, str]:
         """Return the library's version."""

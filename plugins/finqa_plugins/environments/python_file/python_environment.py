@@ -31,7 +31,14 @@ from finqa_cli.types import (
 )
 from finqa_plugins.environments._schemas.random_values import draw_value
 from finqa_plugins.environments._task_files.content_parts import has_images, image_address, read_content
-from finqa_plugins.environments._task_files.given_tasks import GivenTask, digest_of, gather, read_tasks, tasks_of_split
+from finqa_plugins.environments._task_files.given_tasks import (
+    GivenTask,
+    digest_of,
+    find_answer,
+    gather,
+    read_tasks,
+    tasks_of_split,
+)
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
 from finqa_plugins.environments.python_file.session_thread import SessionThread
@@ -112,6 +119,10 @@ class PythonEnvironment(Environment):
             raise
         kind = ToolSession if self._code.tools else WordsSession
         return kind(self._code, calls, thing, prompt)
+
+    def right_answer(self, task: Task) -> str:
+        """Return the value of `answer`, `truth`, `target`, `expected` or `solution` in the task; empty without one."""
+        return find_answer(self._own(task).values)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return what `demonstrate_task` returns for the first task with this prompt."""

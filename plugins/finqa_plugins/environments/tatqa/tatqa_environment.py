@@ -78,6 +78,12 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         reply = {"answer": row.answer, "scale": row.scale}
         return json.dumps(reply, ensure_ascii=False) if attempt == 1 else ""
 
+    def right_answer(self, task: Task) -> str:
+        """Return the gold answer, or several with semicolons between them, and its scale."""
+        row = self._row(task)
+        answers = row.answer if isinstance(row.answer, tuple) else (row.answer,)
+        return " ".join(filter(None, ("; ".join(map(str, answers)), row.scale)))
+
     def judge(self, row: TatQARow, task: Task, text: str) -> Rewards:
         """Return the measures of a reply; a configured reward takes their place in the total, and they stand beside it.
 

@@ -1,0 +1,25 @@
+"""What is right, beside what was answered, in the records of a run: for those who evaluate, never for a policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from finqa_cli.contracts import Environment
+from finqa_cli.grading.items import read_numbers
+from finqa_cli.statistics.outcomes import answer_of
+from finqa_cli.types import Trajectory
+
+
+def compare_with_truth(environment: Environment, trajectory: Trajectory) -> dict[str, Any]:
+    """Return fields for the record of an attempt.
+
+    Returns:
+        `truth`, the right answer, and `values`, the numbers that can be read in `answer` and `truth` (`12.5%` is
+        `0.125`), empty where there is none. Nothing where the environment does not know what is right.
+
+    Raises:
+        DataError: The data of the environment is damaged.
+    """
+    if not (truth := environment.right_answer(trajectory.task)):
+        return {}
+    return {"truth": truth, "values": {"answer": read_numbers(answer_of(trajectory)), "truth": read_numbers(truth)}}

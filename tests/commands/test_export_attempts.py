@@ -217,7 +217,7 @@ def test_inspect_itself_reads_the_log(run: Path, capsys: pytest.CaptureFixture[s
         "errors": 1,
         "target": "12.5",
         "inputs": [2, 4, 6],
-        "roles": ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "tool"],
+        "roles": ["system", "user", "assistant", "tool", "assistant", "user", "assistant"],
         "targets": ["12.5"] * 3,
     }
 

@@ -91,12 +91,12 @@ async def evaluate(
     """
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
-    parameters = _parameters(settings, target)
+    parameters = eval_parameters(settings, target)
     with _open_run(run, target, settings, resume) as folder:
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         tracking = Tracking(folder, (), reporter)
-        played = _Played(folder, tracking, _read_attempts(run) if resume else ())
+        played = _Played(folder, tracking, read_attempts(run) if resume else ())
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -178,8 +178,8 @@ def _is_graded(record: Mapping[str, Any]) -> bool:
     return record["reward"] is not None
 
 
-def _read_attempts(run: Path) -> list[dict[str, Any]]:
-    """Reads the attempts that stay.
+def read_attempts(run: Path) -> list[dict[str, Any]]:
+    """Reads the attempts of an evaluation, in the order in which they ended.
 
     Raises:
         DataError: A line is damaged or no attempt.
@@ -372,7 +372,7 @@ def write_results(
     samples.close()
 
 
-def _parameters(settings: Settings, target: str) -> dict[str, Any]:
+def eval_parameters(settings: Settings, target: str) -> dict[str, Any]:
     """Returns what the results depend on."""
     public = to_public_dict(settings)
     sections = ("eval", "generation", "environment", "engine", "codec")

@@ -190,6 +190,10 @@ class RunFolder:
             self.event("retried", id=trajectory.id, status=trajectory.status, **counts)
         return written
 
+    def attempt(self, record: Mapping[str, Any]) -> Future[None]:
+        """Queues an attempt that was recorded before; returns what `trajectory` returns."""
+        return self._trajectories.append(lambda: record)
+
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Appends one line of metrics."""
         self._metrics.append(record)

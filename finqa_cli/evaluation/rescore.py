@@ -134,7 +134,7 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
     manifest = read_document(source / MANIFEST)
     data = environment.data()
     if (known := manifest.get("inputs", {}).get("data", {}).get("digest")) not in (None, data.digest):
-        raise DataError(f"{source} played {known}, and {data.name} is {data.digest} now.", remedy="finqa snapshot ls")
+        raise DataError(f"{source} played {known}, and {data.name} is {data.digest} now.", remedy="finqa snapshot list")
     target = stored_target(source) or ""
     parameters = eval_parameters(settings, target)
     more = {TARGET: target, "rescored": str(source)}

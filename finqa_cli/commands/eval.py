@@ -30,6 +30,7 @@ app = CommandApp()
 PLAYED = (
     *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
     *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
+    *("run.max_cost", "run.max_tokens"),
 )
 """Settings of every command that measures or samples a policy."""
 

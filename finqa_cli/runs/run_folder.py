@@ -173,6 +173,11 @@ class RunFolder:
         self._facts["episodes"] = episodes
         write_json(self.path / "run.json", self._facts)
 
+    def note(self, name: str, value: Any) -> None:
+        """Records a fact of the run in run.json."""
+        self._facts[name] = value
+        write_json(self.path / "run.json", self._facts)
+
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
         """Queues one trajectory; `where` says which phase and iteration it belongs to.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from finqa_cli.completion import answer
+from finqa_cli import completion
 
 
 def main() -> int:
     """Complete a word, or run the command line; returns the exit status."""
-    if answer.is_asked():
-        return answer.main()
+    if completion.is_asked():
+        return completion.main()
     from finqa_cli.app import main as run
 
     return run()

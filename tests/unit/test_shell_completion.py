@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.completion.answer import INDEX, SHELLS, complete, format_candidates, read_words
-from finqa_cli.completion.write_index import index_text
+from finqa_cli.completion import INDEX, SHELLS, complete, format_candidates, read_words
+from finqa_cli.completion_index import index_text
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_it_imports_nothing_of_the_product() -> None:
     asked = ask("bash", COMP_WORDS="finqa train --engine = tr", COMP_CWORD="4")
     assert asked.stdout == "transformers\n" and asked.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in asked.stderr.splitlines()}
-    assert "finqa_cli.completion.answer" in imported
+    assert "finqa_cli.completion" in imported
     assert not imported & {"typer", "pydantic", "finqa_cli.app", "rich", "asyncio"}
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from finqa_cli import app as application
 from finqa_cli.commands.shared.command_line import declaration_of
-from finqa_cli.completion.answer import INDEX
+from finqa_cli.completion import INDEX
 from finqa_cli.extend import registry
 from finqa_cli.settings.schema import DECLARATIONS
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 REQUEST = "_FINQA_COMPLETE"
-INDEX = Path(__file__).with_name("index.json")
+INDEX = Path(__file__).with_name("completions.json")
 SHELLS = ("bash", "zsh", "fish")
 
 Candidate = tuple[str, str]

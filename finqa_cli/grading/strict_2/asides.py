@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
 
 _OPPOSING = frozenset(("while", "whereas"))
 _ENDS = (".", ";")
@@ -56,6 +55,8 @@ def _aside_end(found: Sequence[Element], place: int) -> int:
 def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
     if not any(one.sort is Sort.VALUE for one in inner):
         return False
+    if [one.text for one in inner[:2]] == ["out", "of"]:
+        return True
     label = " ".join(one.text for one in inner if one.sort is Sort.WORD)
     years = {one.text for one in inner if one.sort is Sort.YEAR}
     if years and question.years:
@@ -89,10 +90,13 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
     """
     places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
+    if cut := _means_the_same(found, places):
+        return list(found[:cut])
     if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):
         return list(found)
     between = [found[before + 1 : at] for before, at in pairwise(places)]
     labelled = all(any(one.sort is Sort.WORD for one in run) for run in between)
+    labelled = labelled or found[places[0] + 1].text == "("
     labelled = labelled and not any(one.text in ("=", "→") for run in between for one in run)
     amounts = [one.value.number for at in places if (one := found[at]).value is not None]
     first, *others = amounts
@@ -100,3 +104,24 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     if not labelled or not is_computed(first.value, step, [number.value for number in others]):
         return list(found)
     return list(found[: places[0] + 1])
+
+
+def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
+    """Where `6.118, meaning about $6.12 of debt per dollar of equity` goes on with the same amount; 0 where it does not.
+
+    Amounts may come as percents or cents, and one dollar is what they are compared with.
+    """
+    first = found[places[0]].value if places else None
+    cue = next((at for at in range(places[0] + 1, len(found)) if found[at].text in _MEANS), 0) if places else 0
+    if first is None or not cue or (len(places) > 1 and cue > places[1]):
+        return 0
+    for at in places[1:]:
+        other = found[at].value
+        if found[at].text in _ONE or other is None:
+            continue
+        if not is_same(first, other):
+            return 0
+    return cue
+
+
+_MEANS = frozenset(("meaning", "means", "implying", "indicating", "so", "i.e."))

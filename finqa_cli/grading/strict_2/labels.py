@@ -70,6 +70,11 @@ _EXCLUSIVE = tuple(
         r"book / market",
         r"opened / closed",
         r"issued / repurchased|bought back",
+        r"used / provided|generated",
+        r"gross debt / net debt",
+        r"operating cash flow|cash flow from operations / free cash flow",
+        r"budget|budgeted / actual",
+        r"company-owned|company-operated / franchised?",
         r"purchase (?:commitments?|obligations?) / lease (?:commitments?|obligations?)",
     )
 )
@@ -155,13 +160,20 @@ _SYNONYMS = tuple(
         "directors members people persons individuals executives employees",
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
-        "spent spend paid pay payment payments cost expense expenses outlay",
+        "spent spend paid pay payment payments cost expense expenses outlay cash",
         "effective etr tax taxes",
         "earned eps earnings income",
         "conversion ccc dio dpo inventory",
         "current liquidity quick",
         "coverage interest times",
         "due mature matures maturing maturities payable",
+        "margin revenue sales",
+        "provision tax taxes expense",
+        "repurchase repurchased repurchases bought back",
+        "payout paid earnings income profit",
+        "acquisition acquisitions acquired acquire acquiring businesses",
+        "used use uses outflow outflows spent",
+        "variance shortfall favorable unfavorable favourable unfavourable budget below above",
     )
 )
 
@@ -269,6 +281,49 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
     written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
     return not any(len(one) >= 2 and (one in initials or one in strong) for one in written)
 
+
+def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
+    """The words that are neither common nor related to a word of the question, in their order.
+
+    Args:
+        words: The words of the clause that a value stands in, in lower case.
+        question: The words of the question, in order.
+    """
+    return [word for word in words if word not in _SAYING and is_foreign([word.removesuffix("'")], question)]
+
+
+def is_common(word: str) -> bool:
+    """A word that any answer may have, whatever it is about."""
+    return word in _NEUTRAL or word in _SAYING
+
+
+def is_related(words: Collection[str], question: Collection[str]) -> bool:
+    """Whether one of the words has to do with the question."""
+    return any(_are_related(word, other) for word in words for other in question)
+
+
+def covers(words: Collection[str], question: Collection[str]) -> bool:
+    """Whether words name everything that a question asks for, so that their value is its answer.
+
+    Of a question with more than three telling words one may be missing.
+    """
+    asked = {word for word in question if len(word) > 1 and (word not in _NEUTRAL or word in _COMPUTED)}
+    parts = {part for word in words for part in re.split(r"[-_/ ]", word)} | set(words)
+    missing = [word for word in asked if word not in parts and not any(_are_related(one, word) for one in parts)]
+    return bool(asked) and len(missing) <= (len(asked) > 3)
+
+
+_COMPUTED = word_set("ratio margin growth change increase decrease difference average sum turnover multiple")
+
+
+_SAYING = word_set(
+    "no more less during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
+    "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
+    "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
+    "subtract taking adding summing looking look reading based listed noted see representing translate translates "
+    "translating works working thereby whose same follows unit units turned feet added rev"
+)
+"""Words that say how a value came about, or that there is one, and not which."""
 
 _JOINING = word_set("a an the of to in on for and by at per")
 

@@ -158,7 +158,8 @@ OR_EQUAL = "oreq"
 _EQUIVALENT = re.compile(
     r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
     r"(?<=bps)|(?<=shares)|(?<=quarters)|(?<=years)|(?<=months)|(?<=stores)|(?<=employees))"
-    r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
+    r"(?:,? ?\(?)or (?:equivalently )?(?=(?:about |approximately |roughly )?[-+$]?\.?[0-9])"
+    r"|(?<=[a-z)]), or (?=(?:about |approximately |roughly )?[-+$]?\.?[0-9])"
 )
 
 

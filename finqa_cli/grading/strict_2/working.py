@@ -11,11 +11,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2.arithmetic import is_computed
-from finqa_cli.grading.strict_2.labels import is_foreign, measures_named
+from finqa_cli.grading.strict_2.labels import covers, is_foreign, measures_named
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import TIMES
-from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _EQUALS = frozenset(("equals", "equalling", "equaling"))
@@ -117,6 +116,76 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
     computed = is_computed(result[-1].value, result[-1].place * result[-1].unit.factor, others)
     is_new = asked and not any(measures_named(other) - _INTERMEDIATE for other, _ in before)
     return list(last) if computed or is_new else list(found)
+
+
+def final_statement(found: Sequence[Element], question: Question) -> list[Element]:
+    """The last sentence, where it alone names everything that the question asks for and has one value; or everything.
+
+    So is a bare value that repeats the result of the working before it, and a last value that is computed from all
+    the others and has a word or a colon before it.
+    """
+    parts = _sentences(found)
+    if len(parts) > 1 and _repeats(parts[-1], parts[-2]):
+        return parts[-1]
+    last = _last_clause(parts[-1]) if parts else []
+    values = [one for one in last if one.sort is Sort.VALUE]
+    covering = [part for part in parts[:-1] if covers(_words_of(part), question.words)]
+    others = [[one for one in part if one.sort is Sort.VALUE][-1] for part in covering]
+    is_asked = question.known and len(values) == 1 and covers(_words_of(last), question.words)
+    if is_asked and all(_is_same_value(one, values[0]) for one in others):
+        return last
+    return _computed_last(found)
+
+
+def _computed_last(found: Sequence[Element]) -> list[Element]:
+    places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
+    if len(places) < 3 or any(one.sort is Sort.OPERATION for one in found):
+        return list(found)
+    *others, last = [one.value.number for at in places if (one := found[at]).value is not None]
+    before = found[places[-1] - 1]
+    names = before.text in (":", "→") or before.text in _TOTALS
+    step = last.place * last.unit.factor
+    if not names or not is_computed(last.value, step, [number.value for number in others]):
+        return list(found)
+    return list(found[places[-1] - 1 :])
+
+
+_TOTALS = word_set("total totals totaled totalled sum is was gives totaling equals")
+
+
+def _sentences(found: Sequence[Element]) -> list[list[Element]]:
+    """Sentences and lines that hold a value."""
+    parts: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    return [part for part in parts if any(one.sort is Sort.VALUE for one in part)]
+
+
+def _last_clause(part: list[Element]) -> list[Element]:
+    """What stands behind the last comma of a sentence with several values."""
+    if sum(one.sort is Sort.VALUE for one in part) < 2:
+        return part
+    commas = [at for at, one in enumerate(part) if one.sort is Sort.SYMBOL and one.text == ","]
+    return part[commas[-1] + 1 :] if commas else part
+
+
+def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
+    """A bare value is the result of the equation before it."""
+    values = [one for one in last if one.sort is Sort.VALUE]
+    bare = len(values) == 1 and all(one.sort in (Sort.VALUE, Sort.SYMBOL) for one in last)
+    result = [one for one in before if one.sort is Sort.VALUE][-1]
+    return bare and any(one.text == "=" for one in before) and _is_same_value(result, values[0])
+
+
+def _is_same_value(one: Element, other: Element) -> bool:
+    return one.value is not None and other.value is not None and is_same(one.value, other.value)
+
+
+def _words_of(part: Sequence[Element]) -> list[str]:
+    return [one.text for one in part if one.sort is Sort.WORD]
 
 
 def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element]]]:

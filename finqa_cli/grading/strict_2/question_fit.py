@@ -1,0 +1,219 @@
+"""Whether the words around a value are about what the question asks for: its time, its quantity, and every word.
+
+An answer is paid for what it says. So each word of the clause that a value stands in is accounted for: it has to do
+with the question, or it is one of the common words of `labels.py`. The words of a formula are the exception: they name
+what the value was computed from, and one of them has to do with the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from finqa_cli.grading.numbers import Kind
+from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_common, quantities, unaccounted
+from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+
+def why_other(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the words around a value say that it is not what is asked for, or nothing.
+
+    Args:
+        found: The statement that the value is in.
+        one: The value.
+        question: The question.
+    """
+    return (
+        _another_time(found, one, question)
+        or _another_quantity(found, one, question)
+        or is_about_something_else(found, one, question)
+    )
+
+
+_CLAUSE_ENDS = frozenset((".", ";", ",", "(", ")", "—", "[", "]", "{", "}", "→"))
+_COMPUTES = word_set("/ = ÷ × divided over covers covered relative")
+_CHANGE = re.compile(
+    r"(?:increas|decreas|grew|grow|rise|rose|risen|fell|fall|drop|declin|climb|jump|surg|shrank|shrunk|plung|tumbl|"
+    r"widen|narrow|expand|contract(?:ed|ion)|improve|worsen|cagr)\w*"
+)
+_ASKS_CHANGE = re.compile(
+    r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|narrow|"
+    r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|return|exceed|swing|shift|mov|trend|delta|"
+    r"appreciat|spread|compound|contract|shr[aiu]nk|climb|jump)\w*"
+)
+
+
+def _clause(found: Sequence[Element], place: int) -> tuple[Sequence[Element], Sequence[Element]]:
+    """What stands before and after a value in its clause."""
+    start, end = place, place + 1
+    while start and not _ends(found[start - 1]):
+        start -= 1
+    while end < len(found) and not _ends(found[end]):
+        end += 1
+    return found[start:place], found[place + 1 : end]
+
+
+def _ends(one: Element) -> bool:
+    return one.sort is Sort.BREAK or one.text in _CLAUSE_ENDS
+
+
+def is_about_something_else(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the clause of a value has a word that is not accounted for, or nothing."""
+    if not question.known:
+        return ""
+    before, after = _clause(found, found.index(one))
+    clause = [*before, *after]
+    words = _words(clause)
+    computes = any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
+    if computes and not question.divides:
+        computed = sum(part.sort is Sort.VALUE for part in clause) > 1
+        return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
+    if unaccounted(words, question.words):
+        return "A word beside the value has nothing to do with the question."
+    levels = any(part.text == "to" for part in before[-2:])
+    if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
+        return "The value is of a change, and the question asks for none."
+    if _is_level(before, one, question) and not any(_ASKS_CHANGE.fullmatch(word) for word in _words(after)):
+        return "The value is of a level, and the question asks for a change."
+    return ""
+
+
+def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
+    """`gross profit was 57` to a question by how much it changed."""
+    words = _words(before)
+    if not _AMOUNT_OF_CHANGE.search(question.text) or not words or words[-1] not in ("is", "was", "were", "are"):
+        return False
+    subject = [word for word in words if word not in _FILLERS and not is_common(word)]
+    said = any(_ASKS_CHANGE.fullmatch(word) for word in words)
+    return bool(subject) and not said and one.value is not None and not one.value.signed
+
+
+_AMOUNT_OF_CHANGE = re.compile(
+    r"\bby how much\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|difference) in\b"
+)
+_FILLERS = word_set("so and but it this that which company's")
+
+
+def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why a value is given to a time that the question does not ask for, or nothing."""
+    words = " ".join(element.text for element in found)
+    if refused_words.ANOTHER_TIME.search(words):
+        return "The value is of another time."
+    around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
+    if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
+        return "The value is of another time."
+    working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
+    years = {
+        element.text
+        for at, element in enumerate(found)
+        if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
+    }
+    if years and question.years and not years & question.years:
+        return "The value is of another year."
+    first = min(map(int, question.years), default=0)
+    known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
+    if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
+        return "The value is of other years as well."
+    if (spans := _OVER_YEARS.search(words)) and spans[0] not in question.text:
+        return "The value is of several years."
+    if (
+        years
+        and question.base_year in question.years
+        and years == {question.base_year}
+        and re.search(r"\bin (?:fy ?)?[0-9]", words)
+    ):
+        return "The value is of the year before."
+    if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
+        return "The value is of several years."
+    return ""
+
+
+def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str]) -> bool:
+    """The clause of a value names a year that is not known."""
+    before, after = _clause(found, found.index(one))
+    return any(part.sort is Sort.YEAR and part.text not in known for part in (*before, *after))
+
+
+_OVER_YEARS = re.compile(
+    r"\b(?:over|across|for) (?:the )?(?:past |last )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2})[ -]"
+    r"years?\b(?! (?:average|cagr))|\b(?:a|per) (?:month|quarter|week|day)\b|\bin each (?:year|of)\b"
+)
+_AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
+
+
+def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    if not question.known:
+        return ""
+    place = found.index(one)
+    start = place
+    while start and found[start - 1].sort in _LABEL_SORTS and found[start - 1].text not in _ENDS:
+        start -= 1
+    end = place + 1
+    while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
+        end += 1
+    before, after = _words(found[start:place]), _words(found[place + 1 : end])
+    label = " ".join(before)
+    if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
+        return "The value is one of several."
+    if contradicts(f"{label} | {' '.join(after)}", question.text):
+        return "The value is labelled as another one."
+    value = one.value
+    is_share = value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"]
+    if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
+        return "The value is a share of something else."
+    is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
+    if not is_formula and _is_other(quantities(label), question):
+        return "The value is labelled as another quantity."
+    is_said = len(after) > 1 and after[0] in _SAYS
+    if not is_formula and (
+        is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)
+    ):
+        return "The value is labelled as something else."
+    if not question.asks_ratio and _has_other_object([*before, "|", *after], question):
+        return "The value is of something else."
+    if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
+        return "The value is labelled as something else."
+    return ""
+
+
+def _has_other_object(words: Sequence[str], question: Question) -> bool:
+    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
+    for at, word in enumerate(words[:-1]):
+        if word in _OBJECT_OF:
+            nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
+            if nouns and is_foreign(nouns, question.words):
+                return True
+    return False
+
+
+_OBJECT_OF = frozenset(("to", "on", "over", "above"))
+
+
+def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
+    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
+    if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
+        return False
+    return is_foreign([after[0].text], question.words)
+
+
+_FORMULA = re.compile(
+    r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
+)
+_EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
+
+
+def _words(found: Sequence[Element]) -> list[str]:
+    return [element.text for element in found if element.sort is Sort.WORD]
+
+
+def _is_other(named: frozenset[str], question: Question) -> bool:
+    return bool(named and question.quantities and not named & question.quantities)
+
+
+_ENDS = frozenset((".", ";", ",", "(", "—", "-"))
+_LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
+_SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))

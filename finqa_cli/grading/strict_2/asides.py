@@ -30,7 +30,7 @@ def without_asides(found: Sequence[Element], question: Question) -> list[Element
     while place < len(found):
         one = found[place]
         end = _aside_end(found, place) if has_value and question.known else place
-        if end > place and _is_of_another(found[place + 1 : end], question):
+        if end > place and (_is_of_another(found[place + 1 : end], question) or _makes(kept, found[place + 1 : end])):
             place = end + (one.text == "(")
             continue
         is_unit = one.text in _ONE and bool(kept) and any(word.text in _PER for word in kept[-2:])
@@ -50,6 +50,15 @@ def _aside_end(found: Sequence[Element], place: int) -> int:
         ends = (at for at in range(place, len(found)) if found[at].sort is Sort.BREAK or found[at].text in _ENDS)
         return next(ends, len(found))
     return place
+
+
+def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
+    """A bracket holds the two numbers that the one value before it is computed from: `57 (641 vs. 584)`."""
+    values = [one.value.number for one in kept if one.sort is Sort.VALUE and one.value]
+    parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
+    if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):
+        return False
+    return is_computed(values[0].value, values[0].place * values[0].unit.factor, parts)
 
 
 def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
@@ -90,8 +99,6 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
     """
     places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
-    if cut := _means_the_same(found, places):
-        return list(found[:cut])
     if len(places) < 3 or not any(one.text in _EXPLAINS for one in found[places[0] + 1 : places[0] + 3]):
         return list(found)
     between = [found[before + 1 : at] for before, at in pairwise(places)]
@@ -106,6 +113,12 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     return list(found[: places[0] + 1])
 
 
+def without_meaning(found: Sequence[Element]) -> list[Element]:
+    """The text up to where it goes on with what its one amount means; or everything."""
+    cut = _means_the_same(found, [at for at, one in enumerate(found) if one.sort is Sort.VALUE])
+    return list(found[:cut]) if cut else list(found)
+
+
 def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
     """Where `6.118, meaning about $6.12 of debt per dollar of equity` goes on with the same amount; 0 where it does not.
 
@@ -113,13 +126,15 @@ def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
     """
     first = found[places[0]].value if places else None
     cue = next((at for at in range(places[0] + 1, len(found)) if found[at].text in _MEANS), 0) if places else 0
+    if len(places) > 1 and places[1] == places[0] + 2 and found[places[0] + 1].text == "-":
+        cue = places[0] + 1  # a dash: the same amount, less itself, would be no answer
     if first is None or not cue or (len(places) > 1 and cue > places[1]):
         return 0
     for at in places[1:]:
         other = found[at].value
-        if found[at].text in _ONE or other is None:
+        if other is None or (found[at].text in _ONE and found[cue].text != "-"):
             continue
-        if not is_same(first, other):
+        if not is_same(first, other) or (found[cue].text == "-" and first.number.unit.kind is other.number.unit.kind):
             return 0
     return cue
 

@@ -31,6 +31,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         is_listed: It is one of several; `from 1% in 2022 to 2% in 2023` then names two levels.
     """
     assert one.value is not None
+    if question.names_losses:
+        found = [replace(word, text="amount") if word.text in ("loss", "losses") else word for word in found]
     place = found.index(one)
     before = _word_before(found, place)
     if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
@@ -63,7 +65,7 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return "Two signs stand at the value."
     if downs:
         return replace(one.value, number=_negated(one.value.number), signed=True)
-    if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
+    if not ups and not one.value.signed and before != "to" and any(word in DOWN and word not in question.words for word in clause):
         return "Its sign is not clear."
     return one.value
 
@@ -153,7 +155,7 @@ def _clause(found: Sequence[Element], place: int) -> list[str]:
 
 _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
-_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total )?([a-z]{1,30})(?=[ ]?(?::|=|is|was|ratio))")
+_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total )?([a-z]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))")
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
 
 

@@ -71,6 +71,11 @@ _EXCLUSIVE = tuple(
         r"opened / closed",
         r"issued / repurchased|bought back",
         r"used / provided|generated",
+        r"operating activities|operations / investing activities / financing activities",
+        r"tax rate / interest rate|rate of interest / discount rate / exchange rate",
+        r"stated|coupon|nominal / effective",
+        r"payout / yield",
+        r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|refund\w*|benefit|credits?)",
         r"gross debt / net debt",
         r"operating cash flow|cash flow from operations / free cash flow",
         r"budget|budgeted / actual",
@@ -79,7 +84,7 @@ _EXCLUSIVE = tuple(
     )
 )
 _ALONE = re.compile(
-    r"(?<![\w-])(?:non-gaap|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
+    r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
     r"consensus|"
     r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
@@ -121,8 +126,19 @@ _GENERIC = word_set(
     "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
     "return_value row rows column columns cell cells reads read entry says said"
 )
+
+_SAYING = word_set(
+    "no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
+    "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
+    "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
+    "subtract taking adding summing looking look reading based listed noted see representing translate translates "
+    "translating works thereby whose same follows unit units turned feet added rev"
+)
+"""Words that say how a value came about, or that there is one, and not which."""
+
 _NEUTRAL = (
     _GENERIC
+    | _SAYING
     | DOWN
     | UP
     | word_set(
@@ -203,6 +219,11 @@ def measures_named(words: Collection[str]) -> frozenset[str]:
     return frozenset(_MEASURE[word] for word in words if word in _MEASURE)
 
 
+def names_another_source(text: str, question: str) -> bool:
+    """Whether words after a value say that it is a target, a peer's, a quarter's or another one, unlike the question."""
+    return any(match[0] not in question for match in _ALONE.finditer(text))
+
+
 def contradicts(label: str, question: str) -> bool:
     """Whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
 
@@ -260,12 +281,13 @@ _ATTRIBUTES = word_set(
 )
 
 
-def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
+def is_foreign(label: Sequence[str], question: Collection[str], *, related: bool = True) -> bool:
     """Whether a label has words, and none of them has to do with the question.
 
     Args:
         label: The words right before a value, in lower case.
         question: The words of the question, in order.
+        related: Synonyms and abbreviations have to do with it too.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
     contents = [
@@ -274,8 +296,10 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
     if not contents or not question:
         return False
     asked = [word for one in question for word in re.split(r"[-_/]", one)]
-    if any(_are_related(word, other) for word in words for other in asked):
+    if any(_are_related(word, other) if related else _is_same_stem(word, other) for word in words for other in asked):
         return False
+    if not related:
+        return True
     initials = "".join(word[0] for word in asked if word)
     strong = "".join(word[0] for word in asked if word and word not in _JOINING)
     written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
@@ -289,12 +313,16 @@ def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
         words: The words of the clause that a value stands in, in lower case.
         question: The words of the question, in order.
     """
-    return [word for word in words if word not in _SAYING and is_foreign([word.removesuffix("'")], question)]
+    parts = [part for word in words for part in ([word] if word in question else _PARTS.split(word.removesuffix("'")))]
+    return [word for word in parts if is_foreign([word], question)]
+
+
+_PARTS = re.compile(r"[-/]")
 
 
 def is_common(word: str) -> bool:
     """A word that any answer may have, whatever it is about."""
-    return word in _NEUTRAL or word in _SAYING
+    return word in _NEUTRAL
 
 
 def is_related(words: Collection[str], question: Collection[str]) -> bool:
@@ -313,17 +341,8 @@ def covers(words: Collection[str], question: Collection[str]) -> bool:
     return bool(asked) and len(missing) <= (len(asked) > 3)
 
 
-_COMPUTED = word_set("ratio margin growth change increase decrease difference average sum turnover multiple")
+_COMPUTED = word_set("ratio margin growth change increase decrease difference average sum turnover multiple return yield rate coverage")
 
-
-_SAYING = word_set(
-    "no more less during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
-    "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
-    "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
-    "subtract taking adding summing looking look reading based listed noted see representing translate translates "
-    "translating works working thereby whose same follows unit units turned feet added rev"
-)
-"""Words that say how a value came about, or that there is one, and not which."""
 
 _JOINING = word_set("a an the of to in on for and by at per")
 
@@ -331,9 +350,13 @@ _JOINING = word_set("a an the of to in on for and by at per")
 def _are_related(word: str, other: str) -> bool:
     if other in _GENERIC and other not in _TELLING:
         return False
-    if word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5]):
+    if _is_same_stem(word, other):
         return True
     return any(word in same and other in same for same in _SYNONYMS)
+
+
+def _is_same_stem(word: str, other: str) -> bool:
+    return word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5])
 
 
 _TELLING = word_set(

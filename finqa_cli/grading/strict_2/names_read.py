@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.labels import is_foreign, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -27,7 +28,7 @@ _OTHERS = re.compile(
     r"first then)(?![\w'])"
 )
 _HIGH = re.compile(
-    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])"
+    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|peaked|higher|larger|greater|bigger|more|top)(?![\w'])"
 )
 _LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
 _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
@@ -57,6 +58,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
     if _has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
+    text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
@@ -75,6 +77,17 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+def _once(text: str) -> str:
+    """A text of two lines that are the same, as one."""
+    lines = [line.strip(" *.\x1f") for line in text.split("\n") if line.strip(" *.\x1f")]
+    return lines[0] if len(lines) == 2 and lines[0].lower() == lines[1].lower() else text
+
+
+_HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
+_SOURCE = re.compile(
+    r"[ ]\((?:see |per |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|balance sheet)[^()\n]{0,40}\)(?=\.?\s*\Z)",
+    re.IGNORECASE,
+)
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")
 _ANY_OTHER = re.compile(r"\bmore than any other(?: [a-z]+)?\b")
 _DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
@@ -107,7 +120,10 @@ def _without_label(text: str, wanted: list[str], question: Question) -> str:
     words = re.split(r"[ _-]+", label[1].lower())
     if _core(words) == wanted:
         return text
-    return text[label.end() :] if all(word in question.words or word in _STARTERS | _NOUNS for word in words) else text
+    known = all(
+        word == "date" or word in question.words or word in _STARTERS | _NOUNS or not is_foreign([word], question.words) for word in words
+    )
+    return text[label.end() :] if known else text
 
 
 def _without_contrast(text: str, wanted: list[str]) -> str:
@@ -140,14 +156,33 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
-    if before not in _LEADS or after not in _FOLLOWS | asked:
+    if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
+        after not in _FOLLOWS | asked
+    ):
+        return False
+    clause = _clause_words(text, wanted)
+    clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    if unaccounted(clause, question.words) or ">" in text or "<" in text:
         return False
     names = [
-        word for word in others[1 if place else 0 :] if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
+        word
+        for word in others[1 if place else 0 :]
+        if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
+def _clause_words(text: str, wanted: list[str]) -> list[str]:
+    """The words of the clause that a name stands in, without those of the name."""
+    name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
+    parts = _CLAUSES.split(name.sub(f" {_MARK} ", text, count=1))
+    return [word for part in parts if _MARK in part for word in _tokens(part) if word.isalpha() and word != _MARK]
+
+
+_MARK = "nameinquestion"
+
+
+_CLAUSES = re.compile(r"[,;:()\n]|\.(?=\s)|\b(?:because|since|as|with|while|which)\b")
 _AMOUNTS = re.compile(
     r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
     r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
@@ -202,3 +237,6 @@ def _core(words: list[str]) -> list[str]:
     while len(kept) > 1 and kept[0] == "the":
         kept = kept[1:]
     return kept
+
+
+_KNOWN = word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import is_related, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import is_about_something_else, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, is_about_something_else, why_other
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -51,6 +51,8 @@ def read_one(text: str, question: Question) -> Given | str:
     within = asides.without_asides(within, question)
     kept, dropped = statement.without_contrasts(within, lambda one: one.sort is Sort.VALUE)
     if len(_amounts(kept, question)) > 1:
+        kept = asides.without_meaning(kept)
+    if len(_amounts(kept, question)) > 1:
         kept = working.final_statement(kept, question)
     if len(_amounts(kept, question)) > 1:
         later = statement.weak_start(text, start, end)
@@ -77,11 +79,21 @@ def read_one(text: str, question: Question) -> Given | str:
         return value
     if why := why_other(kept, values[0], question):
         return why
+    unit = text[values[0].start : values[0].end]
+    if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
+        return "The value is of another unit, or of several years."
     return Given("", value)
+
+
+def _is_over_years(text: str, question: Question) -> bool:
+    return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
 
 
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
+_STATEMENT = re.compile(
+    r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|\bbalance sheets?\b"
+)
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -90,6 +102,8 @@ _SCOPE = re.compile(r"(?<=[0-9a-z%]), (?:excluding|before|net of) [a-z -]{3,60}\
 
 def _plain_numerals(text: str, question: Question) -> str:
     """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
+    if "statement" not in question.text:
+        text = _STATEMENT.sub("statement", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):

@@ -30,14 +30,18 @@ _BASE = re.compile(r"\b(?:from|between) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-
 _NUMBERS = re.compile(r"(?<![\w.,])[0-9][0-9,]*(?:\.[0-9]+)?")
 _POINTS = re.compile(r"\bbasis[ -]points?|\bbps\b")
 _PERCENTAGE_POINTS = re.compile(r"\bpercentage[ -]points?|\bpercent[ -]points?|\bpp\b|\bppts?\b")
-_WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,2}years?\b(?! (?:over|on|to)\b)|\bwhen\b")
+_WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,3}years?\b(?! (?:over|on|to)\b)|\bwhen\b")
 _COUNTS = re.compile(
     r"\bhow many (?!percent|basis|points|times|dollars|million|billion|thousand|euros|days|months|years)"
 )
 _DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*")
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
-_EITHER = re.compile(r"\(loss(?:es)?\)|\(decrease\)|\bor loss\b|/ ?loss|\(decline\)|\(outflow\)|\bloss(?:es)? (?:ratio|provision|"
-                     r"reserve|allowance)|\b(?:allowance|provision|reserves?) for (?:\w+ ){0,2}loss(?:es)?")
+_LOSSES = re.compile(
+    r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|reserves?) for (?:\w+ ){0,2}loss(?:es)?"
+)
+_EITHER = re.compile(
+    rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}"
+)
 _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
 _SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
@@ -68,7 +72,7 @@ _MONEY_WORDS = re.compile(
 )
 
 _STAFF = re.compile(r"\b(?:headcount|workforce|staff|personnel|workers|people)\b")
-_WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
+_WORD = re.compile(r"[qh][1-4](?!\w)|[^\W\d_]+(?:['&][^\W\d_]+)*")
 _RATIO_OF = re.compile(
     r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
     r"|\b([a-z]{1,30}(?:[ -][a-z]{1,30}){0,2})(?: to |-to-)([a-z-]{1,30}(?: [a-z]{1,30})?) (?:ratio|multiple)\b"
@@ -102,6 +106,7 @@ class Question:
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
         divides: Words of what is divided and of what it is divided by, where it names both.
+        names_losses: It asks about an allowance or a provision for losses, so that these are no negative amounts.
         words: Its words.
         text: The question in lower case.
     """
@@ -126,6 +131,7 @@ class Question:
     quantities: frozenset[str] = frozenset()
     currencies: frozenset[str] = frozenset()
     divides: tuple[frozenset[str], frozenset[str]] | None = None
+    names_losses: bool = False
 
     def counted(self, truth: Number) -> Number:
         """The truth in the unit that the question names; as it is when it has one of its own.
@@ -166,6 +172,7 @@ def read_question(text: str) -> Question:
         quantities=quantities(text),
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
         divides=_divides(text),
+        names_losses=bool(_LOSSES.search(text)),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_common, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_common, names_another_source, quantities, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.values import Element, Sort
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -73,12 +73,44 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
     if unaccounted(words, question.words):
         return "A word beside the value has nothing to do with the question."
+    if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
+        return "The value is of somebody else."
+    if _remark_is_other(found, one, question):
+        return "A remark beside the value is about something else."
     levels = any(part.text == "to" for part in before[-2:])
     if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
         return "The value is of a change, and the question asks for none."
     if _is_level(before, one, question) and not any(_ASKS_CHANGE.fullmatch(word) for word in _words(after)):
         return "The value is of a level, and the question asks for a change."
     return ""
+
+
+def _sentence_after(found: Sequence[Element], one: Element) -> Sequence[Element]:
+    start = found.index(one) + 1
+    end = next((at for at in range(start, len(found)) if found[at].text in (".", ";")), len(found))
+    return found[start:end]
+
+
+def _remark_is_other(found: Sequence[Element], one: Element, question: Question) -> bool:
+    """A short remark right after a value, `(Defense)`, has nothing to do with the question."""
+    place = found.index(one) + 1
+    if place >= len(found) or found[place].text not in ("(", ",", "—"):
+        return False
+    end = place + 1
+    while end < len(found) and not _ends(found[end]):
+        end += 1
+    remark = found[place + 1 : end]
+    words = _words(remark)
+    if any(part.sort is not Sort.WORD for part in remark) or not 0 < len(words) < _LONGER or _SOURCES & {part for word in words for part in word.split()}:
+        return False
+    return is_foreign(words, question.words) and len(unaccounted(words, question.words)) == len(words)
+
+
+_LONGER = 4
+_SOURCES = word_set(
+    "rounded unaudited audited approximately source note table computed calculated derived based per see from using as "
+    "consolidated reported because since which this that i.e. e.g. statement usd nominal annualized"
+)
 
 
 def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
@@ -117,8 +149,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
-    if (spans := _OVER_YEARS.search(words)) and spans[0] not in question.text:
-        return "The value is of several years."
+    if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
+        return "The value is of each year."
     if (
         years
         and question.base_year in question.years
@@ -137,7 +169,9 @@ def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str])
     return any(part.sort is Sort.YEAR and part.text not in known for part in (*before, *after))
 
 
-_OVER_YEARS = re.compile(
+_EVERY_YEAR = re.compile(r"\b(?:per|a|each|every) year\b|\bannually\b")
+_YEARLY = re.compile(r"annual|year|rate|average|cagr|yield|interest|growth|grow|grew")
+OVER_YEARS = re.compile(
     r"\b(?:over|across|for) (?:the )?(?:past |last )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2})[ -]"
     r"years?\b(?! (?:average|cagr))|\b(?:a|per) (?:month|quarter|week|day)\b|\bin each (?:year|of)\b"
 )

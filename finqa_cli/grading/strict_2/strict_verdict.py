@@ -184,8 +184,12 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
     if _measures_something_else(value, question):
         return False
     truth = question.counted(_number(item))
-    if question.is_about_decline and truth.mantissa * value.number.mantissa < 0 and not _is_raised(value):
+    if question.is_about_decline and _is_raised(value):
+        return False
+    if question.is_about_decline and truth.mantissa * value.number.mantissa < 0:
         value = replace(value, number=replace(value.number, mantissa=-value.number.mantissa))
+    if not value.number.place and int(value.written.split()[0].partition("/")[2]) > _SIMPLE and not question.counts:
+        return False  # `580/80` is not computed
     if not value.number.place and (truth.is_exact or (truth.place and value.number.mantissa.denominator > _SIMPLE)):
         return False  # `10/2` and `213/1000` are not computed
     if question.counts and truth.is_exact and truth.unit.kind is Kind.PLAIN and value.number.value.denominator > 1:

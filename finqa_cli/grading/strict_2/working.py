@@ -125,8 +125,9 @@ def final_statement(found: Sequence[Element], question: Question) -> list[Elemen
     the others and has a word or a colon before it.
     """
     parts = _sentences(found)
-    if len(parts) > 1 and _repeats(parts[-1], parts[-2]):
-        return parts[-1]
+    pieces = parts if len(parts) > 1 else [piece for piece in _split_at_commas(found) if _has_value(piece)]
+    if len(pieces) > 1 and _repeats(pieces[-1], pieces[-2]):
+        return pieces[-1]
     last = _last_clause(parts[-1]) if parts else []
     values = [one for one in last if one.sort is Sort.VALUE]
     covering = [part for part in parts[:-1] if covers(_words_of(part), question.words)]
@@ -161,21 +162,34 @@ def _sentences(found: Sequence[Element]) -> list[list[Element]]:
             parts.append([])
         else:
             parts[-1].append(one)
-    return [part for part in parts if any(one.sort is Sort.VALUE for one in part)]
+    return [part for part in parts if _has_value(part)]
+
+
+def _split_at_commas(found: Sequence[Element]) -> list[list[Element]]:
+    pieces: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.SYMBOL and one.text == ",":
+            pieces.append([])
+        else:
+            pieces[-1].append(one)
+    return pieces
+
+
+def _has_value(part: Sequence[Element]) -> bool:
+    return any(one.sort is Sort.VALUE for one in part)
 
 
 def _last_clause(part: list[Element]) -> list[Element]:
     """What stands behind the last comma of a sentence with several values."""
     if sum(one.sort is Sort.VALUE for one in part) < 2:
         return part
-    commas = [at for at, one in enumerate(part) if one.sort is Sort.SYMBOL and one.text == ","]
-    return part[commas[-1] + 1 :] if commas else part
+    return _split_at_commas(part)[-1]
 
 
 def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
     """A bare value is the result of the equation before it."""
     values = [one for one in last if one.sort is Sort.VALUE]
-    bare = len(values) == 1 and all(one.sort in (Sort.VALUE, Sort.SYMBOL) for one in last)
+    bare = len(values) == 1 and all(one.sort is not Sort.OPERATION for one in last)
     result = [one for one in before if one.sort is Sort.VALUE][-1]
     return bare and any(one.text == "=" for one in before) and _is_same_value(result, values[0])
 
@@ -213,6 +227,10 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     """
     if not question.known or len(values) < 2:
         return list(values)
+    if "per share" in question.measures:
+        each = [one for one in values if one.value is not None and one.value.measure == "per share"]
+        if len(each) == 1 and all(one is each[0] or _is_total(one) for one in values):
+            return each
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]
@@ -222,6 +240,12 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     if question.asks_share:
         return shares
     return amounts if question.asks_amount else list(values)
+
+
+def _is_total(one: Element) -> bool:
+    """A number of shares, or an amount with a scale."""
+    value = one.value
+    return value is not None and (value.measure == "shares" or value.number.unit.kind is Kind.SCALE)
 
 
 def _is_amount(one: Element) -> bool:

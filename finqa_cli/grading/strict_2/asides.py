@@ -67,6 +67,8 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
     if [one.text for one in inner[:2]] == ["out", "of"]:
         return True
     label = " ".join(one.text for one in inner if one.sort is Sort.WORD)
+    if label.split(" ")[0] in ("up", "down") and not question.direction and "change" not in question.text:
+        return True  # `3.12% (down 28 basis points)`
     years = {one.text for one in inner if one.sort is Sort.YEAR}
     if years and question.years:
         return not years & question.years

@@ -71,10 +71,13 @@ _EXCLUSIVE = tuple(
         r"opened / closed",
         r"issued / repurchased|bought back",
         r"used / provided|generated",
+        r"repurchased|bought back / outstanding / authorized",
         r"operating activities|operations / investing activities / financing activities",
         r"tax rate / interest rate|rate of interest / discount rate / exchange rate",
         r"stated|coupon|nominal / effective",
-        r"payout / yield",
+        r"payout / yield / margin",
+        r"current assets / total assets",
+        r"current liabilities / total liabilities",
         r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|refund\w*|benefit|credits?)",
         r"gross debt / net debt",
         r"operating cash flow|cash flow from operations / free cash flow",
@@ -128,7 +131,7 @@ _GENERIC = word_set(
 )
 
 _SAYING = word_set(
-    "no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
+    "than pre every represent position bottomed worsened averaged average supplemental supplementary information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
     "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
     "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
     "subtract taking adding summing looking look reading based listed noted see representing translate translates "
@@ -161,8 +164,8 @@ _SYNONYMS = tuple(
     for line in (
         "collection dso receivable receivables days",
         "capex capital expenditure expenditures spending spent purchases property plant equipment",
-        "fcf free cash flow",
-        "ocf cfo operating cash flow operations",
+        "ocf cfo operations",
+        "expected estimated projected anticipated forecast future",
         "employees headcount staff workforce workers people",
         "leverage debt equity",
         "turnover revenue revenues sales",
@@ -184,7 +187,8 @@ _SYNONYMS = tuple(
         "coverage interest times",
         "due mature matures maturing maturities payable",
         "margin revenue sales",
-        "provision tax taxes expense",
+        "provision tax taxes expense paid",
+        "over exceeded exceeds exceed above surpassed",
         "repurchase repurchased repurchases bought back",
         "payout paid earnings income profit",
         "acquisition acquisitions acquired acquire acquiring businesses",

@@ -102,6 +102,9 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
     plain = [("", one) for one in values]
     places = [_places(run, question) for run in runs]
     named = [quantities(" ".join(run)) for run in runs]
+    years = {one.text for one in found if one.sort is Sort.YEAR}
+    if years and question.years and not years <= question.years:
+        return "The values are of another year."
     if any(unaccounted([word for word in run if word not in _HEADINGS], question.words) for run in runs):
         return "A word beside a value has nothing to do with the question."
     if question.quantities and any(one and not one & question.quantities for one in named):

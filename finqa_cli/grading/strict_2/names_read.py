@@ -58,6 +58,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
     if _has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
+    text = _IT_IS.sub("", _without_asked_year(text, name, question))
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
@@ -75,6 +76,18 @@ def is_name(text: str, name: str, question: Question) -> bool:
             or refused_words.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
         )
     return _is_sentence_about(given, text, wanted, question)
+
+
+_IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
+
+
+def _without_asked_year(text: str, name: str, question: Question) -> str:
+    """A text without the year of the question at its end: `the fourth quarter of 2018`."""
+    year = _YEAR_AT_END.search(text)
+    return text[: year.start()] if year and year[1] in question.years and year[1] not in name else text
+
+
+_YEAR_AT_END = re.compile(r",? (?:of |in |for )?(?:FY ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\.?\Z")
 
 
 def _once(text: str) -> str:

@@ -14,6 +14,7 @@ from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -40,6 +41,10 @@ class Given:
 def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
     text = _plain_numerals(text, question)
+    if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
+        return "The comparison is the other way round."
+    if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(_MONTH_NAMES.findall(question.text)):
+        return "The value is of another month."
     if is_inverted(text, question) or is_level(text, question):
         return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
@@ -59,7 +64,9 @@ def read_one(text: str, question: Question) -> Given | str:
         if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
             kept, start = [one for one in kept if one.start >= later], later
     if len(_amounts(kept, question)) > 1:
-        kept = asides.without_explanation(working.last_labelled(working.after_fronted_clause(kept), question))
+        kept = working.last_labelled(working.after_fronted_clause(kept), question)
+        if len(working.of_asked_kind(_amounts(kept, question), question)) != 1:
+            kept = asides.without_explanation(kept)
         kept = statement.without_used_results(kept)
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
@@ -86,6 +93,8 @@ def read_one(text: str, question: Question) -> Given | str:
 
 
 def _is_over_years(text: str, question: Question) -> bool:
+    if len(question.years) > 1:
+        return False
     return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
 
 
@@ -93,6 +102,10 @@ _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
     r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|\bbalance sheets?\b"
+)
+_BY_HOW_MUCH = re.compile(r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b")
+_MONTH_NAMES = re.compile(
+    r"\b(january|february|march|april|june|july|august|september|october|november|december)\b(?! 31)"
 )
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001

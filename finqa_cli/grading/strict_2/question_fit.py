@@ -46,6 +46,9 @@ _ASKS_CHANGE = re.compile(
 )
 
 
+_RATIO_OF = re.compile(r"\bratio of\b")
+
+
 def _clause(found: Sequence[Element], place: int) -> tuple[Sequence[Element], Sequence[Element]]:
     """What stands before and after a value in its clause."""
     start, end = place, place + 1
@@ -57,7 +60,7 @@ def _clause(found: Sequence[Element], place: int) -> tuple[Sequence[Element], Se
 
 
 def _ends(one: Element) -> bool:
-    return one.sort is Sort.BREAK or one.text in _CLAUSE_ENDS
+    return one.sort is Sort.BREAK or one.text in _CLAUSE_ENDS or (one.sort is Sort.SYMBOL and one.text == "-")
 
 
 def is_about_something_else(found: Sequence[Element], one: Element, question: Question) -> str:
@@ -67,7 +70,10 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     before, after = _clause(found, found.index(one))
     clause = [*before, *after]
     words = _words(clause)
-    computes = any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
+    if question.counts:  # names of what is counted may follow: `3 (Alpha, Beta, Gamma)`
+        after = after[: next((at for at, part in enumerate(after) if part.text == ":"), len(after))]
+        words = _words([*before, *after])
+    computes = _RATIO_OF.search(" ".join(words)) is not None or any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
     if computes and not question.divides:
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
@@ -75,14 +81,37 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
         return "A word beside the value has nothing to do with the question."
     if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
         return "The value is of somebody else."
-    if _remark_is_other(found, one, question):
+    if not question.counts and _remark_is_other(found, one, question):
         return "A remark beside the value is about something else."
+    share = _SHARE_OF.search(question.text)
+    if share and _is_share_of_another(before, after, share[1]):
+        return "The value is a change, or a share of something else."
+    if before and before[-1].text in ("up", "down") and not _MAKES & set(_words(before)) and not _ASKS_CHANGE.search(question.text):
+        return "The value is of a change, and the question asks for none."
     levels = any(part.text == "to" for part in before[-2:])
     if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
         return "The value is of a change, and the question asks for none."
     if _is_level(before, one, question) and not any(_ASKS_CHANGE.fullmatch(word) for word in _words(after)):
         return "The value is of a level, and the question asks for a change."
     return ""
+
+
+_SHARE_OF = re.compile(r"\b(?:percent|percentage|%|portion|proportion|share) of ([^?]{3,120})")
+
+
+def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], whole: str) -> bool:
+    """`grew 6.5%`, or `6.5% of deferred revenue`, where a percentage of total revenue is asked for."""
+    words = [word for word in _words(before) if word != "by"]
+    if words and _CHANGE.fullmatch(words[-1]) and words[-1] not in ("increase", "decrease", "change"):
+        return True
+    said = _words(after)
+    if said[:1] != ["of"]:
+        return False
+    end = next((at for at, word in enumerate(said) if at and word in _PHRASE_ENDS), len(said))
+    return bool(unaccounted(said[1:end], whole.split()))
+
+
+_PHRASE_ENDS = word_set("in for at during was were is are came comes from which as and with on to by of")
 
 
 def _sentence_after(found: Sequence[Element], one: Element) -> Sequence[Element]:
@@ -109,8 +138,11 @@ def _remark_is_other(found: Sequence[Element], one: Element, question: Question)
 _LONGER = 4
 _SOURCES = word_set(
     "rounded unaudited audited approximately source note table computed calculated derived based per see from using as "
-    "consolidated reported because since which this that i.e. e.g. statement usd nominal annualized"
+    "10-k 10-q 8-k page pages consolidated reported because since which this that i.e. e.g. statement usd nominal annualized"
 )
+
+
+_MAKES = word_set("make makes made making take takes took add adds")
 
 
 def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
@@ -136,6 +168,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
         return "The value is of another time."
     around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
     if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
+        return "The value is of another time."
+    if any(_opens_otherwise(word, year, question.text) for word, year in around):
         return "The value is of another time."
     working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
     years = {
@@ -170,11 +204,18 @@ def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str])
 
 
 _EVERY_YEAR = re.compile(r"\b(?:per|a|each|every) year\b|\bannually\b")
-_YEARLY = re.compile(r"annual|year|rate|average|cagr|yield|interest|growth|grow|grew")
+_YEARLY = re.compile(r"annual|turnover|times|how often|year|rate|average|cagr|yield|interest|growth|grow|grew")
 OVER_YEARS = re.compile(
     r"\b(?:over|across|for) (?:the )?(?:past |last )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2})[ -]"
-    r"years?\b(?! (?:average|cagr))|\b(?:a|per) (?:month|quarter|week|day)\b|\bin each (?:year|of)\b"
+    r"years?\b(?! (?:average|cagr))|\bin each (?:year|of)\b"
 )
+def _opens_otherwise(word: str, year: str, question: str) -> bool:
+    """`in 2025` where the question says `after 2025`."""
+    asked = re.search(rf"\b(after|before|since|until|by|through|beyond) (?:the end of )?{year}\b", question)
+    return asked is not None and word in _OPENERS and word != asked[1]
+
+
+_OPENERS = word_set("in by before after since until through beyond")
 _AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
 
@@ -237,7 +278,7 @@ def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question
 _FORMULA = re.compile(
     r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
 )
-_EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
+_EACH = re.compile(r"(?:each|a (?:month|quarter|week|day)|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
 
 
 def _words(found: Sequence[Element]) -> list[str]:

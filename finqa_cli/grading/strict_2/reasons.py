@@ -75,6 +75,19 @@ def asks_direction(question: Question) -> bool:
     return any(one.search(question.text) for one in words)
 
 
+def compares_otherwise(text: str, question: Question) -> bool:
+    """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
+    if not _WITH_SIDES.search(text):
+        return False
+    asked, asked_at = _first(question.text, _ABOVE, _BELOW)
+    sign, at = _first(text, _ABOVE, _BELOW)
+    swapped = bool(sign and asked) and _is_swapped(text, at, question.text, asked_at)
+    return bool(sign and asked) and (sign != asked) != swapped
+
+
+_WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform")
+
+
 def is_false(reason: str) -> bool:
     """Whether a reason compares two numbers falsely: `3,200 exceeds 3,900`."""
     for match in _COMPARED.finditer(reason):

@@ -234,6 +234,8 @@ def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
     """The values of one side make the result: `$2.10 per share on 600 million shares = $1,260 million`."""
     numbers = [one.value.number.value for one in _values(side) if one.value]
     number = next(one.value.number for one in _values(result) if one.value)
+    if number.value in numbers:
+        return False  # `125 / 200 = 0.625 or 62.5%`
     return is_computed(number.value, number.place * number.unit.factor, numbers)
 
 

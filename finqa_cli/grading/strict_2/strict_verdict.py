@@ -17,11 +17,13 @@ from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
 from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
+from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
 from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
+_TIME_UNIT = re.compile(r"[0-9] (day|week|month|quarter|year)s?\Z")
 _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 
 
@@ -34,6 +36,8 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     if money := amount_of_money(truth):
         expected = truth_items(money[1])
         asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
+    if time_unit := _TIME_UNIT.search(truth.lower()):
+        asked = replace(asked, measures=asked.measures - TIMES | {time_unit[1]})
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
@@ -240,6 +244,8 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
         return True
+    if value.measure == "unit" and question.counts:
+        return False
     if value.measure == "per share" and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

@@ -27,7 +27,7 @@ SCALES: dict[str, int] = {
 }
 _POINTS = (
     (100, "percentage points|percentage point|percentage-points|percentage-point|percent points|percent point"),
-    (100, "pct points|% points|%-points|ppts|ppt|pps|pp|p.p.|p.p|pct. points"),
+    (100, "pct points|% points|%-points|ppts|ppt|pts|pps|pp|p.p.|p.p|pct. points"),
     (10_000, "basis points|basis point|basis-points|bps|bp|b.p.|b.p"),
 )
 CURRENCIES: dict[str, str] = {}

@@ -143,7 +143,13 @@ class _Reader:
         if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
             return True
         is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
-        return (is_sign or (sort is Sort.WORD and text in OPERATIONS)) and self._after_value()
+        is_word = sort is Sort.WORD and text in OPERATIONS and (text != "less" or self._number_follows())
+        return (is_sign or is_word) and self._after_value()
+
+    def _number_follows(self) -> bool:
+        """`100 less 20`, and not `20 less than budgeted`."""
+        following = self._tokens[self._place + 1 : self._place + 3]
+        return not following or following[0].text != "than"
 
     def _separates_year(self, token: Token) -> bool:
         """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""

@@ -128,11 +128,19 @@ def final_statement(found: Sequence[Element], question: Question) -> list[Elemen
     pieces = parts if len(parts) > 1 else [piece for piece in _split_at_commas(found) if _has_value(piece)]
     if len(pieces) > 1 and _repeats(pieces[-1], pieces[-2]):
         return pieces[-1]
+    if len(parts) > 1 and _uses(parts[-1], parts[:-1]):
+        return parts[-1]
     last = _last_clause(parts[-1]) if parts else []
     values = [one for one in last if one.sort is Sort.VALUE]
     covering = [part for part in parts[:-1] if covers(_words_of(part), question.words)]
     others = [[one for one in part if one.sort is Sort.VALUE][-1] for part in covering]
     is_asked = question.known and len(values) == 1 and covers(_words_of(last), question.words)
+    given = [one.value.number.value for part in parts for one in part if one.sort is Sort.VALUE and one.value][:-1]
+    if is_asked and len(given) == 2 and values[0].value is not None:  # two inputs, which then make the result
+        number = values[0].value.number
+        is_asked = is_computed(number.value, number.place * number.unit.factor, given) or (
+            number.unit.kind is Kind.SCALE and is_computed(number.mantissa, number.place, given)
+        )
     if is_asked and all(_is_same_value(one, values[0]) for one in others):
         return last
     return _computed_last(found)
@@ -184,6 +192,17 @@ def _last_clause(part: list[Element]) -> list[Element]:
     if sum(one.sort is Sort.VALUE for one in part) < 2:
         return part
     return _split_at_commas(part)[-1]
+
+
+def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
+    """An equation at the end computes with the values of the sentences before it."""
+    if not (any(one.sort is Sort.OPERATION for one in last) and any(one.text == "=" for one in last)):
+        return False
+    given = {one.text for part in before for one in part if one.sort is Sort.VALUE}
+    operands = [one.text for one in last if one.sort is Sort.VALUE][:-1]
+    return len(operands) > 1 and any(text in given for text in operands) and not any(
+        one.sort is Sort.OPERATION for part in before for one in part
+    )
 
 
 def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:

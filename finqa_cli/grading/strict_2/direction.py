@@ -65,7 +65,12 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return "Two signs stand at the value."
     if downs:
         return replace(one.value, number=_negated(one.value.number), signed=True)
-    if not ups and not one.value.signed and before != "to" and any(word in DOWN and word not in question.words for word in clause):
+    if (
+        not ups
+        and not one.value.signed
+        and before != "to"
+        and any(word in DOWN and word not in question.words for word in clause)
+    ):
         return "Its sign is not clear."
     return one.value
 
@@ -155,7 +160,9 @@ def _clause(found: Sequence[Element], place: int) -> list[str]:
 
 _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
-_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total |current |average |long-term |its )?([a-z]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))")
+_TO = re.compile(
+    r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total |current |average |long-term |its )?([a-z]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))"
+)
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
 
 

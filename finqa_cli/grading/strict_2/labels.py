@@ -62,7 +62,7 @@ _EXCLUSIVE = tuple(
         r"average|mean / median / total|sum",
         r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
         r")?capital|roic",
-        r"granted / exercised / forfeited|cancell?ed / vested / expired",
+        r"granted / exercised / forfeited|cancell?ed / vested / expired / outstanding / exercisable",
         r"purchase[sd]? / sales?|sold|disposals?",
         r"receivables? / payables?",
         r"income|revenues? / expenses?|costs?",
@@ -75,11 +75,12 @@ _EXCLUSIVE = tuple(
         r"operating activities|operations / investing activities / financing activities",
         r"tax rate / interest rate|rate of interest / discount rate / exchange rate",
         r"stated|coupon|nominal / effective",
-        r"payout / yield / margin",
+        r"payout / yield / margin / return on|roe|roa|roic",
         r"current assets / total assets",
         r"current liabilities / total liabilities",
         r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|refund\w*|benefit|credits?)",
-        r"gross debt / net debt",
+        r"gross debt|total debt / net debt",
+        r"total assets / net assets",
         r"operating cash flow|cash flow from operations / free cash flow",
         r"budget|budgeted / actual",
         r"company-owned|company-operated / franchised?",
@@ -131,7 +132,7 @@ _GENERIC = word_set(
 )
 
 _SAYING = word_set(
-    "than pre every represent position bottomed worsened averaged average supplemental supplementary information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
+    "holders than pre every represent position bottomed worsened averaged average supplemental supplementary information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
     "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
     "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
     "subtract taking adding summing looking look reading based listed noted see representing translate translates "
@@ -164,7 +165,7 @@ _SYNONYMS = tuple(
     for line in (
         "collection dso receivable receivables days",
         "capex capital expenditure expenditures spending spent purchases property plant equipment",
-        "ocf cfo operations",
+        "ocf cfo operations operating",
         "expected estimated projected anticipated forecast future",
         "employees headcount staff workforce workers people",
         "leverage debt equity",
@@ -180,8 +181,8 @@ _SYNONYMS = tuple(
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
         "spent spend paid pay payment payments cost expense expenses outlay cash",
-        "effective etr tax taxes",
-        "earned eps earnings income",
+        "effective etr tax taxes income",
+        "earned eps earnings",
         "conversion ccc dio dpo inventory",
         "current liquidity quick",
         "coverage interest times",
@@ -318,7 +319,12 @@ def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
         question: The words of the question, in order.
     """
     parts = [part for word in words for part in ([word] if word in question else _PARTS.split(word.removesuffix("'")))]
-    return [word for word in parts if is_foreign([word], question)]
+    initials = "".join(part[0] for word in question if word not in _JOINING for part in _PARTS.split(word) if part)
+    short = [word for word in words if _LETTERS.fullmatch(word) and word.replace("/", "") not in initials]
+    return [*short, *(word for word in parts if is_foreign([word], question))]
+
+
+_LETTERS = re.compile(r"([a-z])/(?!\1)[a-z]")
 
 
 _PARTS = re.compile(r"[-/]")
@@ -345,7 +351,9 @@ def covers(words: Collection[str], question: Collection[str]) -> bool:
     return bool(asked) and len(missing) <= (len(asked) > 3)
 
 
-_COMPUTED = word_set("ratio margin growth change increase decrease difference average sum turnover multiple return yield rate coverage")
+_COMPUTED = word_set(
+    "ratio margin growth change increase decrease difference average sum turnover multiple return yield rate coverage"
+)
 
 
 _JOINING = word_set("a an the of to in on for and by at per")
@@ -364,5 +372,5 @@ def _is_same_stem(word: str, other: str) -> bool:
 
 
 _TELLING = word_set(
-    "share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
+    "over share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
 )

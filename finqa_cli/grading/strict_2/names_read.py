@@ -8,7 +8,7 @@ from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import is_foreign, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _SUFFIXES = word_set(
     "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "
@@ -16,7 +16,7 @@ _SUFFIXES = word_set(
 )
 _NOUNS = word_set("segment segments division region business unit area category market company group the")
 _STARTERS = word_set(
-    "the it based in answer final result for according therefore so my a of thus hence that this as by at "
+    "only the it based in answer final result for according therefore so my a of thus hence that this as by at "
     "among on looking company segment"
 )
 _OTHERS = re.compile(
@@ -59,6 +59,8 @@ def is_name(text: str, name: str, question: Question) -> bool:
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
+    if _WHOSE.search(question.text):
+        text = text.replace("'s ", " ")
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
@@ -78,6 +80,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+_WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
 
 
@@ -134,7 +137,8 @@ def _without_label(text: str, wanted: list[str], question: Question) -> str:
     if _core(words) == wanted:
         return text
     known = all(
-        word == "date" or word in question.words or word in _STARTERS | _NOUNS or not is_foreign([word], question.words) for word in words
+        word == "date" or word in question.words or word in _STARTERS | _NOUNS or not is_foreign([word], question.words)
+        for word in words
     )
     return text[label.end() :] if known else text
 
@@ -174,13 +178,22 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     ):
         return False
     clause = _clause_words(text, wanted)
+    asked_down, asked_up = bool(asked & DOWN), bool(asked & UP)
+    if (
+        asked_down != asked_up
+        and set(clause) & (UP if asked_down else DOWN)
+        and not set(clause) & (DOWN if asked_down else UP)
+    ):
+        return False
     clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
     if unaccounted(clause, question.words) or ">" in text or "<" in text:
         return False
     names = [
         word
         for word in others[1 if place else 0 :]
-        if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
+        if word[:1].isupper()
+        and word.lower() not in _SUFFIXES | _NOUNS
+        and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
@@ -229,7 +242,7 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 
 
 _LEADS = frozenset({""}) | word_set(
-    "is was are were on reads the by at for answer company segment in of from be that auditor being"
+    "only is was are were on reads the by at for answer company segment in of from be that auditor being"
 )
 _FOLLOWS = frozenset({""}) | word_set(
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
@@ -252,4 +265,6 @@ def _core(words: list[str]) -> list[str]:
     return kept
 
 
-_KNOWN = word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS
+_KNOWN = (
+    word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS
+)

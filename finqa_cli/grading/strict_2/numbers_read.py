@@ -43,8 +43,13 @@ def read_one(text: str, question: Question) -> Given | str:
     text = _plain_numerals(text, question)
     if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
         return "The comparison is the other way round."
-    if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(_MONTH_NAMES.findall(question.text)):
+    if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(
+        _MONTH_NAMES.findall(question.text)
+    ):
         return "The value is of another month."
+    tenors = set(_TENORS.findall(question.text))
+    if tenors and set(_TENORS.findall(text)) - tenors:
+        return "The value is of another term."
     if is_inverted(text, question) or is_level(text, question):
         return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
@@ -103,7 +108,10 @@ _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,
 _STATEMENT = re.compile(
     r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|\bbalance sheets?\b"
 )
-_BY_HOW_MUCH = re.compile(r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b")
+_BY_HOW_MUCH = re.compile(
+    r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"
+)
+_TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(
     r"\b(january|february|march|april|june|july|august|september|october|november|december)\b(?! 31)"
 )

@@ -34,14 +34,14 @@ _WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,3}years?
 _COUNTS = re.compile(
     r"\bhow many (?!percent|basis|points|times|dollars|million|billion|thousand|euros|days|months|years)"
 )
-_DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*")
+_DOWN = re.compile(
+    r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*"
+)
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
 _LOSSES = re.compile(
     r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|reserves?) for (?:\w+ ){0,2}loss(?:es)?"
 )
-_EITHER = re.compile(
-    rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}"
-)
+_EITHER = re.compile(rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}")
 _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
 _SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
@@ -67,12 +67,13 @@ _AMOUNT = re.compile(
     r"total|cash)\b"
 )
 _MONEY_WORDS = re.compile(
-    r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())), key=len, reverse=True))
+    r"(?<![a-z])(?:"
+    + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())), key=len, reverse=True))
     + r")(?![a-z])"
 )
 
 _STAFF = re.compile(r"\b(?:headcount|workforce|staff|personnel|workers|people)\b")
-_WORD = re.compile(r"[qh][1-4](?!\w)|[^\W\d_]+(?:['&][^\W\d_]+)*")
+_WORD = re.compile(r"[qh][1-4](?!\w)|[1-9][0-9]{0,2}-(?:year|yr|month|week|day|quarter)s?|[^\W\d_]+(?:['&][^\W\d_]+)*")
 _RATIO_OF = re.compile(
     r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
     r"|\b([a-z]{1,30}(?:[ -][a-z]{1,30}){0,2})(?: to |-to-)([a-z-]{1,30}(?: [a-z]{1,30})?) (?:ratio|multiple)\b"
@@ -199,7 +200,7 @@ def _measures(text: str) -> frozenset[str]:
     is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))
     if not is_count or _MONEY_WORDS.search(text):
         measures.add("money")
-    return frozenset(measures if _COUNTS.search(text) else measures | {"times"})
+    return frozenset(measures if _COUNTS.search(text) or "in percent" in text else measures | {"times"})
 
 
 def _scale(text: str) -> Unit:

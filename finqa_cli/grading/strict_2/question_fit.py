@@ -12,7 +12,14 @@ from collections.abc import Collection, Sequence
 
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_common, names_another_source, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import (
+    contradicts,
+    is_foreign,
+    is_common,
+    names_another_source,
+    quantities,
+    unaccounted,
+)
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.values import Element, Sort
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -41,7 +48,7 @@ _CHANGE = re.compile(
 )
 _ASKS_CHANGE = re.compile(
     r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|narrow|"
-    r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|return|exceed|swing|shift|mov|trend|delta|"
+    r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|total return|exceed|swing|shift|mov|trend|delta|"
     r"appreciat|spread|compound|contract|shr[aiu]nk|climb|jump)\w*"
 )
 
@@ -73,11 +80,14 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     if question.counts:  # names of what is counted may follow: `3 (Alpha, Beta, Gamma)`
         after = after[: next((at for at, part in enumerate(after) if part.text == ":"), len(after))]
         words = _words([*before, *after])
-    computes = _RATIO_OF.search(" ".join(words)) is not None or any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
+    computes = _RATIO_OF.search(" ".join(words)) is not None or any(
+        part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause
+    )
     if computes and not question.divides:
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
-    if unaccounted(words, question.words):
+    own = " ".join(words).replace("on average", "").split()
+    if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
         return "A word beside the value has nothing to do with the question."
     if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
         return "The value is of somebody else."
@@ -86,7 +96,12 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     share = _SHARE_OF.search(question.text)
     if share and _is_share_of_another(before, after, share[1]):
         return "The value is a change, or a share of something else."
-    if before and before[-1].text in ("up", "down") and not _MAKES & set(_words(before)) and not _ASKS_CHANGE.search(question.text):
+    if (
+        before
+        and before[-1].text in ("up", "down")
+        and not _MAKES & set(_words(before))
+        and not _ASKS_CHANGE.search(question.text)
+    ):
         return "The value is of a change, and the question asks for none."
     levels = any(part.text == "to" for part in before[-2:])
     if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
@@ -130,7 +145,11 @@ def _remark_is_other(found: Sequence[Element], one: Element, question: Question)
         end += 1
     remark = found[place + 1 : end]
     words = _words(remark)
-    if any(part.sort is not Sort.WORD for part in remark) or not 0 < len(words) < _LONGER or _SOURCES & {part for word in words for part in word.split()}:
+    if (
+        any(part.sort is not Sort.WORD for part in remark)
+        or not 0 < len(words) < _LONGER
+        or _SOURCES & {part for word in words for part in word.split()}
+    ):
         return False
     return is_foreign(words, question.words) and len(unaccounted(words, question.words)) == len(words)
 
@@ -142,6 +161,7 @@ _SOURCES = word_set(
 )
 
 
+_AGGREGATES = frozenset(("average", "median", "cumulative"))
 _MAKES = word_set("make makes made making take takes took add adds")
 
 
@@ -179,6 +199,8 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     }
     if years and question.years and not years & question.years:
         return "The value is of another year."
+    if years and years < question.years and not working and _OF_ALL.search(question.text):
+        return "The value is of one of the years."
     first = min(map(int, question.years), default=0)
     known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
@@ -209,6 +231,8 @@ OVER_YEARS = re.compile(
     r"\b(?:over|across|for) (?:the )?(?:past |last )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2})[ -]"
     r"years?\b(?! (?:average|cagr))|\bin each (?:year|of)\b"
 )
+
+
 def _opens_otherwise(word: str, year: str, question: str) -> bool:
     """`in 2025` where the question says `after 2025`."""
     asked = re.search(rf"\b(after|before|since|until|by|through|beyond) (?:the end of )?{year}\b", question)
@@ -216,6 +240,9 @@ def _opens_otherwise(word: str, year: str, question: str) -> bool:
 
 
 _OPENERS = word_set("in by before after since until through beyond")
+_OF_ALL = re.compile(
+    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "
+)
 _AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
 
@@ -278,7 +305,9 @@ def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question
 _FORMULA = re.compile(
     r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
 )
-_EACH = re.compile(r"(?:each|a (?:month|quarter|week|day)|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
+_EACH = re.compile(
+    r"(?:each|a (?:month|quarter|week|day)|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b"
+)
 
 
 def _words(found: Sequence[Element]) -> list[str]:

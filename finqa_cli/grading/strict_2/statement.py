@@ -293,7 +293,11 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
     for one in values:
         last = merged[-1] if merged else None
         between = found[places[last.start] + 1 : places[one.start]] if last is not None else ()
-        if last is not None and (links := _links(between)) and _say_the_same(last, one, _is_exact(between, links), scale):
+        if (
+            last is not None
+            and (links := _links(between))
+            and _say_the_same(last, one, _is_exact(between, links), scale)
+        ):
             assert last.value and one.value
             merged[-1] = _finer(last, one)
             continue

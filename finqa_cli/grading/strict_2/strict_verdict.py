@@ -220,15 +220,29 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
+    is_percent = value.number.unit.kind is Kind.PERCENT
+    if (
+        is_percent
+        and truth.unit.kind is Kind.PLAIN
+        and abs(truth.mantissa) >= 1
+        and _COUNTED_IN_PERCENT.search(question.text)
+    ):
+        return (Fraction(1),)
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
         return (value.number.unit.factor,)  # `$77` is no 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
         return (value.number.unit.factor,)
-    if truth.unit.kind is Kind.PERCENT and not value.at_word and not value.currency and _IN_PERCENT.search(question.text):
+    if (
+        truth.unit.kind is Kind.PERCENT
+        and not value.at_word
+        and not value.currency
+        and _IN_PERCENT.search(question.text)
+    ):
         return (*unit_readings(value.number, truth), truth.unit.factor)
     return unit_readings(value.number, truth)
 
 
+_COUNTED_IN_PERCENT = re.compile(r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)")
 _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
 """The question names the unit, so that a bare number is counted in it."""
 

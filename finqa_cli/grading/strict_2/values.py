@@ -346,7 +346,11 @@ class _Reader:
             return True  # `top-5`
         if self._text[start : start + 1] == "(" == before:
             return True  # `((5))`
-        return before == "." or after[:1] == "+" or (before == "/" and not (last and last.sort is Sort.OPERATION))
+        return (
+            before == "."
+            or (after[:1] == "+" and not after[1:].isdigit())
+            or (before == "/" and not (last and last.sort is Sort.OPERATION))
+        )
 
 
 def _number(written: str, sign: int, units: Units) -> Number | None:

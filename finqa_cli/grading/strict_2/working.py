@@ -200,8 +200,10 @@ def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
         return False
     given = {one.text for part in before for one in part if one.sort is Sort.VALUE}
     operands = [one.text for one in last if one.sort is Sort.VALUE][:-1]
-    return len(operands) > 1 and any(text in given for text in operands) and not any(
-        one.sort is Sort.OPERATION for part in before for one in part
+    return (
+        len(operands) > 1
+        and any(text in given for text in operands)
+        and not any(one.sort is Sort.OPERATION for part in before for one in part)
     )
 
 

@@ -19,7 +19,9 @@ _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratch
 _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
 _END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
-_LEFT_OVER = re.compile(r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z]))\s*")
+_LEFT_OVER = re.compile(
+    r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z]))\s*"
+)
 """What is left where the beginning of the thinking was cut off."""
 _ACTION = re.compile(
     r"(?:\A|.*\n)\s{0,4}(?:action|tool|function)[ ]?:[ ]?(?:submit_answer|submit|final_answer|finish|answer)"

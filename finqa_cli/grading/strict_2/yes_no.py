@@ -78,7 +78,7 @@ def _restated(text: str, question: Question) -> str | None:
     text = text.strip(" .*!\n\x1f")
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
-    words = re.findall(r"[a-z][a-z'&-]*", text)
+    words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
     years = set(re.findall(r"[0-9][0-9,.]*", text))
     if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
         return None
@@ -87,11 +87,11 @@ def _restated(text: str, question: Question) -> str | None:
         return None
     if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN):
         return None
-    if re.search(r"[.;!?\n]", text) or len(_NOT.findall(text)) > 1:
+    if re.search(r"[.,;!?\n]", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
         return None
     agrees = supports(text, question)
     if not agrees and not asks_direction(question):
-        agrees = -1 if _NOT.search(text) else 1
+        agrees = -1 if _NOT.search(text) or _NO_NOUN.search(text) else 1
     return {1: "yes", -1: "no"}.get(agrees)
 
 
@@ -99,20 +99,36 @@ def _foreign(word: str, question: Question) -> bool:
     return word not in UP | DOWN and is_foreign([word], question.words, related=False)
 
 
-_PLAIN_NOT = re.compile(r"not|never|\w+n't")
-_AUXILIARIES = word_set("the a an of in at on for to by was is were are did do does has had have it its company that than")
-_SHORT = re.compile(
-    r"(?:it|they|the company|that|this) (?:did|was|is|does|were|had|has|do)(?:( not|n't)|)(?: indeed)?"
+_NO_NOUN = re.compile(r"\bno (?=[a-z])")
+_PLAIN_NOT = re.compile(r"no|not|never|\w+n't")
+_AUXILIARIES = word_set(
+    "the a an of in at on for to by was is were are did do does has had have it its company that than"
 )
+_PRESENT = {
+    "paid": "pay",
+    "bought": "buy",
+    "sold": "sell",
+    "met": "meet",
+    "made": "make",
+    "held": "hold",
+    "lost": "lose",
+}
+_SHORT = re.compile(r"(?:it|they|the company|that|this) (?:did|was|is|does|were|had|has|do)(?:( not|n't)|)(?: indeed)?")
 
 
 def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     """The reason goes the other way: `yes, it fell` to a question whether it rose."""
+    does = _DOES.match(reason)
+    if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
+        return not _foreign(does[1], question) or not is_foreign([does[1]], question.words)
     words = set(re.findall(r"[a-z]+", reason))
     rises, falls = bool(words & UP), bool(words & DOWN)
     if not question.direction or rises == falls or _NOT.search(reason):
         return False
     return (question.direction > 0) != (rises if meaning == "yes" else falls)
+
+
+_DOES = re.compile(r"[\W_]*(?:but )?(?:it|they|the company|we) (?!was\b|is\b|had\b|has\b|did\b|only\b)([a-z]+)\b")
 
 
 def _is_determiner(text: str, match: re.Match[str]) -> bool:

@@ -2,8 +2,8 @@
 
 The author of `strict-2` sees `dev/`, `dev2/`, `dev3/` and `dev4/` while writing it, and never `blind/`. `dev2/` to
 `dev4/` were blind parts: once the wrongly judged rows of a blind part were read, it became a development part.
-`DIGESTS` freezes every file before it is measured for the first time: lines of `sha256sum`. A part that is not here is left out; a file that is here and
-has another digest is an error, so that no row is changed to suit a grader.
+`DIGESTS` freezes every file before it is measured for the first time: lines of `sha256sum`. A part that is not here is
+left out; a file that is here and has another digest is an error, so that no row is changed to suit a grader.
 """
 
 from __future__ import annotations

@@ -116,13 +116,13 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
 
 
 def without_meaning(found: Sequence[Element]) -> list[Element]:
-    """The text up to where it goes on with what its one amount means; or everything."""
+    """The text up to where it continues with what its one amount means; or everything."""
     cut = _means_the_same(found, [at for at, one in enumerate(found) if one.sort is Sort.VALUE])
     return list(found[:cut]) if cut else list(found)
 
 
 def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
-    """Where `6.118, meaning about $6.12 of debt per dollar of equity` goes on with the same amount; 0 where it does not.
+    """Where `6.118, meaning about $6.12 of debt per dollar of equity` continues with the same amount, or 0.
 
     Amounts may come as percents or cents, and one dollar is what they are compared with.
     """

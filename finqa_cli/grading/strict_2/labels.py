@@ -78,7 +78,8 @@ _EXCLUSIVE = tuple(
         r"payout / yield / margin / return on|roe|roa|roic",
         r"current assets / total assets",
         r"current liabilities / total liabilities",
-        r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|refund\w*|benefit|credits?)",
+        r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|"
+        r"refund\w*|benefit|credits?)",
         r"gross debt|total debt / net debt",
         r"total assets / net assets",
         r"operating cash flow|cash flow from operations / free cash flow",
@@ -88,7 +89,8 @@ _EXCLUSIVE = tuple(
     )
 )
 _ALONE = re.compile(
-    r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
+    r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|"
+    r"guidance|budget\w*|target\w*|"
     r"consensus|"
     r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
@@ -132,7 +134,11 @@ _GENERIC = word_set(
 )
 
 _SAYING = word_set(
-    "holders than pre every represent position bottomed worsened averaged average supplemental supplementary information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred happened place averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried amounting "
+    "holders than pre every represent position bottomed worsened averaged average supplemental supplementary "
+    "information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor "
+    "actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred "
+    "happened place averages during annum incurred recorded earned contributed generated carries carry bear bears "
+    "bearing carried amounting "
     "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
     "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
     "subtract taking adding summing looking look reading based listed noted see representing translate translates "
@@ -225,7 +231,7 @@ def measures_named(words: Collection[str]) -> frozenset[str]:
 
 
 def names_another_source(text: str, question: str) -> bool:
-    """Whether words after a value say that it is a target, a peer's, a quarter's or another one, unlike the question."""
+    """Whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
     return any(match[0] not in question for match in _ALONE.finditer(text))
 
 
@@ -331,7 +337,7 @@ _PARTS = re.compile(r"[-/]")
 
 
 def is_common(word: str) -> bool:
-    """A word that any answer may have, whatever it is about."""
+    """A word that any answer may have, on any subject."""
     return word in _NEUTRAL
 
 
@@ -343,7 +349,7 @@ def is_related(words: Collection[str], question: Collection[str]) -> bool:
 def covers(words: Collection[str], question: Collection[str]) -> bool:
     """Whether words name everything that a question asks for, so that their value is its answer.
 
-    Of a question with more than three telling words one may be missing.
+    One word may be missing of a question with more than three telling words.
     """
     asked = {word for word in question if len(word) > 1 and (word not in _NEUTRAL or word in _COMPUTED)}
     parts = {part for word in words for part in re.split(r"[-_/ ]", word)} | set(words)

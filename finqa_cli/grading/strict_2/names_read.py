@@ -28,7 +28,8 @@ _OTHERS = re.compile(
     r"first then)(?![\w'])"
 )
 _HIGH = re.compile(
-    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|peaked|higher|larger|greater|bigger|more|top)(?![\w'])"
+    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|peaked|higher|larger|greater|bigger|more|"
+    r"top)(?![\w'])"
 )
 _LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
 _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
@@ -101,7 +102,8 @@ def _once(text: str) -> str:
 
 _HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
 _SOURCE = re.compile(
-    r"[ ]\((?:see |per |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|balance sheet)[^()\n]{0,40}\)(?=\.?\s*\Z)",
+    r"[ ]\((?:see |per |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|"
+    r"balance sheet)[^()\n]{0,40}\)(?=\.?\s*\Z)",
     re.IGNORECASE,
 )
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")

@@ -106,7 +106,8 @@ def _is_over_years(text: str, question: Question) -> bool:
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
-    r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|\bbalance sheets?\b"
+    r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|"
+    r"\bbalance sheets?\b"
 )
 _BY_HOW_MUCH = re.compile(
     r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"

@@ -39,7 +39,8 @@ _DOWN = re.compile(
 )
 _UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
 _LOSSES = re.compile(
-    r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|reserves?) for (?:\w+ ){0,2}loss(?:es)?"
+    r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|"
+    r"reserves?) for (?:\w+ ){0,2}loss(?:es)?"
 )
 _EITHER = re.compile(rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}")
 _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")

@@ -14,8 +14,8 @@ from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import (
     contradicts,
-    is_foreign,
     is_common,
+    is_foreign,
     names_another_source,
     quantities,
     unaccounted,
@@ -41,13 +41,14 @@ def why_other(found: Sequence[Element], one: Element, question: Question) -> str
 
 
 _CLAUSE_ENDS = frozenset((".", ";", ",", "(", ")", "—", "[", "]", "{", "}", "→"))
-_COMPUTES = word_set("/ = ÷ × divided over covers covered relative")
+_COMPUTES = word_set("/ = ÷ × divided over covers covered relative")  # noqa: RUF001
 _CHANGE = re.compile(
     r"(?:increas|decreas|grew|grow|rise|rose|risen|fell|fall|drop|declin|climb|jump|surg|shrank|shrunk|plung|tumbl|"
     r"widen|narrow|expand|contract(?:ed|ion)|improve|worsen|cagr)\w*"
 )
 _ASKS_CHANGE = re.compile(
-    r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|narrow|"
+    r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|"
+    r"narrow|"
     r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|total return|exceed|swing|shift|mov|trend|delta|"
     r"appreciat|spread|compound|contract|shr[aiu]nk|climb|jump)\w*"
 )
@@ -157,7 +158,8 @@ def _remark_is_other(found: Sequence[Element], one: Element, question: Question)
 _LONGER = 4
 _SOURCES = word_set(
     "rounded unaudited audited approximately source note table computed calculated derived based per see from using as "
-    "10-k 10-q 8-k page pages consolidated reported because since which this that i.e. e.g. statement usd nominal annualized"
+    "10-k 10-q 8-k page pages consolidated reported because since which this that i.e. e.g. statement usd nominal "
+    "annualized"
 )
 
 

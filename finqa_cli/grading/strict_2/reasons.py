@@ -92,7 +92,7 @@ def is_false(reason: str) -> bool:
     """Whether a reason compares two numbers falsely: `3,200 exceeds 3,900`."""
     for match in _COMPARED.finditer(reason):
         first, second = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
-        if match[2] in _GREATER and first < second or match[2] not in _GREATER and first > second:
+        if (match[2] in _GREATER and first < second) or (match[2] not in _GREATER and first > second):
             return True
     return False
 

@@ -43,7 +43,8 @@ WEAK = re.compile(
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
-    r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?(?! capital)|computation|derivation|notes?"
+    r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?(?! capital)|"
+    r"computation|derivation|notes?"
     r"|because|computed|calculated|steps|formula|method|source)\b|(?:check|verification|proof)[ ]?:)"
 )
 _CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from finqa_cli.grading.strict_2.number_words import starts_number
@@ -306,15 +308,10 @@ def is_foreign(label: Sequence[str], question: Collection[str], *, related: bool
     ]
     if not contents or not question:
         return False
-    asked = [word for one in question for word in re.split(r"[-_/]", one)]
-    if any(_are_related(word, other) if related else _is_same_stem(word, other) for word in words for other in asked):
+    asked = _vocabulary(tuple(question))
+    if any(asked.is_related(word) if related else asked.has_stem(word) for word in words):
         return False
-    if not related:
-        return True
-    initials = "".join(word[0] for word in asked if word)
-    strong = "".join(word[0] for word in asked if word and word not in _JOINING)
-    written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
-    return not any(len(one) >= 2 and (one in initials or one in strong) for one in written)
+    return not related or not any(asked.abbreviates(_SHORT.sub("", one)) for one in label if 1 < len(one) <= 6)
 
 
 def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
@@ -325,7 +322,7 @@ def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
         question: The words of the question, in order.
     """
     parts = [part for word in words for part in ([word] if word in question else _PARTS.split(word.removesuffix("'")))]
-    initials = "".join(part[0] for word in question if word not in _JOINING for part in _PARTS.split(word) if part)
+    initials = _vocabulary(tuple(question)).strong
     short = [word for word in words if _LETTERS.fullmatch(word) and word.replace("/", "") not in initials]
     return [*short, *(word for word in parts if is_foreign([word], question))]
 
@@ -343,7 +340,8 @@ def is_common(word: str) -> bool:
 
 def is_related(words: Collection[str], question: Collection[str]) -> bool:
     """Whether one of the words has to do with the question."""
-    return any(_are_related(word, other) for word in words for other in question)
+    asked = _vocabulary(tuple(question))
+    return any(asked.is_related(word) for word in words)
 
 
 def covers(words: Collection[str], question: Collection[str]) -> bool:
@@ -351,9 +349,11 @@ def covers(words: Collection[str], question: Collection[str]) -> bool:
 
     One word may be missing of a question with more than three telling words.
     """
+    if len(words) > _MOST_WORDS:
+        return False
     asked = {word for word in question if len(word) > 1 and (word not in _NEUTRAL or word in _COMPUTED)}
     parts = {part for word in words for part in re.split(r"[-_/ ]", word)} | set(words)
-    missing = [word for word in asked if word not in parts and not any(_are_related(one, word) for one in parts)]
+    missing = [word for word in asked if word not in parts and not is_related(parts, (word,))]
     return bool(asked) and len(missing) <= (len(asked) > 3)
 
 
@@ -365,16 +365,53 @@ _COMPUTED = word_set(
 _JOINING = word_set("a an the of to in on for and by at per")
 
 
-def _are_related(word: str, other: str) -> bool:
-    if other in _GENERIC and other not in _TELLING:
-        return False
-    if _is_same_stem(word, other):
-        return True
-    return any(word in same and other in same for same in _SYNONYMS)
+_MOST_WORDS = 80
+_STEM = 5
 
 
-def _is_same_stem(word: str, other: str) -> bool:
-    return word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5])
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The words of a question, prepared for comparisons with words of an answer.
+
+    Attributes:
+        words: All of them, without hyphens.
+        stems: First letters of those with four letters and more.
+        telling: Those that are not common, and their synonyms.
+        telling_stems: First letters of those of them that the question has.
+        initials: First letters of all words, in order.
+        strong: The same without articles and prepositions.
+    """
+
+    words: frozenset[str]
+    stems: frozenset[str]
+    telling: frozenset[str]
+    telling_stems: frozenset[str]
+    initials: str
+    strong: str
+
+    def has_stem(self, word: str) -> bool:
+        return word in self.words or (len(word) > 3 and word[:_STEM] in self.stems)
+
+    def is_related(self, word: str) -> bool:
+        return word in self.telling or (len(word) > 3 and word[:_STEM] in self.telling_stems)
+
+    def abbreviates(self, word: str) -> bool:
+        return (len(word) > 1 and word in self.strong) or (len(word) > 2 and word in self.initials)
+
+
+@lru_cache(maxsize=64)
+def _vocabulary(question: tuple[str, ...]) -> _Vocabulary:
+    asked = [word for one in question for word in re.split(r"[-_/]", one) if word]
+    telling = {word for word in asked if word not in _GENERIC or word in _TELLING}
+    synonyms = {word for same in _SYNONYMS if same & telling for word in same}
+    return _Vocabulary(
+        words=frozenset(asked),
+        stems=frozenset(word[:_STEM] for word in asked if len(word) > 3),
+        telling=frozenset(telling | synonyms),
+        telling_stems=frozenset(word[:_STEM] for word in telling if len(word) > 3),
+        initials="".join(word[0] for word in asked),
+        strong="".join(word[0] for word in asked if word not in _JOINING),
+    )
 
 
 _TELLING = word_set(

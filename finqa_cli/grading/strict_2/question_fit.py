@@ -54,6 +54,7 @@ _ASKS_CHANGE = re.compile(
 )
 
 
+_MOST_WORDS = 80
 _RATIO_OF = re.compile(r"\bratio of\b")
 
 
@@ -78,6 +79,8 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     before, after = _clause(found, found.index(one))
     clause = [*before, *after]
     words = _words(clause)
+    if len(words) > _MOST_WORDS:
+        return "The clause of the value is too long."
     if question.counts:  # names of what is counted may follow: `3 (Alpha, Beta, Gamma)`
         after = after[: next((at for at, part in enumerate(after) if part.text == ":"), len(after))]
         words = _words([*before, *after])

@@ -188,7 +188,10 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     ):
         return False
     clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
-    if unaccounted(clause, question.words) or ">" in text or "<" in text:
+    years = {word for word in clause if word.isdigit()}
+    if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
+        return False
+    if unaccounted([word for word in clause if word.isalpha()], question.words) or ">" in text or "<" in text:
         return False
     names = [
         word
@@ -204,9 +207,11 @@ def _clause_words(text: str, wanted: list[str]) -> list[str]:
     """The words of the clause that a name stands in, without those of the name."""
     name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
     parts = _CLAUSES.split(name.sub(f" {_MARK} ", text, count=1))
-    return [word for part in parts if _MARK in part for word in _tokens(part) if word.isalpha() and word != _MARK]
+    words = [word for part in parts if _MARK in part for word in _tokens(part)]
+    return [word for word in words if (word.isalpha() and word != _MARK) or _YEAR.fullmatch(word)]
 
 
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _MARK = "nameinquestion"
 
 

@@ -20,7 +20,7 @@ from finqa_cli.grading.strict_2.labels import (
     quantities,
     unaccounted,
 )
-from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.values import Element, Sort
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -81,6 +81,10 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     words = _words(clause)
     if len(words) > _MOST_WORDS:
         return "The clause of the value is too long."
+    is_formula = any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
+    is_multiple = one.value is not None and one.value.measure == "times"
+    if not is_formula and not is_multiple and _is_another_ratio(words, question):
+        return "The value is one part of the ratio, or another ratio."
     if question.counts:  # names of what is counted may follow: `3 (Alpha, Beta, Gamma)`
         after = after[: next((at for at, part in enumerate(after) if part.text == ":"), len(after))]
         words = _words([*before, *after])
@@ -133,6 +137,22 @@ def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], wh
 _PHRASE_ENDS = word_set("in for at during was were is are came comes from which as and with on to by of")
 
 
+def _is_another_ratio(words: Sequence[str], question: Question) -> bool:
+    """The words name one operand of the ratio without the other, or a quantity that is neither."""
+    if question.divides is None:
+        return False
+    if question.quantities and quantities(" ".join(words)) - question.quantities:
+        return True
+    if _RATIOS & set(words) or not all(question.divides) or any(word.isdigit() for word in question.divides[0]):
+        return False
+    said = operands(" ".join(words))
+    top, bottom = (bool(said & side) for side in question.divides)
+    return top != bottom
+
+
+_RATIOS = word_set("ratio multiple leverage factor x times")
+
+
 def _sentence_after(found: Sequence[Element], one: Element) -> Sequence[Element]:
     start = found.index(one) + 1
     end = next((at for at in range(start, len(found)) if found[at].text in (".", ";")), len(found))
@@ -181,7 +201,8 @@ def _is_level(before: Sequence[Element], one: Element, question: Question) -> bo
 
 
 _AMOUNT_OF_CHANGE = re.compile(
-    r"\bby how much\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|difference) in\b"
+    r"\bby how much\b|\bby how many\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|"
+    r"difference) in\b"
 )
 _FILLERS = word_set("so and but it this that which company's")
 

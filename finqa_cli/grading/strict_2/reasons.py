@@ -88,6 +88,22 @@ def compares_otherwise(text: str, question: Question) -> bool:
 _WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform")
 
 
+def movement(reason: str, question: Question) -> int:
+    """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
+    asked, _ = _first(question.text, _ROSE, _FELL)
+    match = _FROM_TO.search(reason)
+    if not asked or match is None or match[2] != match[4]:
+        return 0
+    first, last = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
+    return 0 if first == last else asked * (1 if last > first else -1)
+
+
+_FROM_TO = re.compile(
+    r"\bfrom [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?: in (?:19|20)[0-9]{2})? "
+    r"to [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?![\w%])"
+)
+
+
 def is_false(reason: str) -> bool:
     """Whether a reason compares two numbers falsely: `3,200 exceeds 3,900`."""
     for match in _COMPARED.finditer(reason):

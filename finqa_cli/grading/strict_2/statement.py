@@ -55,6 +55,7 @@ _CONTRASTS = (
     ("not",), ("rather", "than"), ("instead", "of"), ("versus",), ("vs",), ("vs.",), ("compared",), ("against",),
     ("up", "from"), ("down", "from"), ("from",), ("than",), ("as", "opposed"), ("prior",), ("and", "not"),
 )  # fmt: skip
+_CONTRAST_STARTS = frozenset(words[0] for words in _CONTRASTS)
 _CONTRAST_REACH = 6
 _SPAN_REACH = 12
 _SAME_LINKS = word_set("= ~ ( [ { oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
@@ -145,6 +146,8 @@ def _may_stand_between(one: Element, cue: str) -> bool:
 
 
 def _contrast(found: Sequence[Element], place: int) -> int:
+    if found[place].text not in _CONTRAST_STARTS:
+        return 0
     for words in _CONTRASTS:
         if all(place + offset < len(found) and found[place + offset].text == word for offset, word in enumerate(words)):
             return len(words)

@@ -168,7 +168,8 @@ class _Reader:
 
     def _place_name(self, token: Token) -> bool:
         """`page 12`, `step 1:` and `note #7` are words."""
-        if token.mark is not Mark.WORD or token.text not in PLACES:
+        is_page = token.text in ("p", "pp") and self._text[token.end : token.end + 1] == "."
+        if token.mark is not Mark.WORD or not (token.text in PLACES or is_page):
             return False
         place = self._place + 1
         while place < len(self._tokens) and self._tokens[place].text in (".", "#"):

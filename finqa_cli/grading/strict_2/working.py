@@ -196,10 +196,12 @@ def _last_clause(part: list[Element]) -> list[Element]:
 
 def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
     """An equation at the end computes with the values of the sentences before it."""
-    if not (any(one.sort is Sort.OPERATION for one in last) and any(one.text == "=" for one in last)):
+    computes = any(one.sort is Sort.OPERATION or "/" in one.text for one in last)
+    if not computes or not any(one.text == "=" for one in last):
         return False
     given = {one.text for part in before for one in part if one.sort is Sort.VALUE}
-    operands = [one.text for one in last if one.sort is Sort.VALUE][:-1]
+    sides = [one.text for one in last if one.sort is Sort.VALUE][:-1]
+    operands = [text for side in sides for text in side.split("/")]
     return (
         len(operands) > 1
         and any(text in given for text in operands)

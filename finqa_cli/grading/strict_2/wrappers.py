@@ -19,6 +19,7 @@ _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratch
 _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
 _END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
+_TOOL_CALL = re.compile(r"\A\s*<(tool_call|function_call)>([^<>]*)</\1>\s*\Z", re.IGNORECASE)
 _LEFT_OVER = re.compile(
     r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z]))\s*"
 )
@@ -87,6 +88,8 @@ def unwrap(text: str) -> Wrapped | str:
     before, after = "", ""
     for _ in range(_MOST_LAYERS):
         text = _without_turns(text)
+        if match := _TOOL_CALL.match(text):
+            text = match[2].strip()
         if match := _FENCE.match(text):
             text = _PRINT.sub(r"\1", match[1])
         text = transcript.printed(text)

@@ -7,7 +7,7 @@ import re
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import covers, is_foreign
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, supports
+from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
@@ -63,6 +63,8 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if _NOT.search(text, start, first.start()) or not _stands_alone(text, first, start):
         return None
     meaning = meanings.pop()
+    if (moved := movement(text, question)) and (moved > 0) != (meaning == "yes"):
+        return None
     rest = text[first.end() :]
     if is_false(text):
         return None

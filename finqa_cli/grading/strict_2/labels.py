@@ -73,6 +73,7 @@ _EXCLUSIVE = tuple(
         r"opened / closed",
         r"issued / repurchased|bought back",
         r"used / provided|generated",
+        r"unrecogni[sz]ed / recogni[sz]ed",
         r"repurchased|bought back / outstanding / authorized",
         r"operating activities|operations / investing activities / financing activities",
         r"tax rate / interest rate|rate of interest / discount rate / exchange rate",
@@ -137,14 +138,22 @@ _GENERIC = word_set(
 
 _SAYING = word_set(
     "holders than pre every represent position bottomed worsened averaged average supplemental supplementary "
-    "information flow flows data disclosure effective beginning start worldwide globally outstanding numbered factor "
-    "actual traded stock bank bank's insurer issuer registrant retailer no more less most peaked peak occurred "
-    "happened place averages during annum incurred recorded earned contributed generated carries carry bear bears "
-    "bearing carried amounting "
-    "totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning means according "
-    "whole entire itself respective comprises comprised constituted constitutes computing dividing divide subtracting "
-    "subtract taking adding summing looking look reading based listed noted see representing translate translates "
-    "translating works thereby whose same follows unit units turned feet added rev"
+    "information data disclosure effective beginning start worldwide globally outstanding numbered factor actual "
+    "traded stock bank bank's insurer issuer retailer no more less most peaked peak occurred happened place "
+    "averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried "
+    "amounting totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning "
+    "means according whole entire itself respective comprises comprised constituted constitutes computing dividing "
+    "divide subtracting subtract taking adding summing looking look reading based listed noted see representing "
+    "translate translates translating works thereby whose same follows unit units turned feet added rev recognized "
+    "recognised realized realised booked held hold holds owes owed owned owns worth logged measured determined "
+    "derived arrived ended ends finished stands sits lies remains kept keeps maintained experienced enjoyed "
+    "witnessed attained reflects reflecting reflected showing indicating displayed presents presented summarized "
+    "identified located extracted retrieved pulled taken queried driven owing attributable resulting primarily "
+    "mainly largely mostly entirely i'll requested under hand schedule amounted amount's available "
+    "aside together sized combined posting quoted cited appearing tallied worked produced produces producing brings "
+    "brought bringing puts put approximated stood signified denotes denoted expressed equaled "
+    "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
+    "caption heading labeled labelled titled registrant"
 )
 """Words that say how a value came about, or that there is one, and not which."""
 
@@ -196,6 +205,15 @@ _SYNONYMS = tuple(
         "coverage interest times",
         "due mature matures maturing maturities payable",
         "margin revenue sales",
+        "cash equivalents",
+        "shares stock common",
+        "comparable comp comps same-store same",
+        "r&d research development",
+        "sg&a selling general administrative",
+        "d&a depreciation amortization",
+        "pp&e ppe property plant equipment",
+        "lease leases maturities minimum schedule",
+        "audited auditor auditors audit independent registered public accounting accountant accountants firm",
         "provision tax taxes expense paid",
         "over exceeded exceeds exceed above surpassed",
         "repurchase repurchased repurchases bought back",

@@ -84,7 +84,7 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The answer names alternatives."
     if len(values) != 1:
         return f"1 value is expected, got {len(values)}."
-    if why := _rejected(text, start, values[0], dropped) or _announced_otherwise(text, found, values[0]):
+    if why := _rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
         return why
     value = signed(values[0], kept, question)
     if isinstance(value, str):
@@ -106,16 +106,16 @@ def _is_over_years(text: str, question: Question) -> bool:
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
-    r"\b(?:cash flow|income|financial) statements?\b|\bstatements? of (?:cash flows?|income|operations|earnings)\b|"
+    r"\b(?:cash flow|income|financial) (?:statements?|information|data|disclosures?)\b|"
+    r"\bstatements? of (?:cash flows?|income|operations|earnings)\b|"
     r"\bbalance sheets?\b"
 )
 _BY_HOW_MUCH = re.compile(
     r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"
 )
 _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
-_MONTH_NAMES = re.compile(
-    r"\b(january|february|march|april|june|july|august|september|october|november|december)\b(?! 31)"
-)
+_MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")
+_CASH_FLOW = re.compile(r"\bcash flows?\b")
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -126,6 +126,8 @@ def _plain_numerals(text: str, question: Question) -> str:
     """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
     if "statement" not in question.text:
         text = _STATEMENT.sub("statement", text)
+    if "operating activities" in question.text:
+        text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
@@ -177,7 +179,7 @@ def read_year(text: str, question: Question) -> str | None:
     years = [one for one in kept if one.sort is Sort.YEAR]
     bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
     bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
-    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
+    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped, question):
         return None
     if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
         return None
@@ -213,11 +215,15 @@ def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
     return statement.merge_notations(statement.candidates(found, question), found, question.scale)
 
 
-def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
+_SCOPES = re.compile(r"\b(?:excluding|excluded|except|without|ex)\b")
+
+
+def _rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
     """Why the statement around a value takes it back, or nothing."""
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
         around = _without(around, part)
+    around = _SCOPES.sub(lambda scope: "" if scope[0] in question.words else scope[0], around)
     is_zero = one.value is not None and one.value.number.value == 0
     if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
         return "The answer rejects a value."

@@ -79,7 +79,7 @@ _RATIO_OF = re.compile(
     r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
     r"|\b([a-z]{1,30}(?:[ -][a-z]{1,30}){0,2})(?: to |-to-)([a-z-]{1,30}(?: [a-z]{1,30})?) (?:ratio|multiple)\b"
 )
-_OPERAND = re.compile(r"[a-z]+|[0-9]{4}")
+_OPERAND = re.compile(r"[a-z]+(?:&[a-z]+)?|[0-9]{4}")
 _OF_BOTH = word_set(
     "the a an of its total company s to in at and average net year what is was were are ratio multiple company's"
 )

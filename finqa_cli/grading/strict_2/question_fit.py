@@ -143,7 +143,13 @@ def _is_another_ratio(words: Sequence[str], question: Question) -> bool:
         return False
     if question.quantities and quantities(" ".join(words)) - question.quantities:
         return True
-    if _RATIOS & set(words) or not all(question.divides) or any(word.isdigit() for word in question.divides[0]):
+    side_words = [word for side in question.divides for word in side]
+    if (
+        "&" in "".join(side_words)
+        or _RATIOS & set(words)
+        or not all(question.divides)
+        or any(word.isdigit() for word in question.divides[0])
+    ):
         return False
     said = operands(" ".join(words))
     top, bottom = (bool(said & side) for side in question.divides)
@@ -223,11 +229,14 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
         for at, element in enumerate(found)
         if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
     }
+    first = min(map(int, question.years), default=0)
+    if _ASKS_CHANGE.search(question.text) and len(question.years) == 1:
+        compared = {year for word, year in around if word in _COMPARED and year == str(first - 1)}
+        years = years - compared  # `up 3.6% versus 2018`
     if years and question.years and not years & question.years:
         return "The value is of another year."
     if years and years < question.years and not working and _OF_ALL.search(question.text):
         return "The value is of one of the years."
-    first = min(map(int, question.years), default=0)
     known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
@@ -265,6 +274,7 @@ def _opens_otherwise(word: str, year: str, question: str) -> bool:
     return asked is not None and word in _OPENERS and word != asked[1]
 
 
+_COMPARED = word_set("versus vs vs. from over than against to")
 _OPENERS = word_set("in by before after since until through beyond")
 _OF_ALL = re.compile(
     r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "

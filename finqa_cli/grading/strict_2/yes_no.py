@@ -89,7 +89,7 @@ def _restated(text: str, question: Question) -> str | None:
         return None
     if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN):
         return None
-    if re.search(r"[.,;!?\n]", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
+    if re.search(r"[;!?\n]|[.,](?![0-9])", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
         return None
     agrees = supports(text, question)
     if not agrees and not asks_direction(question):

@@ -137,7 +137,7 @@ _GENERIC = word_set(
 )
 
 _SAYING = word_set(
-    "holders than pre every represent position bottomed worsened averaged average supplemental supplementary "
+    "any ever holders than pre every represent position bottomed worsened averaged average supplemental supplementary "
     "information data disclosure effective beginning start worldwide globally outstanding numbered factor actual "
     "traded stock bank bank's insurer issuer retailer no more less most peaked peak occurred happened place "
     "averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried "
@@ -186,7 +186,8 @@ _SYNONYMS = tuple(
         "expected estimated projected anticipated forecast future",
         "employees headcount staff workforce workers people",
         "leverage debt equity",
-        "turnover revenue revenues sales",
+        "debt borrowings borrowing indebtedness",
+        "turnover revenue revenues sales top line top-line",
         "profit income earnings profitability loss",
         "repurchase repurchases repurchased buyback buybacks",
         "cogs cost sales goods",
@@ -204,7 +205,6 @@ _SYNONYMS = tuple(
         "current liquidity quick",
         "coverage interest times",
         "due mature matures maturing maturities payable",
-        "margin revenue sales",
         "cash equivalents",
         "shares stock common",
         "comparable comp comps same-store same",
@@ -433,5 +433,5 @@ def _vocabulary(question: tuple[str, ...]) -> _Vocabulary:
 
 
 _TELLING = word_set(
-    "over share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
+    "over share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate yield"
 )

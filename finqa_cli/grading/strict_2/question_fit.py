@@ -94,6 +94,13 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     if computes and not question.divides:
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
+    if _ASKS_RATE_OF_CHANGE.search(question.text):
+        if [part.text for part in after[:1]] in (["of"], ["share"]):
+            return "The value is a share, and the question asks for a change."
+        if before and before[-1].text == "to" and any(_CHANGE.fullmatch(word) for word in words):
+            return "The value is of a level, and the question asks for a change."
+    if "margin" in question.words:  # `18.4% of revenue`
+        words = [word for word in words if word not in ("revenue", "revenues", "sales")]
     own = " ".join(words).replace("on average", "").split()
     if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
         return "A word beside the value has nothing to do with the question."
@@ -210,6 +217,10 @@ _AMOUNT_OF_CHANGE = re.compile(
     r"\bby how much\b|\bby how many\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|"
     r"difference) in\b"
 )
+_ASKS_RATE_OF_CHANGE = re.compile(
+    r"\bby how much\b|\b(?:percent|percentage) (?:change|increase|decrease|growth|decline)\b|\bgrowth rate\b|\bcagr\b"
+    r"|\b(?:increase|decrease|change) in (?!.* as a )"
+)
 _FILLERS = word_set("so and but it this that which company's")
 
 
@@ -274,7 +285,7 @@ def _opens_otherwise(word: str, year: str, question: str) -> bool:
     return asked is not None and word in _OPENERS and word != asked[1]
 
 
-_COMPARED = word_set("versus vs vs. from over than against to")
+_COMPARED = word_set("with versus vs vs. from over than against to")
 _OPENERS = word_set("in by before after since until through beyond")
 _OF_ALL = re.compile(
     r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "

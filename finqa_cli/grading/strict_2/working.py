@@ -159,7 +159,7 @@ def _computed_last(found: Sequence[Element]) -> list[Element]:
     return list(found[places[-1] - 1 :])
 
 
-_TOTALS = word_set("total totals totaled totalled sum is was gives totaling equals")
+_TOTALS = word_set("average averages averaged mean total totals totaled totalled sum is was gives totaling equals")
 
 
 def _sentences(found: Sequence[Element]) -> list[list[Element]]:

@@ -87,7 +87,7 @@ def _restated(text: str, question: Question) -> str | None:
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
     if not covers(own, question.words) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
         return None
-    if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN):
+    if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN | _AUXILIARIES):
         return None
     if re.search(r"[;!?\n]|[.,](?![0-9])", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
         return None
@@ -104,7 +104,7 @@ def _foreign(word: str, question: Question) -> bool:
 _NO_NOUN = re.compile(r"\bno (?=[a-z])")
 _PLAIN_NOT = re.compile(r"no|not|never|\w+n't")
 _AUXILIARIES = word_set(
-    "the a an of in at on for to by was is were are did do does has had have it its company that than"
+    "the a an of in at on for to by was is were are did do does has had have it its company that than any there"
 )
 _PRESENT = {
     "paid": "pay",
@@ -123,6 +123,8 @@ def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     does = _DOES.match(reason)
     if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
         return not _foreign(does[1], question) or not is_foreign([does[1]], question.words)
+    if meaning == "no" and _THERE_ARE.match(reason) and not _NOT.search(reason) and not asks_direction(question):
+        return True
     words = set(re.findall(r"[a-z]+", reason))
     rises, falls = bool(words & UP), bool(words & DOWN)
     if not question.direction or rises == falls or _NOT.search(reason):
@@ -130,6 +132,7 @@ def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     return (question.direction > 0) != (rises if meaning == "yes" else falls)
 
 
+_THERE_ARE = re.compile(r"[\W_]*there (?:was|were|is|are) (?!no\b|none\b|only\b)")
 _DOES = re.compile(r"[\W_]*(?:but )?(?:it|they|the company|we) (?!was\b|is\b|had\b|has\b|did\b|only\b)([a-z]+)\b")
 
 

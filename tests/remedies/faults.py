@@ -1,0 +1,53 @@
+"""A command that fails, and how its remedy is followed: one row of the tests of remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fixtures.data_files import write_folder
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A command that fails, and how its remedy is followed.
+
+    Attributes:
+        command: The command, without `finqa`.
+        write: Writes what it needs into the working folder.
+        fill: Values of placeholders and of options that the remedy names without a value.
+        by_hand: What a remedy in words asks for; returns the command that is run then, empty for the same.
+        env: Environment variables.
+        then: Exit status of the command after the remedy; other than 0 where the next step is another fault.
+        home: It has a FINQA_HOME of its own.
+        extra: Options that keep a long command short.
+        again: What is run at the end; empty for the command itself.
+    """
+
+    command: str
+    write: Callable[[], object] = lambda: None
+    fill: Mapping[str, str] = field(default_factory=dict)
+    by_hand: Callable[[], object] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    then: int = 0
+    home: bool = False
+    extra: str = ""
+    again: str = ""
+
+
+def text(name: str, content: str) -> Callable[[], object]:
+    def write() -> None:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content, encoding="utf-8")
+
+    return write
+
+
+def new(command: str) -> Callable[[], object]:
+    """The user gives another command, as the remedy asks in words."""
+    return lambda: command
+
+
+def own() -> None:
+    write_folder(Path("own"))

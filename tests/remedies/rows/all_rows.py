@@ -1,0 +1,14 @@
+"""All rows by name, `group: what is wrong`."""
+
+from __future__ import annotations
+
+from remedies.rows import command_lines, components, data, recorded_runs, settings
+
+GROUPS = {
+    "settings": settings.SETTINGS,
+    "components": components.COMPONENTS,
+    "runs": recorded_runs.RUNS,
+    "lines": command_lines.LINES,
+    "data": data.DATA,
+}
+FAULTS = {f"{group}: {name}": fault for group, faults in GROUPS.items() for name, fault in faults.items()}

@@ -23,6 +23,8 @@ class Fault:
         home: It has a FINQA_HOME of its own.
         extra: Options that keep a long command short.
         again: What is run at the end; empty for the command itself.
+        needs: Names of folders of `shared_folders` that are copied into the working folder.
+        instead: The remedy's command takes the place of the one that failed.
     """
 
     command: str
@@ -34,6 +36,8 @@ class Fault:
     home: bool = False
     extra: str = ""
     again: str = ""
+    instead: bool = False
+    needs: tuple[str, ...] = ("a", "b")
 
 
 def text(name: str, content: str) -> Callable[[], object]:

@@ -42,7 +42,7 @@ class Place:
         before, names = contents(self.folder), _snapshots()
         way.act()
         commands = list(way.commands)
-        own = any(_verb(each) == _verb(self.fault.command) for each in commands)
+        own = self.fault.instead or any(_verb(each) == _verb(self.fault.command) for each in commands)
         if not way.looks and not own:
             commands.append(self.fault.again or way.changed)
         for command in commands:

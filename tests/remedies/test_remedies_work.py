@@ -21,6 +21,7 @@ from remedies.following import Way, run, ways
 from remedies.place import Place
 from remedies.rows import all_rows
 from remedies.rows.data import store
+from remedies.shared_folders import SharedFolders
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 
@@ -37,12 +38,8 @@ def seen() -> Iterator[dict[str, frozenset[str]]]:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two evaluated runs, `a` of the expert and `b` of random calls."""
-    folder = tmp_path_factory.mktemp("recorded")
-    for name, player in (("a", "scripted"), ("b", "random")):
-        assert run(f"eval {player} --limit 2 --split dev --sandboxes 1 --run-dir {folder / name}") == 0
-    return folder
+def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedFolders:
+    return SharedFolders(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_remedy_fixes_its_fault(
     row: str,
     seen: dict[str, frozenset[str]],
-    recorded: Path,
+    shared: SharedFolders,
     embedded: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -66,7 +63,9 @@ def test_a_remedy_fixes_its_fault(
 
     def begin(number: int) -> Place:
         folder = tmp_path / str(number)
-        shutil.copytree(recorded, folder)
+        folder.mkdir()
+        for name in fault.needs:
+            shared.copy(name, folder / name)
         monkeypatch.chdir(folder)
         if fault.home:
             monkeypatch.setenv("FINQA_HOME", str(tmp_path / f"home-{number}"))
@@ -79,7 +78,7 @@ def test_a_remedy_fixes_its_fault(
     try:
         place = begin(1)
         error, remedy = place.provoke()
-        seen[row] = place.sites
+        sites = place.sites
         found = ways(remedy, fault.command, fault.fill, error)
         assert found or fault.by_hand, f"nothing of it can be followed: {remedy}"
         for number, way in enumerate(found, start=1):
@@ -96,8 +95,9 @@ def test_a_remedy_fixes_its_fault(
     finally:  # a `.env` is put into the environment
         os.environ.clear()
         os.environ.update(before)
+    seen[row] = sites
     if not os.environ.get(ledger.RECORD):
-        assert seen[row] == ledger.read().get(row, frozenset()), f"{ledger.RECORD}=1 python -m pytest tests/remedies"
+        assert sites == ledger.read().get(row, frozenset()), f"{ledger.RECORD}=1 python -m pytest tests/remedies"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remedies.rows import command_lines, components, data, recorded_runs, settings
+from remedies.rows import command_lines, components, damaged_runs, data, imports, publishing, recorded_runs, settings
 
 GROUPS = {
     "settings": settings.SETTINGS,
@@ -10,5 +10,8 @@ GROUPS = {
     "runs": recorded_runs.RUNS,
     "lines": command_lines.LINES,
     "data": data.DATA,
+    "damaged": damaged_runs.DAMAGED,
+    "imports": imports.IMPORTS,
+    "publishing": publishing.PUBLISHING,
 }
 FAULTS = {f"{group}: {name}": fault for group, faults in GROUPS.items() for name, fault in faults.items()}

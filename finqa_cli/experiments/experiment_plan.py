@@ -223,7 +223,7 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
         check_secrets(loaded)
         check_idle_options(loaded)
         if (named := loaded.settings.run.dir) is not None:
-            remedy = f"--output {shlex.quote(str(named))}, and leave run.dir out of its settings"
+            remedy = f"leave run.dir out of its settings, and give --output {shlex.quote(str(named))}"
             raise UsageError("run.dir has no effect here.", remedy=remedy)
     except FinqaError as error:
         error.args = (f"Cell {cell.name}: {error.message}",)

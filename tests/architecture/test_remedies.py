@@ -67,7 +67,7 @@ HARMLESS = {
     "mv {folder} {folder}.aside": "renames, deletes nothing",
     "mv {run} {": "puts a folder back where its run began",
     ".unused')}": "renames, deletes nothing",
-    "say so in its name, if it is one: mv ": "renames, deletes nothing",
+    ", if it is one, and --final-test with that name": "renames, deletes nothing",
     "pip install --force-reinstall torch": "a package",
     "pip install --upgrade {source}": "a plugin's package",
 }

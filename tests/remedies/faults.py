@@ -19,10 +19,12 @@ class Fault:
         fill: Values of placeholders and of options that the remedy names without a value.
         by_hand: What a remedy in words asks for; returns the command that is run then, empty for the same.
         env: Environment variables.
-        then: Exit status of the command after the remedy; other than 0 where the next step is another fault.
+        then: Exit status of the command after the remedy; other than 0 where the next step is another fault. Several
+            where alternatives end differently.
         home: It has a FINQA_HOME of its own.
         extra: Options that keep a long command short.
         again: What is run at the end; empty for the command itself.
+        elsewhere: Beginnings of alternatives that take what tests have not, such as the hub; others are followed.
         needs: Names of folders of `shared_folders` that are copied into the working folder.
         instead: The remedy's command takes the place of the one that failed.
     """
@@ -32,11 +34,12 @@ class Fault:
     fill: Mapping[str, str] = field(default_factory=dict)
     by_hand: Callable[[], object] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    then: int = 0
+    then: int | tuple[int, ...] = 0
     home: bool = False
     extra: str = ""
     again: str = ""
     instead: bool = False
+    elsewhere: tuple[str, ...] = ()
     needs: tuple[str, ...] = ("a", "b")
 
 

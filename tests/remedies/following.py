@@ -35,7 +35,7 @@ _NAME = rf"finqa (?:(?={'|'.join(COMMANDS)})|--help)"
 _VERBS = "lists|shows|waits|tests|continues|which|writes|reads"
 _COMMAND = re.compile(rf"{_NAME}.*?(?=$|;|,(?= )| and (?:finqa|--)| or | then |\)| (?:{_VERBS})\b)")
 _OPTION = re.compile(r"^(?:or )?(--[a-z][a-z-]*)(?: with one of:)?(?:[ =]([^\s,]+(?:,[^\s,]+)*))?")
-_WORDS = ("with", "for", "leaves", "reads", "to", "of", "names")
+_WORDS = ("with", "for", "leaves", "reads", "to", "of", "names", "takes", "in", "and")
 _OUT = re.compile(r"^leave (?:out (?P<after>--.*)|(?P<before>--\S+(?: and --\S+)*) out)")
 
 

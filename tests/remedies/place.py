@@ -49,7 +49,9 @@ class Place:
             same = _verb(command) == _verb(self.fault.command)
             status = run(f"{command} {self.fault.extra}" if same else command)
             said = self.capsys.readouterr()
-            expected = {0, 65} if way.looks else {self.fault.then} if same else {0}
+            last = same or (self.fault.instead and command == commands[-1])
+            then = self.fault.then if isinstance(self.fault.then, tuple) else (self.fault.then,)
+            expected = {0, 65} if way.looks else {*then} if last else {0}
             assert status in expected and error not in said.err, f"finqa {command}: {status}\n{said.out}\n{said.err}"
         after = contents(self.folder)
         lost = [path for path, content in before.items() if content not in (after.get(path), *after.values())]

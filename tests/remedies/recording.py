@@ -7,10 +7,11 @@ has several, so that lines may move: `finqa_cli/commands/eval.py:_played#2`.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,8 @@ from types import FrameType
 from typing import Any
 
 from finqa_cli.errors import FinqaError
-from finqa_cli.types import Check
+from finqa_cli.types import Check, IdleOption
+from finqa_plugins.environments._task_files.task_rows import RowReader
 
 ROOT = Path(__file__).parents[2]
 KEYWORDS = frozenset({"remedy", "fix"})
@@ -85,7 +87,9 @@ class Recording:
 
     def sites(self, remedy: str) -> set[str]:
         """Return the names of the calls that gave a remedy, as it was printed."""
-        return {key for text, keys in self.given if _plain(text) == _plain(remedy) for key in keys}
+        printed = _plain(remedy)
+        parts = {printed, *re.split(r", (?=--)|; ", printed)}
+        return {key for text, keys in self.given if _plain(text) in parts for key in keys}
 
 
 def _plain(text: str) -> str:
@@ -94,9 +98,11 @@ def _plain(text: str) -> str:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record all remedies of errors and checks of this process."""
+    """Record all remedies of errors, checks, idle options and readers of rows that this process makes."""
     found = Recording()
-    made_error, made_check = FinqaError.__init__, Check.__init__
+    made_error, made_check, made_reader, made_idle = (
+        each.__init__ for each in (FinqaError, Check, RowReader, IdleOption)
+    )
 
     def error(self: FinqaError, message: str, *, remedy: str = "") -> None:
         made_error(self, message, remedy=remedy)
@@ -108,11 +114,19 @@ def recording() -> Iterator[Recording]:
         if self.remedy:
             found.given.append((self.remedy, tuple(_calls_around(sys._getframe(1)))))
 
-    FinqaError.__init__, Check.__init__ = error, check  # type: ignore[method-assign]
-    try:
+    def reader(self: RowReader[Any], *given: Any, remedy: str, **more: Any) -> None:
+        made_reader(self, *given, remedy=remedy, **more)
+        found.given.append((remedy, tuple(_calls_around(sys._getframe(1)))))
+
+    def idle(self: IdleOption, **given: Any) -> None:
+        made_idle(self, **given)
+        found.given.append((self.remedy, tuple(_calls_around(sys._getframe(1)))))
+
+    with ExitStack() as patched:
+        for kind, replacement in ((FinqaError, error), (Check, check), (RowReader, reader), (IdleOption, idle)):
+            patched.callback(setattr, kind, "__init__", kind.__init__)
+            setattr(kind, "__init__", replacement)  # noqa: B010  # mypy takes no assignment to a method
         yield found
-    finally:
-        FinqaError.__init__, Check.__init__ = made_error, made_check  # type: ignore[method-assign]
 
 
 def _calls_around(frame: FrameType | None) -> Iterator[str]:

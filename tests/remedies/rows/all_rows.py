@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from remedies.rows import command_lines, components, damaged_runs, data, imports, publishing, recorded_runs, settings
+from remedies.rows import (
+    command_lines,
+    components,
+    damaged_runs,
+    data,
+    environments,
+    imports,
+    publishing,
+    recorded_runs,
+    settings,
+    training,
+    workflows,
+)
 
 GROUPS = {
     "settings": settings.SETTINGS,
@@ -13,5 +25,8 @@ GROUPS = {
     "damaged": damaged_runs.DAMAGED,
     "imports": imports.IMPORTS,
     "publishing": publishing.PUBLISHING,
+    "training": training.TRAINING,
+    "workflows": workflows.WORKFLOWS,
+    "environments": environments.ENVIRONMENTS,
 }
 FAULTS = {f"{group}: {name}": fault for group, faults in GROUPS.items() for name, fault in faults.items()}

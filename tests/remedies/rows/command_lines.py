@@ -85,7 +85,6 @@ LINES = {
     "an environment without question files": Fault("data prepare d.json --out p --for finqa", dialogues),
     "no mapping": Fault("data import tables tables --questions q.csv --out p --map bad.toml", text("bad.toml", "a = [")),
     "shares that are none": Fault("data import tables tables --questions questions.csv --out p --splits 1", tables),
-    "two settings, one a table": Fault("config show --set codec=plain --set codec.options.x=1", by_hand=new("config show --set codec=plain")),
     "a flag beside its setting": Fault("eval scripted --limit 1 --set eval.limit=2", by_hand=new("eval scripted --limit 1")),
     "a published flag without a value": Fault("data show x --data-root", fill={"VALUE": "nothere"}, by_hand=new("data show x --data nothere"), then=65),
     "a published flag of no command": Fault("sft a --batch-size 4", by_hand=new("sft a --batch-tokens 400 --set sft.minimum_reward=9"), then=65),

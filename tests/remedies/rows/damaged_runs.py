@@ -10,6 +10,7 @@ from typing import Any
 
 from remedies.faults import Fault, new, text
 from remedies.following import run
+from remedies.rows.command_lines import question_file
 
 AGAIN = {"TARGET": "scripted --limit 2 --split dev --run-dir c", "FOLDER": "c"}
 
@@ -35,7 +36,13 @@ def without(name: str) -> Callable[[], object]:
 
 def compared(write: Callable[[], object]) -> Fault:
     """A comparison that a damaged run prevents, and one with a run that was evaluated again."""
-    return Fault("compare a b --no-plots", write, AGAIN, again="compare c b --no-plots")
+    return Fault(
+        "compare a b --no-plots",
+        write,
+        AGAIN,
+        by_hand=lambda: run(f"eval {AGAIN['TARGET']}") or "compare c b --no-plots",
+        again="compare c b --no-plots",
+    )
 
 
 ATTEMPTS = "a/trajectories.jsonl"
@@ -52,7 +59,8 @@ def restored() -> None:
 def ungraded() -> None:
     def change(all_lines: list[str]) -> list[str]:
         records = [json.loads(line) for line in all_lines]
-        return [json.dumps({**record, "rewards": None, "status": "sandbox_error", "error": "x"}) for record in records]
+        fault = {"reward": None, "components": None, "status": "sandbox_error", "error": "x"}
+        return [json.dumps({**record, **fault}) for record in records]
 
     lines(ATTEMPTS, change)()
 
@@ -71,15 +79,8 @@ DAMAGED = {
         document("a/run.json", schema_version=99),
         by_hand=lambda: run(f"eval {AGAIN['TARGET']}") or "compare c b --no-plots",
     ),
-    "a run that evaluates nothing": Fault(
-        "compare candidates b --no-plots", needs=("candidates", "b"), by_hand=new("compare b b --no-plots"), then=2
-    ),
-    "a training that was not evaluated": Fault("compare trained/w b", lambda: None, needs=("trained", "b")),
-    "runs of different settings": Fault(
-        "compare a d --no-plots",
-        lambda: run("eval scripted --limit 2 --split dev --attempts 2 --run-dir d"),
-        by_hand=new("compare a b --no-plots"),
-    ),
+    "a run that evaluates nothing": Fault("compare candidates b --no-plots", needs=("a", "candidates", "b"), by_hand=new("compare a b --no-plots")),
+    "runs of different settings": Fault("compare a of-train --no-plots", needs=("a", "b", "of-train"), by_hand=new("compare a b --no-plots")),
     "a copy of a run": Fault(
         "compare a c --no-plots", lambda: shutil.copytree("a", "c"), by_hand=new("compare a b --no-plots")
     ),
@@ -99,14 +100,12 @@ DAMAGED = {
     "no run to watch": Fault("top nothere", by_hand=new("top a")),
     "no run to report": Fault("report nothere", by_hand=new("report a")),
     "no run folder to report": Fault("report plain", lambda: Path("plain").mkdir(), by_hand=new("report a")),
-    "nothing to report": Fault(
-        "report a", lines(ATTEMPTS, lambda each: []), by_hand=lambda: restored()
-    ),
-    "three runs to report": Fault("report a b a", by_hand=new("report a b"), instead=True, then=2),
+    "nothing to report": Fault("report a", lines(ATTEMPTS, lambda each: []), by_hand=new("report b")),
+    "three runs to report": Fault("report a b of-train", needs=("a", "b", "of-train"), instead=True, then=65),
     "one run to report twice": Fault("report a a"),
     "a folder as report": Fault("report a --out b"),
     "a file that is no report": Fault("report a --out x.html", text("x.html", "x"), by_hand=new("report a --out y.html")),
-    "no pairs in a file": Fault("dpo nothere", fill={"RUN": "a b --rule all --run-dir nothere"}, extra="--optimizer x", then=78),
+    "no pairs in a file": Fault("dpo nothere", fill={"RUN": "a b --rule all --run-dir nothere"}, again="dpo nothere --set optimizer.name=grpo", then=78),
     "attempts for a log": Fault("export a --to trl-sft --out new", NO_RECORD, by_hand=restored),
     "a run without an evaluation": Fault(
         "export trained/w --to inspect --out new --step 1", needs=("trained",), by_hand=new("export trained/w --to inspect --out new --step 2")
@@ -116,14 +115,14 @@ DAMAGED = {
     "scores beside their answers": Fault("rewards score scores/scores.jsonl graded --out scores --truth x", lambda: run("rewards score a graded --out scores"), fill={"DIR": "new"}, then=65),
     "bad answers": Fault(
         "rewards score answers.jsonl graded",
-        text("answers.jsonl", '{"answer": "1", "truth": "1"}\n{}\n'),
-        by_hand=text("answers.jsonl", '{"answer": "1", "truth": "1"}\n'),
+        text("answers.jsonl", '{"id": "x", "solution": "1", "truth": "1"}\n{}\n'),
+        by_hand=text("answers.jsonl", '{"id": "x", "solution": "1", "truth": "1"}\n'),
     ),
     "truths of other data": Fault(
         "rewards score a graded", document("a/report.json", data={"name": "x", "digest": "sha256:0"}), {"FILE": "x"}, then=65
     ),
-    "a verdict that is no reward": Fault("rewards test environment", by_hand=new("rewards test graded")),
-    "no known prediction": Fault("score x.json --metric finqa --truth t.json", text("x.json", '{"q": 1}'), by_hand=new("score x.json --metric finqa --truth t.json"), then=65),
+    "a verdict that is no reward": Fault("rewards test environment", by_hand=new("rewards test weighted")),
+    "no known prediction": Fault("score x.json --metric finqa --truth t.json", lambda: (text("x.json", "[]")(), question_file()), by_hand=new("score x.json --metric finqa --truth rows.json"), then=65),
     "no predictions": Fault("score x.json --metric openenv --truth a", by_hand=text("x.json", "{}"), then=65),
     "predictions that are no JSON": Fault("score x.json --metric openenv --truth a", text("x.json", "{"), by_hand=text("x.json", "{}"), then=65),
     "predictions of no form": Fault("score x.json --metric openenv --truth a", text("x.json", "3"), by_hand=text("x.json", "{}"), then=65),
@@ -131,4 +130,5 @@ DAMAGED = {
         "plan --questions 100 --paired-correlation 0.9 --attempt-correlation 0.1 --attempts 4 --accuracy 0.5",
         fill={"--paired-correlation": "0.05", "--attempt-correlation": "0.95"},
     ),
+    "a reward without tests": Fault("rewards test graded", fill={"FILE": "a"}, instead=True),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from fixtures import finqa_text_rows
 from fixtures.data_files import edit_question, finqa_row, write_folder, write_json, write_rllm
+from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
 from remedies.faults import Fault, new, own, text
 from remedies.rows.command_lines import question_file, tables
 
@@ -19,21 +21,28 @@ def rows(*found: object) -> None:
 
 def spoilt() -> None:
     own()
-    edit_question(Path("own"), 2, "question", "")
+    edit_question(Path("own"), 2, "answer", "")
+
+
+def no_answers() -> None:
+    own()
+    for row in range(2, 14):
+        edit_question(Path("own"), row, "answer", "")
 
 
 def layout_again() -> None:
+    shutil.rmtree("own", ignore_errors=True)
     write_folder(Path("own"))
 
 
 def no_header() -> None:
     own()
-    next(Path("own").rglob("*.csv")).write_text("x\n")
+    Path("own", QUESTIONS_FILE).write_text("x\n")
 
 
 def folder_of_rows() -> None:
     Path("d").mkdir()
-    finqa_text_rows.write(Path("d/train.json"), finqa_text_rows.original(1))
+    write_json(Path("d/train.json"), GOOD)
 
 
 def two_of_a_split() -> None:
@@ -56,15 +65,14 @@ IMPORTS = {
     "a row of a layout": Fault("snapshot build --data own --snapshot-name mine", spoilt, by_hand=layout_again),
     "a header of a layout": Fault("snapshot build --data own --snapshot-name mine", no_header, {"DIR": "q"}, by_hand=layout_again),
     "no folder of data": Fault("snapshot build --data nothere --snapshot-name mine", by_hand=lambda: write_folder(Path("nothere")) and None),
-    "a file for a folder": Fault("snapshot build --data rows.json --snapshot-name mine", question_file, {"DIR": "q"}, by_hand=new("snapshot build --data q --snapshot-name mine"), then=65),
-    "a folder of files": Fault("snapshot build --data d --snapshot-name mine", folder_of_rows, {"DIR": "q"}, by_hand=layout_again, then=65),
-    "no good question": Fault("data import openenv own --out p --skip-bad", spoilt_all := (lambda: (own(), [edit_question(Path("own"), row, "question", "") for row in range(2, 14)])), by_hand=layout_again),
+    "a file for a folder": Fault("snapshot build --data train.json --snapshot-name mine", lambda: rows(*GOOD), {"DIR": "q"}, again="snapshot build --data q --snapshot-name mine"),
+    "a folder of files": Fault("snapshot build --data d --snapshot-name mine", folder_of_rows, {"DIR": "q"}, again="snapshot build --data q --snapshot-name mine"),
+    "no good question": Fault("data import openenv own --out p --skip-bad", no_answers, by_hand=layout_again),
     "a column that is none": Fault(f"{TABLES} --column question", tables),
     "a decimal point": Fault(f"{TABLES} --map m.toml", lambda: (tables(), text("m.toml", "decimal = 'x'\n")()), by_hand=text("m.toml", "decimal = '.'\n")),
     "no rule of companies": Fault(f"{TABLES} --company nosuch", tables),
     "no questions": Fault(f"{TABLES}", lambda: (tables(), text("questions.csv", "x\n")()), by_hand=tables),
     "no good question of tables": Fault(f"{TABLES} --skip-bad", lambda: (tables(), text("questions.csv", "question,answer,company\n,,\n")()), by_hand=tables),
-    "no file to prepare": Fault("data prepare rows.json --out p", by_hand=question_file),
     "a file that is no JSON": Fault("data prepare rows.json --out p", text("rows.json", "{"), by_hand=question_file),
     "a file to show": Fault("data show x --data rows.json", text("rows.json", "{"), by_hand=lambda: question_file() or "data show nosuch --data rows.json", then=65),
     "no folder of rLLM": Fault("data import rllm r --out p", by_hand=lambda: write_rllm(Path("r")) and None),

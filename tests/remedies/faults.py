@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fixtures.data_files import write_folder
 
@@ -25,6 +27,9 @@ class Fault:
         extra: Options that keep a long command short.
         again: What is run at the end; empty for the command itself.
         elsewhere: Beginnings of alternatives that take what tests have not, such as the hub; others are followed.
+        server: A server on loopback; `{url}` in commands and values is its address.
+        check: Name of the check of `finqa doctor` whose remedy it is; empty for an error.
+        url: Address of the server.
         needs: Names of folders of `shared_folders` that are copied into the working folder.
         instead: The remedy's command takes the place of the one that failed.
     """
@@ -40,7 +45,21 @@ class Fault:
     again: str = ""
     instead: bool = False
     elsewhere: tuple[str, ...] = ()
+    server: Callable[[], AbstractContextManager[Any]] | None = None
+    check: str = ""
+    url: str = ""
     needs: tuple[str, ...] = ("a", "b")
+
+    def at(self, url: str) -> Fault:
+        """Return the fault with the address of its server."""
+        fill = {name: value.replace("{url}", url) for name, value in self.fill.items()}
+        env = {name: value.replace("{url}", url) for name, value in self.env.items()}
+        commands = {name: getattr(self, name).replace("{url}", url) for name in ("command", "extra", "again")}
+        return replace(self, fill=fill, env=env, url=url, **commands)
+
+    def filled(self, command: str) -> str:
+        """Return a command with the address of the server; an empty one is the command itself."""
+        return (command or self.command).replace("{url}", self.url)
 
 
 def text(name: str, content: str) -> Callable[[], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from remedies.faults import Fault
 from remedies.following import Way, contents, run
-from remedies.recording import recording
+from remedies.recording import Recording, recording
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME
 
@@ -29,13 +30,23 @@ class Place:
         """Run the command and return its error and its remedy; `sites` are the places of the source that gave it."""
         self.capsys.readouterr()
         with recording() as found:
-            assert run(self.fault.command) != 0, self.capsys.readouterr().out
+            status = run(f"{self.fault.command}{' --json' * bool(self.fault.check)}")
         said = self.capsys.readouterr()
+        if self.fault.check:
+            return self._failed_check(said.out, found)
+        assert status != 0, said.out
         assert "Traceback" not in said.err
         error, remedy = (re.findall(rf"^{word}: (.*)$", said.err, re.MULTILINE) for word in ("error", "fix"))
         assert len(error) == len(remedy) == 1, said.err
         self.sites = frozenset(found.sites(remedy[0]))
         return error[0], remedy[0]
+
+    def _failed_check(self, out: str, found: Recording) -> tuple[str, str]:
+        """Return detail and remedy of the check of `finqa doctor`."""
+        named = [each for each in json.loads(out)["checks"] if each["name"] == self.fault.check]
+        check = next(each for each in named if each["status"] != "ok")
+        self.sites = frozenset(found.sites(check["remedy"]))
+        return check["detail"], check["remedy"]
 
     def follow(self, way: Way, error: str) -> None:
         """Follow an alternative and hold what it leaves against what was there."""
@@ -52,7 +63,7 @@ class Place:
             last = same or (self.fault.instead and command == commands[-1])
             then = self.fault.then if isinstance(self.fault.then, tuple) else (self.fault.then,)
             expected = {0, 65} if way.looks else {*then} if last else {0}
-            assert status in expected and error not in said.err, f"finqa {command}: {status}\n{said.out}\n{said.err}"
+            assert status in expected and error not in said.err + said.out * bool(self.fault.check), f"finqa {command}: {status}\n{said.out}\n{said.err}"
         after = contents(self.folder)
         lost = [path for path, content in before.items() if content not in (after.get(path), *after.values())]
         assert not [path for path in lost if path.name not in OF_A_RESUMED_RUN], "files that are gone or changed"

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,12 @@ def test_a_remedy_fixes_its_fault(
 ) -> None:
     fault = ROWS[row]
 
+    servers = ExitStack()
+
     def begin(number: int) -> Place:
+        here = fault
+        if fault.server:
+            here = fault.at(servers.enter_context(fault.server()).url)
         folder = tmp_path / str(number)
         folder.mkdir()
         for name in fault.needs:
@@ -70,29 +76,30 @@ def test_a_remedy_fixes_its_fault(
         if fault.home:
             monkeypatch.setenv("FINQA_HOME", str(tmp_path / f"home-{number}"))
         fault.write()
-        for name, value in fault.env.items():
+        for name, value in here.env.items():
             monkeypatch.setenv(name, value)
-        return Place(folder, fault, capsys, embedded)
+        return Place(folder, here, capsys, embedded)
 
     before = dict(os.environ)
     try:
         place = begin(1)
         error, remedy = place.provoke()
         sites = place.sites
-        found = [each for each in ways(remedy, fault.command, fault.fill, error) if not _is_elsewhere(each, fault)]
+        found = _ways(place, remedy, error)
         assert found or fault.by_hand, f"nothing of it can be followed: {remedy}"
         for number, way in enumerate(found, start=1):
             if number > 1:
                 place = begin(number)
-                place.provoke()
+                way = _ways(place, remedy, place.provoke()[0])[number - 1]
             place.follow(way, error)
         if fault.by_hand:
             if found:
                 place = begin(len(found) + 1)
                 place.provoke()
             changed = fault.by_hand()
-            place.follow(Way(remedy, (), changed if isinstance(changed, str) else fault.command), error)
+            place.follow(Way(remedy, (), place.fault.filled(changed if isinstance(changed, str) else "")), error)
     finally:  # a `.env` is put into the environment
+        servers.close()
         os.environ.clear()
         os.environ.update(before)
     seen[row] = sites
@@ -100,8 +107,11 @@ def test_a_remedy_fixes_its_fault(
         assert sites == ledger.read().get(row, frozenset()), f"{ledger.RECORD}=1 python -m pytest tests/remedies"
 
 
-def _is_elsewhere(way: Way, fault: Fault) -> bool:
-    return any(way.text.removeprefix("finqa ").startswith(beginning) for beginning in fault.elsewhere)
+def _ways(place: Place, remedy: str, error: str) -> list[Way]:
+    """Return the alternatives of a remedy that can be followed here."""
+    fault = place.fault
+    found = ways(remedy, fault.command, fault.fill, error)
+    return [each for each in found if not each.text.removeprefix("finqa ").startswith(fault.elsewhere or "\0")]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from remedies.faults import Fault, new, own, text
 from remedies.following import run
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
+from finqa_cli.types import Snapshot
 
 
 def page(number: int, part: int, company: str) -> dict[str, Any]:
@@ -72,3 +73,9 @@ def damage(name: str, data: str = "embedded") -> None:
 
 def store() -> LocalSnapshots:
     return LocalSnapshots(Path(os.environ["FINQA_HOME"]))
+
+
+def embedded_snapshot() -> Snapshot:
+    """Build the snapshot of the embedded data in the current home."""
+    assert run("snapshot build") == 0
+    return store().get(DEFAULT_NAME)

@@ -232,7 +232,8 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     training = line.load({"optimizer.name": method}, files=of_training)
     if training.settings.run.dir is not None:
         raise UsageError(
-            "run.dir has no effect here.", remedy=f"--output {shlex.quote(str(training.settings.run.dir))} instead of --set run.dir"
+            "run.dir has no effect here.",
+            remedy=f"--output {shlex.quote(str(training.settings.run.dir))} instead of --set run.dir",
         )
     line.warn_of_project(training.settings)
     for loaded in (imitation, training):

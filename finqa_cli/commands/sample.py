@@ -101,7 +101,7 @@ def _check_assignments(line: CommandLine) -> None:
         if flag := FLAGS.get(name.strip()):
             raise UsageError(
                 f"--set {assignment} has no effect here.",
-                remedy=f"{flag} {value.strip()} instead of --set {name.strip()}"
+                remedy=f"{flag} {value.strip()} instead of --set {name.strip()}",
             )
 
 

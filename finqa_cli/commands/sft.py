@@ -68,7 +68,7 @@ def main(
     elif not demonstrations:
         raise UsageError(
             "No demonstrations and no run to resume are given.",
-                remedy="finqa eval scripted --split train --run-dir DIR, then finqa sft DIR",
+            remedy="finqa eval scripted --split train --run-dir DIR, then finqa sft DIR",
         )
     else:
         if init is not None:

@@ -256,7 +256,8 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
         named = path.with_stem(f"{path.stem}_test")
         raise UsageError(
             f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
-            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(named))}, if it is one, and --final-test with that name",
+            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(named))}, if it is one, "
+            "and --final-test with that name",
         )
     try_environment(settings, path, path.parent)
     return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))

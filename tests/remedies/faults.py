@@ -30,6 +30,7 @@ class Fault:
         server: A server on loopback; `{url}` in commands and values is its address.
         check: Name of the check of `finqa doctor` whose remedy it is; empty for an error.
         url: Address of the server.
+        slow: It takes seconds and has a quicker neighbour: `pytest -m slow`.
         needs: Names of folders of `shared_folders` that are copied into the working folder.
         instead: The remedy's command takes the place of the one that failed.
     """
@@ -48,6 +49,7 @@ class Fault:
     server: Callable[[], AbstractContextManager[Any]] | None = None
     check: str = ""
     url: str = ""
+    slow: bool = False
     needs: tuple[str, ...] = ("a", "b")
 
     def at(self, url: str) -> Fault:

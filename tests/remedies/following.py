@@ -107,7 +107,10 @@ def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
 
 def _with_options(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
     if instead := re.search(r" instead of (--\S+)(?: (\S+))?$", text):
-        text, command = text[: instead.start()], without_option(command, f"--set {instead[2]}=" if instead[2] else instead[1])
+        text, command = (
+            text[: instead.start()],
+            without_option(command, f"--set {instead[2]}=" if instead[2] else instead[1]),
+        )
     changed, rest = command, text
     while option := _OPTION.match(rest.strip()):
         name, value = option[1], option[2] or ""

@@ -59,5 +59,3 @@ class SharedFolders:
                 self.make(needed)
             MAKERS[name](made)
         return made
-
-

@@ -50,7 +50,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (built.path.parent / "current").read_text()
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=[pytest.mark.slow] * fault.slow) for row, fault in ROWS.items()]
+)
 def test_a_remedy_fixes_its_fault(
     row: str,
     seen: dict[str, frozenset[str]],
@@ -75,6 +77,7 @@ def test_a_remedy_fixes_its_fault(
         monkeypatch.chdir(folder)
         if fault.home:
             monkeypatch.setenv("FINQA_HOME", str(tmp_path / f"home-{number}"))
+        monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")  # a pool of the usual size takes most of a row's time
         fault.write()
         for name, value in here.env.items():
             monkeypatch.setenv(name, value)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import random
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

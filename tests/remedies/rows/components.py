@@ -5,7 +5,6 @@ from __future__ import annotations
 from remedies.faults import Fault, new, text
 from remedies.following import run
 
-
 COMPONENTS = {
     "no engine": Fault("play --engine scriptd"),
     "no option": Fault("play --engine scripted --set engine.options.unquoted=1"),

@@ -79,8 +79,12 @@ DAMAGED = {
         document("a/run.json", schema_version=99),
         by_hand=lambda: run(f"eval {AGAIN['TARGET']}") or "compare c b --no-plots",
     ),
-    "a run that evaluates nothing": Fault("compare candidates b --no-plots", needs=("a", "candidates", "b"), by_hand=new("compare a b --no-plots")),
-    "runs of different settings": Fault("compare a of-train --no-plots", needs=("a", "b", "of-train"), by_hand=new("compare a b --no-plots")),
+    "a run that evaluates nothing": Fault(
+        "compare candidates b --no-plots", needs=("a", "candidates", "b"), by_hand=new("compare a b --no-plots")
+    ),
+    "runs of different settings": Fault(
+        "compare a of-train --no-plots", needs=("a", "b", "of-train"), by_hand=new("compare a b --no-plots")
+    ),
     "a copy of a run": Fault(
         "compare a c --no-plots", lambda: shutil.copytree("a", "c"), by_hand=new("compare a b --no-plots")
     ),
@@ -104,28 +108,54 @@ DAMAGED = {
     "three runs to report": Fault("report a b of-train", needs=("a", "b", "of-train"), instead=True, then=65),
     "one run to report twice": Fault("report a a"),
     "a folder as report": Fault("report a --out b"),
-    "a file that is no report": Fault("report a --out x.html", text("x.html", "x"), by_hand=new("report a --out y.html")),
-    "no pairs in a file": Fault("dpo nothere", fill={"RUN": "a b --rule all --run-dir nothere"}, again="dpo nothere --set optimizer.name=grpo", then=78),
+    "a file that is no report": Fault(
+        "report a --out x.html", text("x.html", "x"), by_hand=new("report a --out y.html")
+    ),
+    "no pairs in a file": Fault(
+        "dpo nothere",
+        fill={"RUN": "a b --rule all --run-dir nothere"},
+        again="dpo nothere --set optimizer.name=grpo",
+        then=78,
+    ),
     "attempts for a log": Fault("export a --to trl-sft --out new", NO_RECORD, by_hand=restored),
     "a run without an evaluation": Fault(
-        "export trained/w --to inspect --out new --step 1", needs=("trained",), by_hand=new("export trained/w --to inspect --out new --step 2")
+        "export trained/w --to inspect --out new --step 1",
+        needs=("trained",),
+        by_hand=new("export trained/w --to inspect --out new --step 2"),
     ),
     "pairs paired again": Fault("export pairs --to trl-preference --rule all --out new", needs=("pairs",)),
     "answers of JSON": Fault("rewards score a graded --set reward.options.format=json"),
-    "scores beside their answers": Fault("rewards score scores/scores.jsonl graded --out scores --truth x", lambda: run("rewards score a graded --out scores"), fill={"DIR": "new"}, then=65),
+    "scores beside their answers": Fault(
+        "rewards score scores/scores.jsonl graded --out scores --truth x",
+        lambda: run("rewards score a graded --out scores"),
+        fill={"DIR": "new"},
+        then=65,
+    ),
     "bad answers": Fault(
         "rewards score answers.jsonl graded",
         text("answers.jsonl", '{"id": "x", "solution": "1", "truth": "1"}\n{}\n'),
         by_hand=text("answers.jsonl", '{"id": "x", "solution": "1", "truth": "1"}\n'),
     ),
     "truths of other data": Fault(
-        "rewards score a graded", document("a/report.json", data={"name": "x", "digest": "sha256:0"}), {"FILE": "x"}, then=65
+        "rewards score a graded",
+        document("a/report.json", data={"name": "x", "digest": "sha256:0"}),
+        {"FILE": "x"},
+        then=65,
     ),
     "a verdict that is no reward": Fault("rewards test environment", by_hand=new("rewards test weighted")),
-    "no known prediction": Fault("score x.json --metric finqa --truth t.json", lambda: (text("x.json", "[]")(), question_file()), by_hand=new("score x.json --metric finqa --truth rows.json"), then=65),
+    "no known prediction": Fault(
+        "score x.json --metric finqa --truth t.json",
+        lambda: (text("x.json", "[]")(), question_file()),
+        by_hand=new("score x.json --metric finqa --truth rows.json"),
+        then=65,
+    ),
     "no predictions": Fault("score x.json --metric openenv --truth a", by_hand=text("x.json", "{}"), then=65),
-    "predictions that are no JSON": Fault("score x.json --metric openenv --truth a", text("x.json", "{"), by_hand=text("x.json", "{}"), then=65),
-    "predictions of no form": Fault("score x.json --metric openenv --truth a", text("x.json", "3"), by_hand=text("x.json", "{}"), then=65),
+    "predictions that are no JSON": Fault(
+        "score x.json --metric openenv --truth a", text("x.json", "{"), by_hand=text("x.json", "{}"), then=65
+    ),
+    "predictions of no form": Fault(
+        "score x.json --metric openenv --truth a", text("x.json", "3"), by_hand=text("x.json", "{}"), then=65
+    ),
     "correlations that cannot be": Fault(
         "plan --questions 100 --paired-correlation 0.9 --attempt-correlation 0.1 --attempts 4 --accuracy 0.5",
         fill={"--paired-correlation": "0.05", "--attempt-correlation": "0.95"},

@@ -33,7 +33,10 @@ def json_lines(path: Path, *rows: Any) -> None:
 
 GOOD: dict[str, tuple[str, Callable[[Path], object]]] = {
     "finqa-text": ("train.json", lambda path: finqa_text_rows.write(path, *map(finqa_text_rows.original, (1, 2)))),
-    "convfinqa": ("train.json", lambda path: convfinqa_dialogues.write(path, *map(convfinqa_dialogues.original, (1, 2)))),
+    "convfinqa": (
+        "train.json",
+        lambda path: convfinqa_dialogues.write(path, *map(convfinqa_dialogues.original, (1, 2))),
+    ),
     "tatqa": ("train.json", lambda path: tatqa_pages.write(path, *map(tatqa_pages.page, (1, 2)))),
     "mbpp": ("mbpp.jsonl", lambda path: json_lines(path, MBPP)),
     "forecast": ("train.jsonl", lambda path: json_lines(path, FORECAST)),
@@ -58,7 +61,9 @@ def file_faults() -> dict[str, Fault]:
 
             command = f"eval scripted --environment {environment} --data {name} --limit 1 --split train --sandboxes 1"
             found[f"{environment}, {what}"] = Fault(
-                command, wrong, by_hand=lambda name=name, write=write: write(Path(name)) and None  # type: ignore[misc]
+                command,
+                wrong,
+                by_hand=lambda name=name, write=write: write(Path(name)) and None,  # type: ignore[misc]
             )
         folder = f"eval scripted --environment {environment} --data d --limit 1 --split train --sandboxes 1"
         found[f"{environment}, an empty folder"] = Fault(
@@ -73,7 +78,8 @@ def of_function(content: str) -> Fault:
     """A reward in a Python file with a mistake, which the user corrects."""
     right = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n"
     return Fault(
-        "eval scripted --environment finqa-text --limit 1 --reward function --set reward.options.function=r.py:compute_score",
+        "eval scripted --environment finqa-text --limit 1 --reward function "
+        "--set reward.options.function=r.py:compute_score",
         lambda: (text("r.py", content)(), text("good.py", right)()),
         by_hand=text("r.py", right),
         fill={"path/to/file.py:compute_score": "good.py:compute_score"},
@@ -89,33 +95,114 @@ def of_spec(content: str) -> Fault:
 
 
 ENVIRONMENTS = {
-    "no questions of TAT-QA": Fault("eval scripted --environment tatqa --limit 1", lambda: Path("d").mkdir(), by_hand=lambda: tatqa_pages.write(Path("d/train.json"), tatqa_pages.page(1)) and "eval scripted --environment tatqa --limit 1 --data d --split train", elsewhere=("data fetch",)),
-    "no dialogues": Fault("eval scripted --environment convfinqa --limit 1 --split train", lambda: convfinqa_dialogues.write(Path("c.json"), convfinqa_dialogues.original(1)), fill={"FILE": "c.json"}),
+    "no questions of TAT-QA": Fault(
+        "eval scripted --environment tatqa --limit 1",
+        lambda: Path("d").mkdir(),
+        by_hand=lambda: (
+            tatqa_pages.write(Path("d/train.json"), tatqa_pages.page(1))
+            and "eval scripted --environment tatqa --limit 1 --data d --split train"
+        ),
+        elsewhere=("data fetch",),
+    ),
+    "no dialogues": Fault(
+        "eval scripted --environment convfinqa --limit 1 --split train",
+        lambda: convfinqa_dialogues.write(Path("c.json"), convfinqa_dialogues.original(1)),
+        fill={"FILE": "c.json"},
+    ),
     "no server": Fault("eval random --environment openenv --limit 1", fill={"HOST:PORT": "127.0.0.1:9"}, then=69),
     "a reward that reads JSON": Fault("eval scripted --reward weighted --limit 1"),
-    "a reward of dialogues": Fault("eval scripted --environment convfinqa --data c.json --split train --limit 1 --reward graded", lambda: convfinqa_dialogues.write(Path("c.json"), convfinqa_dialogues.original(1))),
-    "embedded functions and data": Fault("eval scripted --environment mbpp --limit 1 --split train --data mbpp.jsonl --set environment.options.family=functions", lambda: json_lines(Path("mbpp.jsonl"), MBPP), by_hand=new("eval scripted --environment mbpp --limit 1 --set environment.options.family=functions")),
-    "no such prompt file": Fault("eval scripted --limit 1 --set environment.options.prompt_file=nothere.toml", by_hand=text("nothere.toml", "system = 'Answer.'\nuser = '{{ question }}'\n")),
-    "a prompt file that is no TOML": Fault("eval scripted --limit 1 --set environment.options.prompt_file=p.toml", text("p.toml", "a = ["), by_hand=text("p.toml", "system = 'Answer.'\n")),
-    "a prompt file of other keys": Fault("eval scripted --limit 1 --set environment.options.prompt_file=p.toml", text("p.toml", "a = 'x'"), by_hand=text("p.toml", "system = 'Answer.'\n")),
-    "an empty prompt file": Fault("eval scripted --limit 1 --set environment.options.prompt_file=p.toml", text("p.toml", "system = ''"), by_hand=text("p.toml", "system = 'Answer.'\n")),
-    "a field of a prompt file": Fault("eval scripted --limit 1 --set environment.options.prompt_file=p.toml", text("p.toml", "system = '{{ nosuch( }}'"), by_hand=text("p.toml", "system = 'Answer.'\n")),
-    "a split of a folder": Fault("eval scripted --environment finqa-text --data d --limit 1 --set environment.options.split=train", lambda: (Path("d").mkdir(), finqa_text_rows.write(Path("d/train.json"), finqa_text_rows.original(1))), by_hand=new("eval scripted --environment finqa-text --data d/train.json --split train --limit 1")),
-    "no file of a split": Fault("eval scripted --environment finqa-text --data train.json --limit 1 --split test", lambda: finqa_text_rows.write(Path("train.json"), *map(finqa_text_rows.original, (1, 2))), by_hand=new("eval scripted --environment finqa-text --data train.json --limit 1 --split train")),
-    "a reward option of forecasts": Fault("eval scripted --environment forecast --limit 1 --set environment.options.reward=rlcr --reward graded", by_hand=new("eval scripted --environment forecast --limit 1 --reward graded")),
-    "a match without a folder": Fault("eval scripted --environment forecast --limit 1 --split train --set environment.options.match=x --data train.jsonl", lambda: json_lines(Path("train.jsonl"), FORECAST), by_hand=new("eval scripted --environment forecast --limit 1 --split train --data train.jsonl")),
-    "several files of a split": Fault("eval scripted --environment forecast --limit 1 --split train --data d", lambda: (Path("d").mkdir(), json_lines(Path("d/a_train.jsonl"), FORECAST), json_lines(Path("d/b_train.jsonl"), FORECAST)), fill={"TEXT": "a_"}),
-    "two files of a split of questions": Fault("eval scripted --environment finqa-text --limit 1 --split train --data d", lambda: (Path("d").mkdir(), finqa_text_rows.write(Path("d/train.json"), finqa_text_rows.original(1)), finqa_text_rows.write(Path("d/train.jsonl"), finqa_text_rows.original(2))), by_hand=new("eval scripted --environment finqa-text --limit 1 --split train --data d/train.json")),
-    "a library that is not there": Fault("eval random --environment verifiers:x --limit 1 --set environment.options.python=nothere/bin/python", fill={"PATH/bin/python": "/bin/false"}, then=78),
+    "a reward of dialogues": Fault(
+        "eval scripted --environment convfinqa --data c.json --split train --limit 1 --reward graded",
+        lambda: convfinqa_dialogues.write(Path("c.json"), convfinqa_dialogues.original(1)),
+    ),
+    "embedded functions and data": Fault(
+        "eval scripted --environment mbpp --limit 1 --split train --data mbpp.jsonl "
+        "--set environment.options.family=functions",
+        lambda: json_lines(Path("mbpp.jsonl"), MBPP),
+        by_hand=new("eval scripted --environment mbpp --limit 1 --set environment.options.family=functions"),
+    ),
+    "no such prompt file": Fault(
+        "eval scripted --limit 1 --set environment.options.prompt_file=nothere.toml",
+        by_hand=text("nothere.toml", "system = 'Answer.'\nuser = '{{ question }}'\n"),
+    ),
+    "a prompt file that is no TOML": Fault(
+        "eval scripted --limit 1 --set environment.options.prompt_file=p.toml",
+        text("p.toml", "a = ["),
+        by_hand=text("p.toml", "system = 'Answer.'\n"),
+    ),
+    "a prompt file of other keys": Fault(
+        "eval scripted --limit 1 --set environment.options.prompt_file=p.toml",
+        text("p.toml", "a = 'x'"),
+        by_hand=text("p.toml", "system = 'Answer.'\n"),
+    ),
+    "an empty prompt file": Fault(
+        "eval scripted --limit 1 --set environment.options.prompt_file=p.toml",
+        text("p.toml", "system = ''"),
+        by_hand=text("p.toml", "system = 'Answer.'\n"),
+    ),
+    "a field of a prompt file": Fault(
+        "eval scripted --limit 1 --set environment.options.prompt_file=p.toml",
+        text("p.toml", "system = '{{ nosuch( }}'"),
+        by_hand=text("p.toml", "system = 'Answer.'\n"),
+    ),
+    "a split of a folder": Fault(
+        "eval scripted --environment finqa-text --data d --limit 1 --set environment.options.split=train",
+        lambda: (Path("d").mkdir(), finqa_text_rows.write(Path("d/train.json"), finqa_text_rows.original(1))),
+        by_hand=new("eval scripted --environment finqa-text --data d/train.json --split train --limit 1"),
+    ),
+    "no file of a split": Fault(
+        "eval scripted --environment finqa-text --data train.json --limit 1 --split test",
+        lambda: finqa_text_rows.write(Path("train.json"), *map(finqa_text_rows.original, (1, 2))),
+        by_hand=new("eval scripted --environment finqa-text --data train.json --limit 1 --split train"),
+    ),
+    "a reward option of forecasts": Fault(
+        "eval scripted --environment forecast --limit 1 --set environment.options.reward=rlcr --reward graded",
+        by_hand=new("eval scripted --environment forecast --limit 1 --reward graded"),
+    ),
+    "a match without a folder": Fault(
+        "eval scripted --environment forecast --limit 1 --split train --data train.jsonl "
+        "--set environment.options.match=x",
+        lambda: json_lines(Path("train.jsonl"), FORECAST),
+        by_hand=new("eval scripted --environment forecast --limit 1 --split train --data train.jsonl"),
+    ),
+    "several files of a split": Fault(
+        "eval scripted --environment forecast --limit 1 --split train --data d",
+        lambda: (
+            Path("d").mkdir(),
+            json_lines(Path("d/a_train.jsonl"), FORECAST),
+            json_lines(Path("d/b_train.jsonl"), FORECAST),
+        ),
+        fill={"TEXT": "a_"},
+    ),
+    "two files of a split of questions": Fault(
+        "eval scripted --environment finqa-text --limit 1 --split train --data d",
+        lambda: (
+            Path("d").mkdir(),
+            finqa_text_rows.write(Path("d/train.json"), finqa_text_rows.original(1)),
+            finqa_text_rows.write(Path("d/train.jsonl"), finqa_text_rows.original(2)),
+        ),
+        by_hand=new("eval scripted --environment finqa-text --limit 1 --split train --data d/train.json"),
+    ),
+    "a library that is not there": Fault(
+        "eval random --environment verifiers:x --limit 1 --set environment.options.python=nothere/bin/python",
+        fill={"PATH/bin/python": "/bin/false"},
+        then=78,
+    ),
     "no Python file": Fault("eval human --environment ./nothere.py --limit 1", by_hand=new("eval scripted --limit 1")),
     "no function of a reward": of_function("x = 1\n"),
     "no function but a number": of_function("compute_score = 1\n"),
-    "an async function": of_function("async def compute_score(data_source, solution_str, ground_truth, extra_info): ...\n"),
+    "an async function": of_function(
+        "async def compute_score(data_source, solution_str, ground_truth, extra_info): ...\n"
+    ),
     "other arguments of a function": of_function("def compute_score(x): ...\n"),
     "a module that fails": of_function("1 / 0\n"),
     "a module that lacks another": of_function("import nosuch_module\n"),
-    "no specification": Fault("rewards show weighted --set reward.options.spec=nothere.yaml", by_hand=new("rewards show weighted")),
-    "a specification that is a folder": Fault("rewards show weighted --set reward.options.spec=a", by_hand=new("rewards show weighted")),
+    "no specification": Fault(
+        "rewards show weighted --set reward.options.spec=nothere.yaml", by_hand=new("rewards show weighted")
+    ),
+    "a specification that is a folder": Fault(
+        "rewards show weighted --set reward.options.spec=a", by_hand=new("rewards show weighted")
+    ),
     "a specification that is no YAML": of_spec("a: [\n"),
     "a specification of an unknown key": of_spec("nosuch: 1\n"),
     "a specification that is a list": of_spec("[1]\n"),

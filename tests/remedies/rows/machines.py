@@ -31,27 +31,51 @@ MACHINES = {
     ),
     "no GPU": Fault("doctor --model trained/base --engine transformers", check="gpu", needs=NEEDS, then=(0, 1)),
     "a file of settings that is there": Fault(
-        f"model inspect {BASE} --out taken.toml", text("taken.toml", ""), needs=NEEDS, by_hand=new(f"model inspect {BASE} --out other.toml")
+        f"model inspect {BASE} --out taken.toml",
+        text("taken.toml", ""),
+        needs=NEEDS,
+        by_hand=new(f"model inspect {BASE} --out other.toml"),
     ),
     "a file of settings that cannot be": Fault(
         f"model inspect {BASE} --out nothere/x.toml", needs=NEEDS, by_hand=new(f"model inspect {BASE} --out other.toml")
     ),
-    "a model without config.json": Fault("model inspect empty", lambda: Path("empty").mkdir(), needs=NEEDS, by_hand=new(f"model inspect {BASE}")),
+    "a model without config.json": Fault(
+        "model inspect empty", lambda: Path("empty").mkdir(), needs=NEEDS, by_hand=new(f"model inspect {BASE}")
+    ),
     "a config.json that is no JSON": taken("config.json", "{"),
     "a config.json of no model": taken("config.json", "{}"),
     "a config.json of no layers": taken("config.json", '{"model_type": "qwen3", "num_hidden_layers": 0}'),
     "no causal model": Fault(
-        f"model inspect {BASE}", text(f"{BASE}/config.json", '{"model_type": "nosuch"}'), needs=NEEDS, by_hand=new("model inspect embedded")
+        f"model inspect {BASE}",
+        text(f"{BASE}/config.json", '{"model_type": "nosuch"}'),
+        needs=NEEDS,
+        by_hand=new("model inspect embedded"),
     ),
     "no hub id to inspect": Fault("model inspect no/such", by_hand=new("model inspect embedded"), elsewhere=("unset",)),
-    "requirements that are no file": Fault("setup vllm --requirements nothere.txt --python nosuch", fill={"FILE": "r.txt"}, write=text("r.txt", ""), then=78),
+    "requirements that are no file": Fault(
+        "setup vllm --requirements nothere.txt --python nosuch",
+        fill={"FILE": "r.txt"},
+        write=text("r.txt", ""),
+        then=78,
+    ),
     "no Python of an environment": Fault("setup vllm --python nosuch", fill={"PATH": "nosuch2"}, then=78),
-    "an engine that takes no options": Fault("play --engine human --set engine.options.x=1 --quiet", by_hand=new("play --engine scripted --quiet")),
+    "an engine that takes no options": Fault(
+        "play --engine human --set engine.options.x=1 --quiet", by_hand=new("play --engine scripted --quiet")
+    ),
     "a kind without a suite": Fault("plugins check jsonl", by_hand=new("plugins check graded")),
-    "a provider without images": Fault("snapshot delete openenv-finqa --sandbox local", home=True, by_hand=new("snapshot list"), elsewhere=("leave",)),
-    "an incomplete model": Fault("eval m --limit 1", lambda: (Path("m").mkdir(), shutil.copy(f"{BASE}/config.json", "m")), needs=NEEDS, by_hand=new("eval scripted --limit 1")),
+    "a provider without images": Fault(
+        "snapshot delete openenv-finqa --sandbox local", home=True, by_hand=new("snapshot list"), elsewhere=("leave",)
+    ),
+    "an incomplete model": Fault(
+        "eval m --limit 1",
+        lambda: (Path("m").mkdir(), shutil.copy(f"{BASE}/config.json", "m")),
+        needs=NEEDS,
+        by_hand=new("eval scripted --limit 1"),
+    ),
     "a snapshot that cannot be read": Fault("snapshot show openenv-finqa", lambda: spoil("current", "x"), home=True),
-    "a manifest of another format": Fault("snapshot show openenv-finqa", lambda: spoil("manifest.json", '{"schema_version": 99}'), home=True),
+    "a manifest of another format": Fault(
+        "snapshot show openenv-finqa", lambda: spoil("manifest.json", '{"schema_version": 99}'), home=True
+    ),
     "a manifest that is none": Fault("snapshot show openenv-finqa", lambda: spoil("manifest.json", "{"), home=True),
     "a question of a damaged snapshot": Fault("data show x", lambda: spoil("tasks.jsonl", "{"), home=True, then=65),
 }

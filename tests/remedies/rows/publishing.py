@@ -22,7 +22,10 @@ PUBLISHING = {
         needs=NEEDS,
     ),
     "a folder that is full": Fault(
-        f"export {RUN} --to peft --out taken", text("taken/x", ""), needs=NEEDS, by_hand=new(f"export {RUN} --to peft --out new")
+        f"export {RUN} --to peft --out taken",
+        text("taken/x", ""),
+        needs=NEEDS,
+        by_hand=new(f"export {RUN} --to peft --out new"),
     ),
     "no file of an adapter": Fault(
         f"export {RUN} --to peft --step 2 --out new",
@@ -31,7 +34,11 @@ PUBLISHING = {
         by_hand=new(f"export {RUN} --to peft --step 1 --out new"),
     ),
     "the newest of no checkpoints": Fault("push trained/base --repo-prefix someone --dry-run --num 2", needs=NEEDS),
-    "an evaluation of several": Fault(f"{PUSH} --num 2 --to merged --eval a", needs=(*NEEDS, "a"), fill={"N": "1"}, then=65),
+    "an evaluation of several": Fault(
+        f"{PUSH} --num 2 --to merged --eval a", needs=(*NEEDS, "a"), fill={"N": "1"}, then=65
+    ),
     "a base of this machine": Fault(PUSH, needs=NEEDS, fill={"HUB_ID": "Qwen/Qwen3-4B"}),
-    "no name on the hub": Fault("push trained/w --to merged --repo-prefix a..b --dry-run", needs=NEEDS, fill={"OWNER": "someone"}),
+    "no name on the hub": Fault(
+        "push trained/w --to merged --repo-prefix a..b --dry-run", needs=NEEDS, fill={"OWNER": "someone"}
+    ),
 }

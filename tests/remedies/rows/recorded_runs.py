@@ -5,7 +5,6 @@ from __future__ import annotations
 from remedies.faults import Fault, new, text
 from remedies.following import run
 
-
 RUNS = {
     "a run that is there": Fault(
         "eval scripted --limit 1 --run-dir a", by_hand=new("eval scripted --limit 1 --run-dir new")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from remedies.faults import Fault, new, text
 
-
 SETTINGS = {
     "misspelt on the command line": Fault("config show --set train.group_sise=3", fill={"VALUE": "3"}),
     "unknown on the command line": Fault("config show --set nosuch.x=1"),
@@ -51,13 +50,35 @@ SETTINGS = {
         "config show --config qwen3-4b --config llama-3-8b", by_hand=new("config show --config qwen3-4b")
     ),
     "very many sandboxes": Fault("eval scripted --limit 1 --sandboxes 20000", fill={"--sandboxes": "2"}),
-    "no text in .env": Fault("config show", lambda: Path(".env").write_bytes(b"A=\xe4\n"), by_hand=text(".env", "A=b\n")),
-    "the value of a key": Fault("config show --set engine.options.api_key_env=sk-abc123", by_hand=new("config show --set engine.options.api_key_env=SERVER_KEY")),
-    "a secret on the command line": Fault("config show --set engine.options.api_key=sk-abcdefghijklmnopqrstuvwxyz123456", by_hand=new("config show"), env={"OPENAI_API_KEY": "x"}),
-    "a specification of a model": Fault("config show --config m.toml", text("m.toml", "architecture = 'llama'\n"), {"DEMONSTRATIONS": "nothere"}, by_hand=new("config show --config embedded"), instead=True),
+    "no text in .env": Fault(
+        "config show", lambda: Path(".env").write_bytes(b"A=\xe4\n"), by_hand=text(".env", "A=b\n")
+    ),
+    "the value of a key": Fault(
+        "config show --set engine.options.api_key_env=sk-abc123",
+        by_hand=new("config show --set engine.options.api_key_env=SERVER_KEY"),
+    ),
+    "a secret on the command line": Fault(
+        "config show --set engine.options.api_key=sk-abcdefghijklmnopqrstuvwxyz123456",
+        by_hand=new("config show"),
+        env={"OPENAI_API_KEY": "x"},
+    ),
+    "a specification of a model": Fault(
+        "config show --config m.toml",
+        text("m.toml", "architecture = 'llama'\n"),
+        {"DEMONSTRATIONS": "nothere"},
+        by_hand=new("config show --config embedded"),
+        instead=True,
+        then=(0, 65),
+    ),
     "an experiment as settings": Fault("config show --config financial_qa_tiny", instead=True),
-    "no tier": Fault("config show --config t.toml", text("t.toml", "tier = 'x'\n"), by_hand=text("t.toml", "tier = 'model'\n")),
-    "a setting of another tier": Fault("config show --config t.toml", text("t.toml", "tier = 'model'\n[train]\ngroup_size = 2\n"), by_hand=text("t.toml", "[train]\ngroup_size = 2\n")),
+    "no tier": Fault(
+        "config show --config t.toml", text("t.toml", "tier = 'x'\n"), by_hand=text("t.toml", "tier = 'model'\n")
+    ),
+    "a setting of another tier": Fault(
+        "config show --config t.toml",
+        text("t.toml", "tier = 'model'\n[train]\ngroup_size = 2\n"),
+        by_hand=text("t.toml", "[train]\ngroup_size = 2\n"),
+    ),
     "a folder as settings": Fault("config show --config a", by_hand=new("config show --config embedded")),
     "no such settings file": Fault("config show --config nothere.toml"),
 }

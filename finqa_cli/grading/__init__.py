@@ -57,7 +57,7 @@ def grade(answer: object, truth: str, profile: str = "openenv", question: str = 
     text = answer_text(answer)
     if isinstance(text, Verdict):
         return text
-    # Imported by the profile that is used: the rules of strict-2 are a fifth of the start of a command that grades nothing.
+    # Imported when they are used: the rules of strict-2 are a fifth of the start of a command that grades nothing.
     if profile == "openenv":
         from finqa_cli.grading.openenv import grade as grade_like_openenv
 

@@ -21,7 +21,7 @@ from finqa_cli.evaluation.evaluate import EvalResult, evaluate, is_engine, polic
 from finqa_cli.evaluation.unfinished_run import check_same, find_unfinished, stored_target
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.run_folder import read_run
+from finqa_cli.runs.run_folder import is_over, read_run
 from finqa_cli.settings import Settings
 from finqa_cli.types import Status
 from finqa_cli.wiring.policies import settings_of
@@ -81,7 +81,7 @@ def main(
         return
     if resume is not None:
         line.check_resumed(resume, command="eval")
-        if read_run(resume)["status"] == "completed":
+        if is_over(read_run(resume)):
             raise UsageError(f"{resume} is finished: all of its attempts are played.", remedy=f"finqa show {resume}")
         if (target := stored_target(resume)) is None:
             raise DataError(f"{resume} does not say which policy it evaluates.", remedy="finqa eval TARGET")

@@ -87,8 +87,7 @@ class RunFolder:
             known = (path / "run.json").is_file()
             facts = read_run(path) if known else {}
             begun = facts.get("command", "")
-            ended = begun == "eval" and facts.get("status") == "completed"  # a training may get further iterations
-            resumable = begun in _RESUMABLE and not ended
+            resumable = begun in _RESUMABLE and not is_over(facts)
             remedy = f"finqa {begun} --resume {path}, or another --run-dir" if resumable else ""
             what = "holds a run already" if known else "is not empty"
             raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")
@@ -254,6 +253,11 @@ def read_run(path: Path) -> dict[str, Any]:
     """
     facts = _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
+
+
+def is_over(facts: Mapping[str, Any]) -> bool:
+    """Whether nothing of a run is left to resume: a training may get further iterations, an evaluation no attempts."""
+    return facts.get("command") == "eval" and facts.get("status") == "completed"
 
 
 def _is_of(record: Mapping[str, Any], iteration: int) -> bool:

@@ -17,7 +17,7 @@ from finqa_cli import logs
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.masking import Masker
 from finqa_cli.runs.links import located
-from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
+from finqa_cli.runs.run_folder import MANIFEST, is_over, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
 from finqa_cli.settings.declarations import Declaration
 from finqa_cli.settings.schema import DECLARATIONS
@@ -226,11 +226,12 @@ class CommandLine:
                 f"{run} is no run folder: it has no run.json.",
                 remedy=f"finqa {command} --resume RUN, with a folder that `finqa {command}` wrote",
             )
-        if (theirs := read_run(run).get("command")) != command:
+        facts = read_run(run)
+        if (theirs := facts.get("command")) != command:
             raise ConfigError(
                 f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
                 remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}"
-                if theirs in RESUMABLE
+                if theirs in RESUMABLE and not is_over(facts)
                 else f"the same command with a folder that `finqa {command}` wrote",
             )
         logs.configure()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document
+from fixtures.left_processes import processes_of
 
 import finqa
 from finqa_cli.runs.jsonl import read_jsonl
@@ -194,7 +195,9 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("form", ["evaluate()", "asyncio.run(in_a_loop())", "asyncio.run(awaited())"])
-def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(form: str) -> None:
+def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path("home").absolute()  # which tells servers of this test from those of others
+    monkeypatch.setenv("FINQA_HOME", str(home))
     Path("program.py").write_text(f"{textwrap.dedent(PROGRAM)}\n{form}\n")
     process = subprocess.Popen(
         [sys.executable, "program.py"],
@@ -205,6 +208,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(form: str) -> No
         start_new_session=True,
     )
     assert process.stdout is not None and process.stdout.readline().startswith("eval/")
+    assert len(processes_of(process.pid, home)) > 1, "there are servers that can be left"
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)
     if form == "asyncio.run(awaited())":
@@ -212,23 +216,21 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(form: str) -> No
     else:
         assert process.returncode == 0 and "stopped: Stopped by SIGINT. finqa eval --resume run" in said, errors
     assert read_run(Path("run"))["status"] == "interrupted"
-    assert wait_for_group(process.pid), "processes are left"
+    assert wait_for_end(process.pid, home), "processes are left"
     before = list(read_jsonl(Path("run/trajectories.jsonl")))
     assert 0 < len(before) < 200
     resumed = finqa.load_run("run").resume()
     assert resumed.n == 200 and [each.record for each in resumed.run.episodes][: len(before)] == before
 
 
-def wait_for_group(group: int) -> bool:
-    """Returns whether every process of a session has ended."""
+def wait_for_end(session: int, home: Path) -> bool:
+    """Returns whether every process of a session, and every server that it started, has ended."""
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
+    while processes_of(session, home):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.05)
-    return False
+    return True
 
 
 def test_samples_are_those_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:

@@ -48,23 +48,6 @@ class Callbacks:
     on_message: OnMessage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[Result]):
-    """A workflow that is ready to run.
-
-    Attributes:
-        start: Creates its coroutine.
-        remedy: Shown when a signal ends it.
-        learner: Name of the learner that it trains; empty where it trains none.
-        notes: Sentences for the caller before it begins.
-    """
-
-    start: Callable[[Reporter, Stopper], Coroutine[Any, Any, Result]]
-    remedy: str
-    learner: str = ""
-    notes: tuple[str, ...] = ()
-
-
 class CallbackReporter(Reporter):
     """Passes progress to callbacks. One that raises ends the workflow, and its error is raised to the caller."""
 
@@ -73,13 +56,12 @@ class CallbackReporter(Reporter):
     def __init__(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
         self._phases: dict[str, Progress] = {}
-        self._mask = Masker()
         self.stopper = Stopper(self)
         self.failure: BaseException | None = None
 
     def line(self, text: str) -> None:
         """Passes a sentence on, without secrets."""
-        self._call(self._callbacks.on_message, self._mask(text))
+        self._call(self._callbacks.on_message, Masker()(text))
 
     def start(self, phase: str, total: int | None) -> None:
         """Passes on that a phase begins."""
@@ -120,6 +102,29 @@ class CallbackReporter(Reporter):
             self.stopper.cancel()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[Result]):
+    """A workflow that is ready to run.
+
+    Attributes:
+        start: Creates its coroutine.
+        remedy: Shown when a signal ends it.
+        learner: Name of the learner that it trains; empty where it trains none.
+        notes: Sentences for the caller before it begins.
+    """
+
+    start: Callable[[Reporter, Stopper], Coroutine[Any, Any, Result]]
+    remedy: str
+    learner: str = ""
+    notes: tuple[str, ...] = ()
+
+    async def begin(self, reporter: CallbackReporter) -> Result:
+        """Pass the notes on and run the workflow."""
+        for note in self.notes:
+            reporter.line(note)
+        return await self.start(reporter, reporter.stopper)
+
+
 def call(prepare: Callable[[], Call[Result]], callbacks: Callbacks) -> Result:
     """Run a workflow to its end, also where an event loop runs in this thread, as in a notebook.
 
@@ -135,17 +140,18 @@ def call(prepare: Callable[[], Call[Result]], callbacks: Callbacks) -> Result:
         FinqaError: It failed; the error has a remedy, also as a note of the traceback.
         InterruptedRun: Ctrl-C or a signal stopped it; the run can be resumed.
     """
-    with explained():
-        prepared = prepare()
-        reporter = CallbackReporter(callbacks)
-        with leading(prepared.learner), _raising_failure(reporter):
-            for note in prepared.notes:
-                reporter.line(note)
-            if _has_running_loop():
-                return _in_thread(prepared, reporter)
-            with _own_signals() as signals:
-                work = prepared.start(reporter, reporter.stopper)
-                return run(work, reporter.stopper, remedy=prepared.remedy, signals=signals)
+    reporter = CallbackReporter(callbacks)
+    try:
+        with explained():
+            prepared = prepare()
+            with leading(prepared.learner):
+                result = _in_thread(prepared, reporter) if _has_running_loop() else _here(prepared, reporter)
+    except (Exception, asyncio.CancelledError):
+        if reporter.failure is None:
+            raise
+    if reporter.failure is not None:
+        raise reporter.failure
+    return result
 
 
 async def call_async(prepare: Callable[[], Call[Result]], callbacks: Callbacks) -> Result:
@@ -159,15 +165,20 @@ async def call_async(prepare: Callable[[], Call[Result]], callbacks: Callbacks) 
         FinqaError: It failed; the error has a remedy, also as a note of the traceback.
         asyncio.CancelledError: It was cancelled, as `asyncio.run` does for Ctrl-C; the run can be resumed.
     """
-    with explained():
-        prepared = await asyncio.to_thread(prepare)
-        reporter = CallbackReporter(callbacks)
-        with leading(prepared.learner), _raising_failure(reporter):
-            for note in prepared.notes:
-                reporter.line(note)
-            work = asyncio.ensure_future(prepared.start(reporter, reporter.stopper))
-            reporter.stopper.watch(work, prepared.remedy, signals=())
-            return await work
+    reporter = CallbackReporter(callbacks)
+    try:
+        with explained():
+            prepared = await asyncio.to_thread(prepare)
+            with leading(prepared.learner):
+                work = asyncio.ensure_future(prepared.begin(reporter))
+                reporter.stopper.watch(work, prepared.remedy, signals=())
+                result = await work
+    except (Exception, asyncio.CancelledError):
+        if reporter.failure is None:
+            raise
+    if reporter.failure is not None:
+        raise reporter.failure
+    return result
 
 
 def _has_running_loop() -> bool:
@@ -178,6 +189,12 @@ def _has_running_loop() -> bool:
     return True
 
 
+def _here(prepared: Call[Result], reporter: CallbackReporter) -> Result:
+    """Run a workflow in this thread."""
+    with _own_signals() as signals:
+        return run(prepared.begin(reporter), reporter.stopper, remedy=prepared.remedy, signals=signals)
+
+
 def _in_thread(prepared: Call[Result], reporter: CallbackReporter) -> Result:
     """Run a workflow in another thread; signals that come meanwhile stop it there."""
     results: list[Result] = []
@@ -185,8 +202,7 @@ def _in_thread(prepared: Call[Result], reporter: CallbackReporter) -> Result:
 
     def work() -> None:
         try:
-            started = prepared.start(reporter, reporter.stopper)
-            results.append(run(started, reporter.stopper, remedy=prepared.remedy, signals=()))
+            results.append(run(prepared.begin(reporter), reporter.stopper, remedy=prepared.remedy, signals=()))
         except BaseException as error:
             errors.append(error)
 
@@ -234,15 +250,3 @@ def _passing_on(signals: Iterable[signal.Signals], stopper: Stopper) -> Iterator
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, stop)
     yield
-
-
-@contextmanager
-def _raising_failure(reporter: CallbackReporter) -> Iterator[None]:
-    """Raise what a callback raised in place of the cancellation that it caused."""
-    try:
-        yield
-    except (Exception, asyncio.CancelledError):
-        if reporter.failure is None:
-            raise
-    if reporter.failure is not None:
-        raise reporter.failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -88,13 +89,15 @@ def test_callbacks_get_each_episode_once_it_is_on_disk() -> None:
 def test_an_error_of_a_callback_ends_the_run_and_is_raised_and_the_same_call_continues() -> None:
     messages: list[str] = []
 
-    def stop(episode: finqa.Episode) -> None:
-        raise LookupError(episode.id)
+    for error in (StopIteration("enough"), PermissionError(errno.EACCES, "not allowed", "mine.txt")):
 
-    for attempt in range(2):
-        with pytest.raises(LookupError, match="eval/"):
+        def stop(episode: finqa.Episode, error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as caught:
             finqa.evaluate("scripted", limit=6, sandboxes=1, run_dir="run", on_episode=stop)
-        assert read_run(Path("run"))["status"] == "interrupted", attempt
+        assert caught.value is error, "it is not explained as one of finqa's own"
+        assert read_run(Path("run"))["status"] == "interrupted"
     before = list(read_jsonl(Path("run/trajectories.jsonl")))
     assert 1 < len(before) < 6
     result = finqa.evaluate("scripted", limit=6, sandboxes=1, run_dir="run", on_message=messages.append)

@@ -97,7 +97,7 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: install  ## Write docs/reference.md and the settings in .env.example from their declarations.
+reference: install  ## Write docs/reference.md, finqa/keywords.py and the settings in .env.example from their declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
 
 tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.

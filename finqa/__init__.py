@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from finqa_cli import __version__
 from finqa_cli.errors import (
     AuthenticationError,
+    BudgetReachedError,
     ConfigError,
     DataError,
     FinqaError,
@@ -44,6 +45,7 @@ _PLACES = {
 
 __all__ = [
     "AuthenticationError",
+    "BudgetReachedError",
     "ConfigError",
     "DataError",
     "Episode",

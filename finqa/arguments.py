@@ -63,16 +63,16 @@ class Arguments:
         configure_logs()
         return place_settings(loaded, purpose)
 
-    def refuse(self, run: Path, free: Sequence[str] = ()) -> dict[str, Any]:
+    def refuse(self, run: Path) -> dict[str, Any]:
         """Return the settings of a call that resumes a run, of which it takes few: other settings are another run.
 
         Args:
             run: Folder of the run.
-            free: Dotted paths of the settings that it takes.
 
         Raises:
             UsageError: Another one is given.
         """
+        free = {path for path, each in DECLARATIONS.items() if each.about.resumable}
         refused = [name for path, name, value in self.values if value is not None and path not in free]
         if refused or self.config:
             names = ", ".join([*refused, *(["config"] if self.config else [])])

@@ -31,6 +31,8 @@ class EvaluateKeywords(TypedDict, total=False):
     engine_replicas: int | None
     run_dir: str | Path | None
     seed: int | None
+    max_cost: float | None
+    max_tokens: int | None
     limit: int | None
     attempts: int | None
     temperature: float | None
@@ -98,6 +100,8 @@ class TrainKeywords(TypedDict, total=False):
     run_dir: str | Path | None
     project: str | None
     save_token_ids: bool | None
+    max_cost: float | None
+    max_tokens: int | None
     tracker: str | Sequence[str] | None
 
 
@@ -125,3 +129,5 @@ class SampleKeywords(TypedDict, total=False):
     engine_replicas: int | None
     run_dir: str | Path | None
     seed: int | None
+    max_cost: float | None
+    max_tokens: int | None

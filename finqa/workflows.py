@@ -35,7 +35,6 @@ from finqa_cli.settings.offered import (
     QUICK_TRAIN,
     without_given,
 )
-from finqa_cli.settings.schema import DECLARATIONS
 from finqa_cli.training.rl import rl_run
 from finqa_cli.wiring.command_settings import check_command, run_path, stored_parameter, stored_settings
 
@@ -228,9 +227,9 @@ def _evaluation(
     if resume is not None:
         run = Path(resume)
         _refuse_target(target, run, "evaluate")
-        arguments.refuse(run)
+        given = arguments.refuse(run)
         check_command(run, "eval")
-        plan = plan_resumption(run)
+        plan = plan_resumption(run, given)
     else:
         name, given = _target(target, "evaluate"), arguments.given
         implied = {**target_settings(given, name), **(without_given(QUICK_EVAL, given) if quick_test else {})}
@@ -266,10 +265,9 @@ async def _evaluated(plan: PlannedEvaluation, reporter: Reporter, stopper: Stopp
 def _training(arguments: Arguments, resume: str | Path | None, quick_test: bool) -> Call[Training]:
     if resume is not None:
         run = Path(resume)
-        given = arguments.refuse(run, [path for path, each in DECLARATIONS.items() if each.about.resumable])
+        given = arguments.refuse(run)
         check_command(run, "train")
-        processes = given.get("train.learner_processes")
-        stored = stored_settings(run, "train", learner_processes=None if processes is None else str(processes))
+        stored = stored_settings(run, "train", given)
         chosen, notes = rl_run.lengthen(stored, run, given.get("train.iterations")), ""
     else:
         implied = without_given(QUICK_TRAIN, arguments.given) if quick_test else {}
@@ -308,9 +306,9 @@ def _sampling(
     if resume is not None:
         run = Path(resume)
         _refuse_target(target, run, "sample")
-        arguments.refuse(run)
+        given = arguments.refuse(run)
         check_command(run, "sample")
-        chosen, name = stored_settings(run, "play"), str(stored_parameter(run, "target", "sample"))
+        chosen, name = stored_settings(run, "play", given), str(stored_parameter(run, "target", "sample"))
     else:
         name, given = _target(target, "sample"), arguments.given
         for path, flag in candidates.FLAGS.items():

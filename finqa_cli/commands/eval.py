@@ -12,6 +12,7 @@ from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
+from finqa_cli.commands.shared.rescoring import rescore_run
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate
@@ -38,6 +39,10 @@ def main(
         bool,
         typer.Option("--fresh", help="A new run, also where the same command began one in ./runs that did not end."),
     ] = False,
+    rescore: Annotated[
+        Path | None,
+        typer.Option("--rescore", help="Evaluation whose recorded attempts --grader or --reward grade again; no play."),
+    ] = None,
     quick_test: Annotated[bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK_EVAL)}.")] = False,
 ) -> None:
     """Play every question of a split and report accuracy with its 95 % confidence interval.
@@ -49,9 +54,12 @@ def main(
 
     Where the same command did not end, it continues: attempts that are recorded are not played again.
     """
+    if rescore is not None:
+        rescore_run(line, rescore)
+        return
     if resume is not None:
         line.check_resumed(resume, command="eval")
-        plan = plan_resumption(resume)
+        plan = plan_resumption(resume, line.flags)
     elif target is None:
         raise UsageError("No policy and no evaluation to resume is given.", remedy="finqa eval embedded")
     else:

@@ -193,6 +193,18 @@ class Environment(ABC):
         """
         return None
 
+    async def regrade(self, trajectory: Trajectory) -> Rewards | None:
+        """Return the verdict that these options give on a recorded attempt, without a session or sandbox.
+
+        Default: None, the attempt is replayed in a session where the environment needs no sandbox.
+
+        Raises:
+            ConfigError: Recorded attempts cannot be graded.
+            DataError: The data has no truth for the task.
+            EnvironmentFault: The configured reward failed.
+        """
+        return None
+
     def right_answer(self, task: Task) -> str:
         """Return the right answer to a task as a person reads it, for the records of an evaluation.
 

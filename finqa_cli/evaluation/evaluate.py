@@ -27,6 +27,7 @@ from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
+from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
@@ -91,12 +92,14 @@ async def evaluate(
     """
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
-    parameters = _parameters(settings, target)
+    parameters = eval_parameters(settings, target)
     with _open_run(run, target, settings, resume) as folder:
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         tracking = Tracking(folder, (), reporter)
-        played = _Played(folder, tracking, _read_attempts(run) if resume else ())
+        played = _Played(folder, tracking, read_attempts(run) if resume else ())
+        meter = make_meter(settings, reporter, stopper)
+        meter.add_recorded(played.records.values())
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -107,6 +110,7 @@ async def evaluate(
                 run_dir=folder.path,
                 episodes=lambda environment: len(missing_attempts(environment, settings, played.records)),
                 on_event=lambda name, facts: folder.event(name, **facts),
+                meter=meter,
             ) as parts:
                 tasks = eval_tasks(parts.environment, settings)
                 if not tasks:
@@ -118,11 +122,13 @@ async def evaluate(
                 attempts = missing_attempts(parts.environment, settings, played.records)
                 if played.records:
                     reporter.line(f"{len(played.records)} attempts are recorded; {len(attempts)} are left to play.")
+                meter.plan(len(attempts), run, settings)
                 listener = partial(played.add, parts.environment)
                 await play_attempts(
                     parts, settings, attempts, on_trajectory=listener, reporter=reporter, stopper=stopper
                 )
                 inputs |= parts.inputs()
+                folder.note(SPENT, meter.document())
                 stopper.check(f"finqa eval --resume {run}")
                 report = played.sum_up(parts.environment, settings)
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
@@ -178,8 +184,8 @@ def _is_graded(record: Mapping[str, Any]) -> bool:
     return record["reward"] is not None
 
 
-def _read_attempts(run: Path) -> list[dict[str, Any]]:
-    """Reads the attempts that stay.
+def read_attempts(run: Path) -> list[dict[str, Any]]:
+    """Reads the attempts of an evaluation, in the order in which they ended.
 
     Raises:
         DataError: A line is damaged or no attempt.
@@ -372,7 +378,7 @@ def write_results(
     samples.close()
 
 
-def _parameters(settings: Settings, target: str) -> dict[str, Any]:
+def eval_parameters(settings: Settings, target: str) -> dict[str, Any]:
     """Returns what the results depend on."""
     public = to_public_dict(settings)
     sections = ("eval", "generation", "environment", "engine", "codec")

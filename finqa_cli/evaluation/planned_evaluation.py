@@ -92,8 +92,12 @@ def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedE
     return PlannedEvaluation(settings=settings, target=target, run=run, resumes=begun is not None)
 
 
-def plan_resumption(run: Path) -> PlannedEvaluation:
+def plan_resumption(run: Path, given: Mapping[str, Any]) -> PlannedEvaluation:
     """Return the evaluation in a folder, to play what is missing of it.
+
+    Args:
+        run: The folder.
+        given: Settings that the user gives; see `stored_settings`.
 
     Raises:
         UsageError: It is finished.
@@ -104,7 +108,7 @@ def plan_resumption(run: Path) -> PlannedEvaluation:
         raise UsageError(f"{run} is finished: all of its attempts are played.", remedy=f"finqa show {run}")
     if (target := stored_target(run)) is None:
         raise DataError(f"{run} does not say which policy it evaluates.", remedy="finqa eval TARGET")
-    return PlannedEvaluation(settings=stored_settings(run, "play"), target=target, run=run, resumes=True)
+    return PlannedEvaluation(settings=stored_settings(run, "play", given), target=target, run=run, resumes=True)
 
 
 def check_faults(result: EvalResult, settings: Settings) -> None:

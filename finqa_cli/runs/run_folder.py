@@ -179,6 +179,11 @@ class RunFolder:
         self._facts["episodes"] = episodes
         write_json(self.path / "run.json", self._facts)
 
+    def note(self, name: str, value: Any) -> None:
+        """Records a fact of the run in run.json."""
+        self._facts[name] = value
+        write_json(self.path / "run.json", self._facts)
+
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
         """Queues one trajectory; `where` says which phase and iteration it belongs to.
 
@@ -195,6 +200,10 @@ class RunFolder:
         if any(counts.values()):
             self.event("retried", id=trajectory.id, status=trajectory.status, **counts)
         return written
+
+    def attempt(self, record: Mapping[str, Any]) -> Future[None]:
+        """Queues an attempt that was recorded before; returns what `trajectory` returns."""
+        return self._trajectories.append(lambda: record)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Appends one line of metrics."""

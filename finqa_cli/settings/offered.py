@@ -11,6 +11,7 @@ from finqa_cli.settings.schema import DECLARATIONS
 OF_PLAY = (
     *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
     *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
+    *("run.max_cost", "run.max_tokens"),
 )
 """Settings of every workflow that measures or samples a policy."""
 

@@ -128,21 +128,25 @@ def check_command(run: Path, command: str) -> None:
         )
 
 
-def stored_settings(run: Path, purpose: Purpose | None, *, learner_processes: str | None = None) -> Settings:
+def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """Return the settings of a run, placed again on this machine.
 
     Args:
         run: Its folder.
         purpose: What is to run; None: nothing is placed.
-        learner_processes: Another number of learner processes than the run had, or `auto`; None: as it had.
+        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, and the number of
+            learner processes, may be others than the run had.
 
     Raises:
-        UsageError: `learner_processes` is neither a number nor `auto`.
+        UsageError: The number of learner processes is neither a number nor `auto`.
         ConfigError: They are of another version of finqa, or it does not fit on this machine.
     """
     settings = from_public_dict(read_settings(run))
-    path, wanted = "train.learner_processes", learner_processes
-    if wanted is not None:
+    limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith("run.max_")}
+    settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
+    path = "train.learner_processes"
+    if (wanted := given.get(path)) is not None:
+        wanted = str(wanted)
         if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):
             raise UsageError("--learner-processes takes a number above 0, or auto.")
         placed = {*settings.run.placed, path} if wanted == AUTO else {*settings.run.placed} - {path}

@@ -18,6 +18,7 @@ FLOORS = {
     "processes": 0,
     "venvs": 0,
     "backoff": 0,
+    "completion": 0,
     "grading": 0,
     "contracts": 1,
     "placement": 1,
@@ -40,6 +41,8 @@ FLOORS = {
     "commands": 9,
     "app": 9,
     "boundary": 9,
+    "completion_index": 9,
+    "start": 9,
     "__main__": 9,
 }
 FOR_PLUGINS = (

@@ -221,8 +221,7 @@ class CommandLine:
         """
         from finqa_cli.wiring import command_settings
 
-        processes = self.flags.get("train.learner_processes")
-        return command_settings.stored_settings(run, purpose, learner_processes=processes)
+        return command_settings.stored_settings(run, purpose, self.flags)
 
 
 def shown_counts(counts: Mapping[str, Any]) -> str:

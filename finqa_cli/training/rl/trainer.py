@@ -23,7 +23,7 @@ from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.training.rl.iteration_records import iteration_metrics, step_line, success, summary
+from finqa_cli.training.rl.iteration_records import iteration_line, iteration_metrics, success, summary
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.rl.updates import Updates
 from finqa_cli.training.rl.weight_sync import Synced, sync_weights
@@ -179,7 +179,7 @@ class Trainer(TrainingLoop):
         measures = measured(self.parts.environment, episodes)
         metrics = iteration_metrics(number, serving, collected, ages, reports, found, timing, measures)
         context.tracking.record({**metrics, **success(episodes)})
-        context.reporter.line(step_line(number - 1, episodes, seconds=timing["iteration_s"]))
+        context.reporter.line(iteration_line(number, episodes, seconds=timing["iteration_s"]))
         return {name: metrics[name] for name in SHOWN if name in metrics}
 
     async def evaluate(self) -> None:

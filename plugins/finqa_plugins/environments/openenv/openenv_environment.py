@@ -11,7 +11,18 @@ from typing import Any
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
-from finqa_cli.types import DataInfo, Message, Observation, Prompt, Rewards, ServerSpec, Task, ToolCall, ToolSpec
+from finqa_cli.types import (
+    DataInfo,
+    Message,
+    Observation,
+    Prompt,
+    Rewards,
+    ServerSpec,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+)
 from finqa_plugins.environments._openenv.openenv_client import (
     FAILED_STEP,
     REFUSALS,
@@ -92,6 +103,12 @@ class OpenEnvEnvironment(Environment):
             DataError: There is no such split.
         """
         return tasks_of_split(self._splits, split, self._source)
+
+    async def regrade(self, trajectory: Trajectory) -> Rewards:
+        """Raise ConfigError: rewards come from the server, step by step."""
+        raise ConfigError(
+            f"{self._source} gives its rewards while it is played.", remedy="finqa eval TARGET, which plays"
+        )
 
     def right_answer(self, task: Task) -> str:
         """Return the value of `answer`, `truth`, `target`, `expected` or `solution` in the task; empty without one."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, EpisodeError
+from finqa_cli.grading import grade, versioned
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -27,6 +28,7 @@ from finqa_cli.types import (
     Task,
     ToolCall,
     ToolSpec,
+    Trajectory,
     rebuild_command,
 )
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
@@ -190,6 +192,23 @@ class FinQAEnvironment(Environment):
         """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
         return self._prompt.opening(task, self._tools) if self._tools else None
 
+    async def regrade(self, trajectory: Trajectory) -> Rewards:
+        """Return the verdict of the configured grader, as the server reaches it, and of the configured reward.
+
+        Raises:
+            DataError: The snapshot has no truth for the task, or its file is damaged.
+            EnvironmentFault: The configured reward failed.
+        """
+        task, truth = trajectory.task, self._truths.of(trajectory.task)
+        answer = submitted_answer(trajectory)
+        if answer is None:
+            verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
+        else:
+            found = grade(answer, truth, versioned(self._config.grader), task.prompt)
+            components = {"correct": found.reward, "exact": float(answer.strip() == truth.strip())}
+            verdict = Rewards(total=found.reward, components=components, explanation=found.explanation)
+        return self._judge.judge(task, answer or "", verdict) if self._judge else verdict
+
     def right_answer(self, task: Task) -> str:
         """Return the gold answer of the snapshot.
 
@@ -347,6 +366,17 @@ class Judge:
         extra = {"question_type": task.kind, "question": task.prompt}
         request = RewardRequest(task=task, solution=answer, truth=self._truths.of(task), extra_info=extra)
         return self._reward.score_beside(request, verdict)
+
+
+def submitted_answer(trajectory: Trajectory) -> str | None:
+    """Return the answer that ended an attempt, as it was sent; None where no answer was accepted."""
+    steps = [step for turn in trajectory.turns for step in turn.steps]
+    if not steps or steps[-1].call.name != SUBMIT:
+        return None
+    observation = steps[-1].observation
+    if observation is None or not observation.done or observation.is_error:
+        return None
+    return str(_arguments(steps[-1].call)["answer"])
 
 
 def read_tasks(path: Path, name: str) -> list[Task]:

@@ -1,0 +1,245 @@
+"""Grading recorded attempts again, by other rules or another reward, without an engine or a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.contracts import Environment, Session, TextSession
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.evaluation.evaluate import OUTPUTS, eval_parameters, read_attempts, sum_up, write_results
+from finqa_cli.evaluation.right_answers import compare_with_truth
+from finqa_cli.evaluation.unfinished_run import TARGET, stored_target
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import MANIFEST, new_run, read_settings, write_manifest
+from finqa_cli.runs.trajectory_records import recorded_trajectory
+from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.settings.grader_versions import from_record, with_versions
+from finqa_cli.statistics import EvalReport, read_outcome
+from finqa_cli.statistics.intervals import clustered_mean, t_test
+from finqa_cli.statistics.outcomes import Outcome, by_question
+from finqa_cli.statistics.paired import PairedDifference, paired_difference
+from finqa_cli.types import AssistantTurn, Observation, Rewards, Trajectory, Turn
+from finqa_cli.wiring.build import open_environment
+
+GRADER = "environment.options.grader"
+RULES = (GRADER, "reward.name", "reward.options.")
+"""Settings that decide a verdict and no prompt: all that a rescored evaluation may change."""
+
+PHASE = "rescore"
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """Two verdicts on the same attempts.
+
+    Attributes:
+        source: The evaluation that was graded again.
+        run: Folder of the new verdict, an evaluation like any other.
+        before: Its report under the old rules, computed anew.
+        after: Its report under the new ones.
+        accuracy: New minus old share of right attempts, question by question; None without a graded attempt.
+        reward: New minus old mean reward with its interval: difference, low, high; None without a graded attempt.
+        now_right: Attempts that were wrong before and are right now.
+        now_wrong: The other way round.
+    """
+
+    source: Path
+    run: Path
+    before: EvalReport
+    after: EvalReport
+    accuracy: PairedDifference | None
+    reward: tuple[float, float, float] | None
+    now_right: int
+    now_wrong: int
+
+    def document(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "rescored": str(self.source),
+            "run": str(self.run),
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "accuracy_difference": None if self.accuracy is None else asdict(self.accuracy),
+            "reward_difference": None
+            if self.reward is None
+            else dict(zip(("mean", "low", "high"), self.reward, strict=True)),
+            "now_right": self.now_right,
+            "now_wrong": self.now_wrong,
+        }
+
+
+def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
+    """Return the settings of an evaluation with other rules.
+
+    Args:
+        source: Folder of the evaluation.
+        changes: Dotted path -> value, of `RULES`.
+
+    Raises:
+        UsageError: Nothing changes, or a setting that decides more than the verdict.
+        DataError: It is no evaluation.
+        ConfigError: Its settings are of another version of finqa, or a value is wrong.
+    """
+    if read_document(source / "run.json").get("command") != "eval":
+        raise DataError(f"{source} is no evaluation.", remedy="finqa ls, which names the command of each run")
+    if wrong := [path for path in changes if not path.startswith(RULES)]:
+        raise UsageError(
+            f"{wrong[0]} decides more than the verdict on recorded attempts.",
+            remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward and reward.options",
+        )
+    if not changes:
+        raise UsageError("No other rules are named.", remedy=f"finqa eval --rescore {source} --grader strict")
+    public = from_record(read_settings(source))
+    reward = dict(public["reward"])
+    if "reward.name" in changes and changes["reward.name"] != reward["name"]:
+        reward = {"name": changes["reward.name"], "options": {}}
+    options = {
+        path.removeprefix("reward.options."): value for path, value in changes.items() if path.startswith(RULES[2])
+    }
+    reward["options"] = {**reward["options"], **options}
+    environment = dict(public["environment"])
+    if GRADER in changes:
+        environment["options"] = {**environment["options"], "grader": changes[GRADER]}
+    return from_public_dict(with_versions({**public, "environment": environment, "reward": reward}))
+
+
+async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Reporter, stopper: Stopper) -> Rescored:
+    """Grade the attempts of an evaluation again and write the files of an evaluation; faults stay faults.
+
+    Args:
+        settings: Settings from `rescoring_settings`.
+        source: Folder of the evaluation, which stays as it is.
+        run: A new folder.
+        reporter: Receives progress.
+        stopper: Tells when to stop.
+
+    Raises:
+        DataError: There are no attempts, a record is damaged, or the data is no longer what was played.
+        ConfigError: The environment cannot grade recorded attempts, or an option is wrong.
+        EnvironmentFault: The reward failed.
+        InterruptedRun: A signal stopped it.
+    """
+    records = sorted(read_attempts(source), key=lambda record: str(record["id"]))
+    if not records:
+        raise DataError(f"{source} has no attempts to grade.", remedy=f"finqa show {source}")
+    environment = await asyncio.to_thread(open_environment, settings, reporter)
+    manifest = read_document(source / MANIFEST)
+    data = environment.data()
+    if (known := manifest.get("inputs", {}).get("data", {}).get("digest")) not in (None, data.digest):
+        raise DataError(f"{source} played {known}, and {data.name} is {data.digest} now.", remedy="finqa snapshot list")
+    target = stored_target(source) or ""
+    parameters = eval_parameters(settings, target)
+    more = {TARGET: target, "rescored": str(source)}
+    before = [recorded_trajectory(record) for record in records]
+    with new_run(run, command="eval", settings=settings, more=more) as folder:
+        folder.link(target, str(source))
+        folder.plan(len(records))
+        reporter.start(PHASE, len(records))
+        written = []
+        for number, (record, trajectory) in enumerate(zip(records, before, strict=True), start=1):
+            stopper.check(f"finqa eval --rescore {source}")
+            rewards = None if trajectory.rewards is None else await grade_again(environment, trajectory)
+            facts = compare_with_truth(environment, trajectory)
+            written.append({**record, **facts, **({} if rewards is None else _verdict(rewards))})
+            await asyncio.wrap_future(folder.attempt(written[-1]))
+            reporter.advance(PHASE, number)
+        reporter.finish(PHASE)
+        after = [recorded_trajectory(record) for record in written]
+        tokens = {str(record["id"]): read_outcome(record).tokens for record in records}
+        reports = [sum_up(environment, settings, each, sampled_tokens=tokens) for each in (before, after)]
+        split = str(records[0]["task"]["split"])
+        write_results(run, written, reports[1], {"target": target, "data": asdict(data), "split": split})
+        inputs = {**manifest.get("inputs", {}), "data": asdict(data), "rescored": {"run": str(source)}}
+        outputs = [run / name for name in OUTPUTS]
+        await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
+        folder.finish("completed")
+    return _compare(source, run, reports, [[read_outcome(record) for record in each] for each in (records, written)])
+
+
+async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewards:
+    """Return the verdict on a recorded attempt.
+
+    Raises:
+        ConfigError: The environment grades in its sandbox only.
+        DataError: The environment answers other than it did, so that the verdict would be about something else.
+        EnvironmentFault: The reward failed.
+    """
+    if (rewards := await environment.regrade(trajectory)) is not None:
+        return rewards
+    if environment.sandbox_spec() is not None:
+        raise ConfigError(
+            f"{type(environment).__name__} grades in its sandbox: recorded attempts cannot be graded without one.",
+            remedy="finqa eval TARGET, which plays again",
+        )
+    session = await environment.open(trajectory.task, seed=trajectory.seed, sandbox=None)
+    try:
+        for number, turn in enumerate(trajectory.turns, start=1):
+            replies = await _repeat(session, turn)
+            recorded = [turn.observation, *(step.observation for step in turn.further_steps)]
+            if replies and [each.text for each in replies] != [each.text for each in recorded if each is not None]:
+                raise DataError(
+                    f"The environment answers turn {number} of {trajectory.id} other than it did.",
+                    remedy="finqa eval TARGET, which plays again",
+                )
+        return await session.grade()
+    finally:
+        await session.close()
+
+
+async def _repeat(session: Session | TextSession, turn: Turn) -> list[Observation]:
+    """Return the session's replies to a recorded turn; none to one that did not reach it."""
+    further = tuple(step.call for step in turn.further_steps)
+    said = AssistantTurn(
+        text=turn.text, words=turn.words, tool_call=turn.tool_call, further_calls=further, parse_error=turn.parse_error
+    )
+    if turn.parse_error:
+        return []
+    await session.begin_turn(said)
+    if isinstance(session, TextSession) or turn.tool_call is None:
+        return [await session.reply(turn.text)]
+    return [await session.step(call) for call in said.calls]
+
+
+def _verdict(rewards: Rewards) -> dict[str, Any]:
+    """Return the fields of a record that a verdict decides."""
+    return {
+        "reward": rewards.total,
+        "components": dict(rewards.components),
+        "explanation": rewards.explanation,
+        "weight": rewards.weight,
+    }
+
+
+def _compare(source: Path, run: Path, reports: Sequence[EvalReport], outcomes: Sequence[Sequence[Outcome]]) -> Rescored:
+    pairs = [pair for pair in zip(*outcomes, strict=True) if pair[0].correct is not None]
+    old, new = (by_question(each) for each in outcomes)
+    clusters = [members[0].company for members in old.values()]
+    shares = [
+        [statistics.fmean(bool(one.correct) for one in members) for members in each.values()] for each in (new, old)
+    ]
+    rewards = [
+        [statistics.fmean(one.reward or 0.0 for one in members) for members in each.values()] for each in (new, old)
+    ]
+    reward = None
+    if pairs:
+        found = clustered_mean([one - other for one, other in zip(*rewards, strict=True)], clusters)
+        margin, _ = t_test(found.mean, found.error, degrees=found.degrees, clusters=found.clusters, level=LEVEL)
+        reward = found.mean, found.mean - margin, found.mean + margin
+    return Rescored(
+        source=source,
+        run=run,
+        before=reports[0],
+        after=reports[1],
+        accuracy=paired_difference(shares[0], shares[1], clusters, level=LEVEL) if pairs else None,
+        reward=reward,
+        now_right=sum(not one.correct and bool(other.correct) for one, other in pairs),
+        now_wrong=sum(bool(one.correct) and not other.correct for one, other in pairs),
+    )

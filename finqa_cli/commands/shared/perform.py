@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -66,5 +67,6 @@ def begin(arguments: Sequence[str]) -> None:
     command = next((word for word in arguments if not word.startswith("-")), "")
     if command and command not in TRAINING:
         raise UsageError(
-            f"`finqa {command}` runs in one process; torchrun is for {', '.join(TRAINING)}.", remedy=f"finqa {command}"
+            f"`finqa {command}` runs in one process; torchrun is for {', '.join(TRAINING)}.",
+            remedy=f"finqa {shlex.join(arguments)}",
         )

@@ -97,7 +97,7 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: install  ## Write docs/reference.md, the settings in .env.example and the index of completions from the declarations.
+reference: install  ## Write docs/reference.md, finqa/keywords.py, .env.example's settings and the index of completions from the declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
 	$(BIN)/python -m finqa_cli.completion_index
 

@@ -12,15 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared.command_line import CommandLine, stored_parameter
+from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.perform import perform, run_path
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
 from finqa_cli.settings import Settings
 from finqa_cli.training.preference.dpo_run import DpoResult, dpo
 from finqa_cli.training.preference.preference_loop import HeldOut
 from finqa_cli.training.training_loop import result_document
+from finqa_cli.wiring.command_settings import run_path, stored_parameter
 
 app = CommandApp()
 

@@ -7,34 +7,21 @@ from typing import Annotated
 
 import typer
 
-from finqa_cli.commands.eval import PLAYED, target_settings
-from finqa_cli.commands.shared.command_line import CommandLine, stored_parameter
+from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.perform import perform, run_path
-from finqa_cli.errors import ThresholdError, UsageError
-from finqa_cli.evaluation.candidates import SampleResult, sample, sampling_settings
-from finqa_cli.settings import Settings
+from finqa_cli.commands.shared.perform import perform
+from finqa_cli.errors import UsageError
+from finqa_cli.evaluation.candidates import FLAGS, QUICK, SampleResult, check_candidates, sample, sampling_settings
+from finqa_cli.evaluation.planned_evaluation import target_settings
+from finqa_cli.settings.offered import OF_PLAY, QUICK_SAMPLE
+from finqa_cli.wiring.command_settings import run_path, stored_parameter
 
 app = CommandApp()
 
-QUICK = {"candidates": 4, "limit": 16}
-QUICK_SANDBOXES = 8
-"""Counts of --quick-test, unless they are given."""
-
-FLAGS = {
-    "eval.attempts": "--num-candidates",
-    "eval.temperature": "--temperature",
-    "eval.limit": "--limit",
-    "eval.seed": "--seed",
-    "generation.top_p": "--top-p",
-    "data.eval_split": "--split",
-}
-"""Settings that other commands use for other ends: here they are flags only."""
-
 
 @app.command(epilog=f"Example: finqa sample embedded --num-candidates 8 --limit 100. {EXIT_CODES}")
-@offers(*PLAYED)
+@offers(*OF_PLAY)
 def main(
     line: CommandLine,
     target: Annotated[
@@ -68,8 +55,8 @@ def main(
     else:
         _check_assignments(line)
         quick = {name: count for name, count in QUICK.items() if quick_test and name not in line.typed}
-        small = line.quick({"pool.sandboxes": QUICK_SANDBOXES})
-        loaded = line.load({**target_settings(line, target), **small}, purpose="play").settings
+        extra = {**target_settings(line.flags, target), **line.quick(QUICK_SAMPLE)}
+        loaded = line.load(extra, purpose="play").settings
         policy = target
         settings = sampling_settings(
             loaded,
@@ -90,7 +77,7 @@ def main(
     document = {"run": str(run), "seconds": round(result.seconds, 3), **result.report}
     if not line.as_json:
         emit(document, as_json=False, text=lambda: _text(result))
-    _check_faults(result, settings)
+    check_candidates(result, settings)
     if line.as_json:  # after the check: an error is a document of its own, and there is only one
         emit(document, as_json=True, text="")
 
@@ -123,12 +110,3 @@ def _text(result: SampleResult) -> str:
             f"Next: finqa prefs {result.run}",
         ]
     )
-
-
-def _check_faults(result: SampleResult, settings: Settings) -> None:
-    faults, candidates = result.report["faults"], result.report["candidates"]
-    if faults > settings.pool.max_fault_share * (faults + candidates):
-        raise ThresholdError(
-            f"{faults} of {faults + candidates} attempts ended in faults; they are no candidates.",
-            remedy=f"finqa sample --resume {result.run}",
-        )

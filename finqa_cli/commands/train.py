@@ -13,34 +13,20 @@ import typer
 from finqa_cli.commands import dpo
 from finqa_cli.commands.eval import format_number, format_share, list_measures, name_clusters
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
-from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offered_settings, offers
+from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
-from finqa_cli.commands.shared.perform import perform, run_path
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics.machine_checks import plan_report
-from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.errors import UsageError
 from finqa_cli.rollout.measures import flat
 from finqa_cli.settings import Loaded, Settings
+from finqa_cli.settings.offered import OF_TRAIN, QUICK_TRAIN, offered_settings
 from finqa_cli.training.rl.dry_run import DryRunResult, closing, dry_run
-from finqa_cli.training.rl.rl_run import TrainResult, check_idle_options, train
-from finqa_cli.training.running_learner import is_scheduled
+from finqa_cli.training.rl.rl_run import TrainResult, check_idle_options, lengthen, train
+from finqa_cli.wiring.command_settings import run_path
 from finqa_cli.wiring.placing import visible_devices
 
 app = CommandApp()
-
-OFFERED = (
-    *("environment", "engine", "sandbox", "reward", "optimizer.name", "pool", "data", "model", "lora", "generation"),
-    *("train", "eval.limit", "run", "trackers"),
-)
-
-QUICK = {
-    "pool.sandboxes": 8,
-    "train.iterations": 2,
-    "train.group_size": 4,
-    "train.target_groups_per_iter": 4,
-    "train.max_rollout_rounds": 4,
-    "eval.limit": 16,
-}
-"""Counts of --quick-test, unless they are given."""
 
 DRY = {"train.iterations": 10, "train.target_groups_per_iter": 4, "train.group_size": 2}
 """Counts of --dry-run, unless a flag, a variable or a file sets them."""
@@ -57,7 +43,7 @@ MEASURES: tuple[tuple[str, str, bool], ...] = (
 
 
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {EXIT_CODES}")
-@offers(*OFFERED)
+@offers(*OF_TRAIN)
 def main(
     line: CommandLine,
     resume: Annotated[
@@ -71,7 +57,9 @@ def main(
         Path | None,
         typer.Option("--pairs", help="Pairs for --optimizer dpo, as for `finqa dpo`."),
     ] = None,
-    quick_test: Annotated[bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK)}.")] = False,
+    quick_test: Annotated[
+        bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK_TRAIN)}.")
+    ] = False,
     only_rollouts: Annotated[
         bool,
         typer.Option("--dry-run", help=f"Rollouts with any engine, no updates: {shown_counts(DRY)}."),
@@ -87,7 +75,7 @@ def main(
     elif resume is not None:
         _on_groups(line, _stored(line, resume), resume, resume=True)
     else:
-        loaded = line.load(line.quick(QUICK), purpose="play" if only_rollouts else "train")
+        loaded = line.load(line.quick(QUICK_TRAIN), purpose="play" if only_rollouts else "train")
         line.warn_of_project(loaded.settings)
         idle = check_idle_options(loaded)
         if idle and not (line.as_json or line.quiet):
@@ -146,7 +134,7 @@ def _on_pairs(line: CommandLine, pairs: Path, *, quick_test: bool) -> None:
 def _play_only(line: CommandLine, loaded: Loaded) -> None:
     """Play rollouts without a learner."""
     few = {path: count for path, count in DRY.items() if loaded.origins[path].startswith(("default", "profile"))}
-    loaded = line.load({**line.quick(QUICK), **few}, quiet=True, purpose="play")
+    loaded = line.load({**line.quick(QUICK_TRAIN), **few}, quiet=True, purpose="play")
     settings = loaded.settings
     plan = plan_report(settings, loaded.undecided, visible_devices())
     if not (line.as_json or line.quiet):
@@ -163,24 +151,9 @@ def _play_only(line: CommandLine, loaded: Loaded) -> None:
 
 
 def _stored(line: CommandLine, run: Path) -> Settings:
-    """Return the run's own settings; it may be made longer, unless its learning rate depends on its length.
-
-    Raises:
-        ConfigError: The learning rate would have been another from the beginning.
-    """
+    """Return the run's own settings; it may be made longer, unless its learning rate depends on its length."""
     typed = line.check_resumed(run, command="train")
-    settings = line.stored_settings(run, "train")
-    planned = settings.train.iterations
-    if (iterations := typed.get("train.iterations", planned)) == planned:
-        return settings
-    if is_scheduled(settings.train):
-        raise ConfigError(
-            f"The learning rate of {run} is planned for {planned} iterations (train.schedule="
-            f"{settings.train.schedule}, train.warmup_share={settings.train.warmup_share:g}); for {iterations} it "
-            "would have been another from the first step.",
-            remedy=f"finqa train --resume {run}, or a new run with --iterations {iterations}",
-        )
-    return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})
+    return lengthen(line.stored_settings(run, "train"), run, typed.get("train.iterations"))
 
 
 def training_text(result: TrainResult) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import ConfigError, DataError, ThresholdError
 from finqa_cli.evaluation.evaluate import eval_split, eval_tasks, pin_inputs, policy_of
 from finqa_cli.evaluation.reward_tests import reward_facts
 from finqa_cli.rollout.attempts import Attempt
@@ -40,6 +40,19 @@ Record = Mapping[str, Any]
 
 _OF_CANDIDATES = ("id", "member", "seed", "turns")
 _OF_SCORES = ("id", "status", "reward", "components", "explanation", "error", "seconds")
+
+QUICK = {"candidates": 4, "limit": 16}
+"""Counts of a quick test, unless they are given."""
+
+FLAGS = {
+    "eval.attempts": "--num-candidates",
+    "eval.temperature": "--temperature",
+    "eval.limit": "--limit",
+    "eval.seed": "--seed",
+    "generation.top_p": "--top-p",
+    "data.eval_split": "--split",
+}
+"""Settings that other workflows use for other ends: of candidates they are flags and arguments only."""
 
 WANTED_PARSE_RATE = 0.7
 """Below it candidates say more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
@@ -148,6 +161,20 @@ async def sample(
     return SampleResult(run=run, report=report, seconds=time.perf_counter() - started)
 
 
+def check_candidates(result: SampleResult, settings: Settings) -> None:
+    """Checks that no more attempts ended in faults than the settings allow.
+
+    Raises:
+        ThresholdError: More did.
+    """
+    faults, candidates = result.report["faults"], result.report["candidates"]
+    if faults > settings.pool.max_fault_share * (faults + candidates):
+        raise ThresholdError(
+            f"{faults} of {faults + candidates} attempts ended in faults; they are no candidates.",
+            remedy=f"finqa sample --resume {result.run}",
+        )
+
+
 def sample_report(run: Path, tasks: Sequence[Task], wanted: int) -> dict[str, Any]:
     """Computes counts, parse rate and the metrics of an evaluation over the candidates in the log of a run."""
     found: dict[tuple[str, int], Outcome] = {}
@@ -201,6 +228,7 @@ async def _play(
 
     async def listen(trajectory: Trajectory) -> None:
         await asyncio.wrap_future(folder.trajectory(trajectory, iteration=0))
+        reporter.episode(trajectory, {"iteration": 0})
         for written in writer.add(trajectory_record(trajectory, token_ids=True)):
             await asyncio.wrap_future(written)
         shown.add(trajectory)

@@ -160,7 +160,7 @@ class _Played:
         await asyncio.wrap_future(self._folder.trajectory(trajectory, **facts))
         self.records[trajectory.id] = {**facts, **trajectory_record(trajectory)}
         self._trajectories[trajectory.id] = trajectory
-        self._tracking.trajectory(trajectory)
+        self._tracking.trajectory(trajectory, facts)
 
     def in_order(self) -> list[Mapping[str, Any]]:
         """Returns the records by their ids."""

@@ -153,7 +153,7 @@ def run_experiment(
             write_report(report, run)
         if failed:
             said = "; ".join(f"{name}: {error.message}" for name, error in failed.items())
-            remedy = f"fix the cause of each; then {folder.resume}"
+            remedy = f"fix the cause of each; then {folder.resumption}"
             failure = FinqaError(f"{len(failed)} cells failed. {said}", remedy=remedy)
             failure.exit_code = next(iter(failed.values())).exit_code
             raise failure

@@ -208,7 +208,7 @@ def run_pipeline(
             for step in steps[:first]:
                 if folder.state(step) != "done":
                     raise UsageError(
-                        f"{step.name} is not done yet, so no later step can be the first.", remedy=folder.resume
+                        f"{step.name} is not done yet, so no later step can be the first.", remedy=folder.resumption
                     )
             for moved in folder.set_aside(steps[first:]):
                 show(f"Set aside: {moved}")
@@ -222,7 +222,7 @@ def run_pipeline(
                 folder.run(step, relay, show, f"{place + 1}/{len(steps)}")
                 states[place] = "done"
             if not past_gates and place < last and states[place + 1] != "done":
-                _check_gate(run, step, folder.resume)
+                _check_gate(run, step, folder.resumption)
         folder.finish(steps if all(state == "done" for state in states) else None)
         return _result(spec, run, steps, states, folder)
 

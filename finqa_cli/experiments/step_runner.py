@@ -196,7 +196,7 @@ class StepFolder:
         self._steps: dict[str, dict[str, Any]] = facts["steps"]
 
     @property
-    def resume(self) -> str:
+    def resumption(self) -> str:
         """The command that resumes it."""
         return f"{self.owner.resume} {self.path}"
 
@@ -235,7 +235,7 @@ class StepFolder:
 
     def stale(self, step: Step, why: str) -> ConfigError:
         """Returns the error that this step and those after it must be run again."""
-        remedy = f"{self.resume} {self.owner.redo} {step.name}"
+        remedy = f"{self.resumption} {self.owner.redo} {step.name}"
         return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy} (what is there is set aside)")
 
     def run(self, step: Step, relay: Relay, show: Show, place: str) -> None:
@@ -372,17 +372,17 @@ class StepFolder:
         return {name: sha256_of(file) if file.is_file() else None for name, file in files.items()}
 
     def _interrupted(self, stopped: signal.Signals) -> InterruptedRun:
-        error = InterruptedRun(f"Stopped by {stopped.name}.", remedy=self.resume)
+        error = InterruptedRun(f"Stopped by {stopped.name}.", remedy=self.resumption)
         error.exit_code = 128 + stopped
         return error
 
     def _failed(self, step: Step, ended: Ended, log: Path) -> FinqaError:
         how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
         reason = f": {ended.reason}" if ended.reason else f"; its output is in {log}."
-        remedy = self.resume
+        remedy = self.resumption
         if ended.remedy:
             kept = f"It keeps its settings: others are a new {self.owner.command} (--output)"
-            remedy = f"{ended.remedy}; then {self.resume}. {kept}"
+            remedy = f"{ended.remedy}; then {self.resumption}. {kept}"
         error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
         error.exit_code = ended.code if ended.code > 0 else 1
         return error

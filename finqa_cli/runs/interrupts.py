@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from finqa_cli.errors import BudgetReachedError, InterruptedRun
@@ -39,6 +40,7 @@ class Stopper:
         self._patient = patient
         self._main: asyncio.Task[Any] | None = None
         self._drain: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watched: tuple[signal.Signals, ...] = ()
         self._remedy = ""
         self._budget = ""
@@ -75,17 +77,38 @@ class Stopper:
             larger = " with a larger --max-cost or --max-tokens" if "--resume" in remedy else ""
             raise BudgetReachedError(self._budget, remedy=f"{remedy}{larger}")
 
-    def watch(self, main: asyncio.Task[Any], remedy: str = "") -> None:
-        """Handles the signals for the running loop; `remedy` continues after a stop."""
+    def watch(
+        self, main: asyncio.Task[Any], remedy: str = "", *, signals: Collection[signal.Signals] = tuple(DRAIN_SECONDS)
+    ) -> None:
+        """Handles the signals for the running loop, of which those that are ignored stay so.
+
+        Args:
+            main: The work, which is cancelled at the second signal.
+            remedy: The command that continues after a stop.
+            signals: The signals; none in a thread, which gets none.
+        """
         self._main, self._remedy = main, remedy
         # a closed terminal ends the run, so that its sandboxes are not left behind; under nohup it does not
         detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        self._watched = tuple(number for number in DRAIN_SECONDS if not (detached and number is signal.SIGHUP))
-        loop = asyncio.get_running_loop()
+        self._watched = tuple(number for number in signals if not (detached and number is signal.SIGHUP))
+        self._loop = asyncio.get_running_loop()
         for number in self._watched:
-            loop.add_signal_handler(number, self._on_signal, number)
-        if isinstance(loop, SignalKeepingLoop):
-            loop.kept = self._watched
+            self._loop.add_signal_handler(number, self._on_signal, number)
+        if isinstance(self._loop, SignalKeepingLoop):
+            self._loop.kept = tuple(DRAIN_SECONDS)
+
+    def request(self, number: signal.Signals) -> None:
+        """Does what the signal does, from any thread; before the work runs it is stopped at its first check."""
+        if self._loop is None:
+            self.signal = self.signal or number
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the work is done
+            self._loop.call_soon_threadsafe(self._on_signal, number)
+
+    def cancel(self) -> None:
+        """Cancels the work at once, without a signal; called in its loop."""
+        if self._main is not None:
+            self._main.cancel()
 
     def _on_signal(self, number: signal.Signals) -> None:
         first, self.signal = not self.requested, self.signal or number
@@ -113,8 +136,20 @@ class Stopper:
         self._reporter.line("Ending now; once more kills the process, which may leave sandboxes behind.")
 
 
-def run(work: Coroutine[Any, Any, Result], stopper: Stopper, *, remedy: str = "") -> Result:
+def run(
+    work: Coroutine[Any, Any, Result],
+    stopper: Stopper,
+    *,
+    remedy: str = "",
+    signals: Collection[signal.Signals] = tuple(DRAIN_SECONDS),
+) -> Result:
     """Runs a workflow under the stopper. A cancelled workflow cleans up in its own `finally` blocks.
+
+    Args:
+        work: The workflow.
+        stopper: Handles the signals.
+        remedy: The command that continues after a stop.
+        signals: The signals that stop it; none outside the main thread.
 
     Raises:
         InterruptedRun: A second signal, or the end of the drain, cancelled it.
@@ -123,7 +158,7 @@ def run(work: Coroutine[Any, Any, Result], stopper: Stopper, *, remedy: str = ""
     async def watched() -> Result:
         main = asyncio.current_task()
         assert main is not None
-        stopper.watch(main, remedy)
+        stopper.watch(main, remedy, signals=signals)
         return await work
 
     try:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from finqa_cli.types import Trajectory
+
 
 class Reporter:
     """Shows nothing; subclasses show something. Calls never block for long and never raise.
@@ -28,6 +33,9 @@ class Reporter:
 
     def drop(self, phase: str) -> None:
         """Ends the phase and removes it from the screen. Idempotent."""
+
+    def episode(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> None:
+        """Receives an attempt once it is on disk; `facts` are the fields that its record has beside its own."""
 
 
 class NullReporter(Reporter):

@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -45,6 +46,11 @@ MANIFEST = "manifest.json"
 _PACKAGES = ("torch", "transformers", "peft", "vllm")
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
+
+_NAMED: set[Path] = set()
+"""Paths of new runs that this process was given."""
+
+_NAMING = threading.Lock()
 
 _RESUMABLE = ("train", "sft", "dpo", "sample", "eval")
 """Commands that take --resume."""
@@ -297,10 +303,16 @@ def _is_unused(path: Path) -> bool:
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:
-    """`<base>/<prefix>YYYYMMDD_HHMMSS`, with a number behind it when two runs start in one second."""
+    """`<base>/<prefix>YYYYMMDD_HHMMSS`, with a number behind it when two runs start in one second.
+
+    A process gets each path once: its runs may begin at the same time, before the folder of one is there.
+    """
     stamp = f"{prefix}{datetime.now():%Y%m%d_%H%M%S}"
     candidates = (base / (stamp if number == 0 else f"{stamp}_{number}") for number in range(10_000))
-    return next(path for path in candidates if not path.exists())
+    with _NAMING:
+        path = next(path for path in candidates if path.absolute() not in _NAMED and not path.exists())
+        _NAMED.add(path.absolute())
+    return path
 
 
 def _read_json(path: Path, missing: str) -> dict[str, Any]:

@@ -67,9 +67,10 @@ class Tracking:
             self._observers.notify("on_run_end", run_id=run_id, status=status)
             self._each_tracker(lambda tracker: tracker.on_run_end(status))
 
-    def trajectory(self, trajectory: Trajectory) -> None:
-        """Passes an attempt that ended to the hooks."""
+    def trajectory(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> None:
+        """Passes an attempt that is on disk to the hooks, and with the further facts of its record to the reporter."""
         self._observers.notify("on_trajectory", trajectory=trajectory)
+        self._reporter.episode(trajectory, facts)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
         """Passes a step of the learner to the hooks."""

@@ -276,6 +276,28 @@ def flags_layer(flags: Mapping[str, Any]) -> Layer:
     }
 
 
+def arguments_layer(arguments: Sequence[tuple[str, str, Any]]) -> Layer:
+    """Return the layer of the arguments of a function.
+
+    Args:
+        arguments: Dotted path, how the argument is written, and its value; None means that it is not given.
+
+    Raises:
+        ConfigError: There is no such setting.
+        UsageError: One setting is given twice, as by `engine` and `engine.name`.
+    """
+    layer: Layer = {}
+    for path, name, value in arguments:
+        if value is None:
+            continue
+        full = _assigned_path(path, f"argument {name}")
+        if full in layer:
+            other = layer[full].origin.removeprefix("argument ")
+            raise UsageError(f"{other} and {name} both set {full}.", remedy="give one of them")
+        layer[full] = Value(_split(value) if _is_list(full) else value, f"argument {name}")
+    return layer
+
+
 def assignments_layer(assignments: Sequence[str]) -> Layer:
     """Return the layer of `--set section.key=value`, the value in TOML syntax or else as plain text.
 
@@ -289,7 +311,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
         name, equals, text = assignment.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=f"{SHOW} lists them")
-        path = _assigned_path(name.strip())
+        path = _assigned_path(name.strip(), "--set")
         if (other := names.setdefault(path, name.strip())) != name.strip():
             raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")
         layer[path] = Value(parse_text(path, text.strip()), "--set")
@@ -298,15 +320,15 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
     return layer
 
 
-def _assigned_path(name: str) -> str:
-    """Return the path that `--set` names; `kind.options.KEY.NAME` is a member of an option that is a mapping.
+def _assigned_path(name: str, origin: str) -> str:
+    """Return the path that `--set` or an argument names; `kind.options.KEY.NAME` is a member of a mapping.
 
     That the option is one is checked with the component's other options.
     """
     head, *members = re.split(r"(?<=\.options)\.([^.]+)\.", name, maxsplit=1)
     if not members or not all(members[1].split(".")):
-        return canonical(name, "--set")
-    return f"{canonical(f'{head}.{members[0]}', '--set')}.{members[1]}"
+        return canonical(name, origin)
+    return f"{canonical(f'{head}.{members[0]}', origin)}.{members[1]}"
 
 
 def parse_text(path: str, text: str) -> Any:
@@ -354,4 +376,4 @@ def fix_at(origin: str) -> str:
         return f"unset {place}"
     if kind == ".env":
         return f"remove {place} from {DOTENV_FILE}"
-    return f"correct {place}" if kind == "file" else ""
+    return f"correct {place}" if kind in ("file", "argument") else ""

@@ -28,6 +28,7 @@ from finqa_cli.settings.layers import (
     LayeredSettings,
     Value,
     applicable,
+    arguments_layer,
     assignments_layer,
     dotenv_variables,
     fix_at,
@@ -74,6 +75,7 @@ def load_settings(
     typed: Mapping[str, str] = MappingProxyType({}),
     files: Sequence[str | Path] = (),
     assignments: Sequence[str] = (),
+    arguments: Sequence[tuple[str, str, Any]] = (),
     registered: Collection[tuple[str, str]] = (),
     modelless: Collection[str] = (),
     policies: Mapping[str, str] = MappingProxyType({}),
@@ -87,6 +89,7 @@ def load_settings(
         files: The files and names of `--config`, later ones over earlier ones; without any ./finqa.toml is read when it
             is there.
         assignments: The `section.key=value` texts of `--set`.
+        arguments: Dotted path, how it is written and value of each argument of a function; the highest layer.
         registered: (kind, name) of every registered component; backends that are not among them are not chosen.
         modelless: Names of the engines that take no model, so that none is announced for them.
         policies: The small policy of each environment that has one of its own.
@@ -108,6 +111,7 @@ def load_settings(
         variables_layer({name: text for name, text in os.environ.items() if dotenv.get(name) != text}, "environment"),
         flags_layer(flags or {}),
         assigned,
+        arguments_layer(arguments),
     ]
     refuse_secrets(given)
     wanted = winners([_defaults(), *given])

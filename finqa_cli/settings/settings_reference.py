@@ -1,6 +1,6 @@
-"""Reference of all settings, from their declarations: docs/reference.md and the variables in .env.example.
+"""What is written from the declarations of settings: docs/reference.md, variables in .env.example, keywords of Python.
 
-`make reference` writes both; a test compares them with the declarations.
+`make reference` writes them; a test compares them with the declarations.
 """
 
 from __future__ import annotations
@@ -12,12 +12,21 @@ from types import NoneType
 from typing import Any
 
 from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.offered import OF_EVAL, OF_PLAY, OF_TRAIN, keywords_of, offered_settings
 from finqa_cli.settings.schema import DECLARATIONS, Choice, Settings
 
 PAGE = Path("docs/reference.md")
 EXAMPLE = Path(".env.example")
+KEYWORDS = Path("finqa/keywords.py")
 
 MARK = "# --- Settings, written by `make reference` "
+
+_FUNCTIONS = {
+    "EvaluateKeywords": ("eval", OF_EVAL),
+    "TrainKeywords": ("train", OF_TRAIN),
+    "SampleKeywords": ("sample", OF_PLAY),
+}
+"""Class of keywords -> command and its settings."""
 
 INTRODUCTION = """# Settings
 
@@ -59,12 +68,42 @@ def variables_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+def keywords_module() -> str:
+    """Return finqa/keywords.py: a typed dictionary for each function of the Python interface."""
+    lines = [
+        '"""Keywords of the functions: the flags of their commands. Written by `make reference`."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from collections.abc import Sequence",
+        "from pathlib import Path",
+        "from typing import TypedDict",
+    ]
+    for name, (command, offered) in _FUNCTIONS.items():
+        lines += ["", "", f"class {name}(TypedDict, total=False):", f'    """Flags of `finqa {command}`."""', ""]
+        for each in offered_settings(offered):
+            lines += [f"    {keyword}: {_annotation(each)} | None" for keyword in keywords_of(each)]
+    return "\n".join(lines) + "\n"
+
+
 def write(root: Path) -> None:
-    """Write both files of a checkout."""
+    """Write the files of a checkout."""
+    (root / KEYWORDS).write_text(keywords_module(), encoding="utf-8")
     (root / PAGE).parent.mkdir(exist_ok=True)
     (root / PAGE).write_text(reference_page(), encoding="utf-8")
     example = (root / EXAMPLE).read_text(encoding="utf-8")
     (root / EXAMPLE).write_text(example.partition(MARK)[0] + variables_text(), encoding="utf-8")
+
+
+def _annotation(each: Declaration) -> str:
+    """Return the type of a keyword."""
+    if each.is_list:
+        return "str | Sequence[str]" if each.flag_type is str or each.path == "trackers" else "str | Sequence[int]"
+    if each.path == "train.learner_processes":
+        return "int | str"
+    if typing.get_origin(each.flag_type) is typing.Literal:
+        return "str"
+    return "str | Path" if each.flag_type is Path else str(each.flag_type.__name__)
 
 
 def _row(each: Declaration) -> str:

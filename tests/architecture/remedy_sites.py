@@ -57,7 +57,7 @@ class Scope:
 @cache
 def product() -> tuple[Source, ...]:
     """Return the modules whose remedies users read; plugin templates and servers for tests have other readers."""
-    found = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+    found = (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"))
     return tuple(source for source in found if "/testing/" not in source.name and "/templates/" not in source.name)
 
 

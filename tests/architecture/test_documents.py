@@ -8,7 +8,7 @@ from source_tree import FLOORS, ROOT, sources
 from finqa_cli.app import COMMANDS
 from finqa_cli.extend import KINDS, hookspecs
 from finqa_cli.settings.schema import BARE_NAMES
-from finqa_cli.settings.settings_reference import reference_page, variables_text
+from finqa_cli.settings.settings_reference import keywords_module, reference_page, variables_text
 
 
 def text(name: str) -> str:
@@ -46,6 +46,7 @@ def test_every_variable_of_the_settings_and_the_logs_is_in_the_example() -> None
 
 def test_the_reference_and_the_example_are_those_of_the_declarations() -> None:
     assert text("docs/reference.md") == reference_page(), "make reference writes it"
+    assert text("finqa/keywords.py") == keywords_module(), "make reference writes it"
     assert text(".env.example").endswith(variables_text()), "make reference writes it"
 
 

@@ -101,10 +101,36 @@ def test_the_product_itself_never_imports_plugins() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_python_interface_is_above_everything_and_shares_no_more_than_texts_with_the_commands() -> None:
+    below = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+    wrong = [
+        f"{source.name} imports {name}"
+        for source in below
+        for name, _ in source.imports()
+        if name.split(".")[0] == "finqa"
+    ]
+    shared = ("finqa_cli.commands.shared.", "finqa_cli.commands.recorded.list_runs")
+    wrong += [
+        f"{source.name} imports {name}"
+        for source in sources("finqa")
+        for name, _ in source.imports()
+        if name.startswith(("finqa_cli.commands.", "finqa_cli.app", "finqa_plugins")) and not name.startswith(shared)
+    ]
+    assert sources("finqa") and not wrong, "\n".join(wrong)
+
+
+def test_importing_the_python_interface_imports_errors_only() -> None:
+    (start,) = (source for source in sources("finqa") if source.name == "finqa/__init__.py")
+    imported = {name for name, at_start in start.imports() if at_start and name.startswith("finqa_cli")}
+    assert all(
+        name.startswith(("finqa_cli.errors", "finqa_cli.__version__")) or name == "finqa_cli" for name in imported
+    )
+
+
 def test_heavy_packages_are_imported_by_plugins_only() -> None:
     wrong = [
         f"{source.name} imports {name}"
-        for source in sources("finqa_cli")
+        for source in (*sources("finqa"), *sources("finqa_cli"))
         for name, _ in source.imports()
         if name.split(".")[0] in HEAVY and source.part != "testing"  # which serves what the real SDKs speak
     ]
@@ -114,9 +140,9 @@ def test_heavy_packages_are_imported_by_plugins_only() -> None:
 def test_libraries_that_are_slow_to_import_are_imported_where_they_are_used() -> None:
     wrong = [
         f"{source.name} imports {name} at start"
-        for source in sources("finqa_cli")
+        for source in (*sources("finqa"), *sources("finqa_cli"))
         for name, at_start in source.imports()
-        if at_start and name.split(".")[0] in {"scipy", "jinja2", "markupsafe", "matplotlib"}
+        if at_start and name.split(".")[0] in {"scipy", "jinja2", "markupsafe", "matplotlib", "pandas"}
     ]
     assert not wrong, "\n".join(wrong)
 

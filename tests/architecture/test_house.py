@@ -34,7 +34,7 @@ FIXED = {
 
 
 def product() -> tuple[Source, ...]:
-    return (*sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+    return (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"))
 
 
 def test_no_folder_has_more_files_than_a_reader_overlooks() -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from finqa_cli.app import COMMANDS, main
 from finqa_cli.commands.dpo import OFFERED as OF_DPO
-from finqa_cli.commands.shared.options import offered_settings
-from finqa_cli.commands.train import OFFERED as OF_TRAIN
+from finqa_cli.settings.offered import OF_TRAIN, offered_settings
 from finqa_cli.settings.schema import DECLARATIONS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

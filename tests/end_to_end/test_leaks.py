@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.daytona_images import ready_image
+from fixtures.left_processes import processes_of
 
 from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 from finqa_plugins.sandboxes.local.local_ledger import Ledger
@@ -182,21 +183,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() - started < HANG_S, "it did not happen"
         time.sleep(0.02)
-
-
-def processes_of(session: int, home: Path) -> list[str]:
-    """Processes of a session that run, and local environment servers of this test's home."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            ours = int(fields[3]) == session or f"FINQA_SNAPSHOT={home}".encode() in (entry / "environ").read_bytes()
-            parent = Path(f"/proc/{fields[1]}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if ours and fields[0] not in "ZX" and b"finqa_cli.testing" not in parent:
-            found.append(entry.name)
-    return found
 
 
 def suffer(place: Place, accident: Accident, run: Path, wait_s: float | None = None) -> str:

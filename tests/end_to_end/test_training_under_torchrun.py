@@ -14,9 +14,9 @@ from fixtures.text_pairs import make_pairs
 from safetensors.torch import load_file
 
 from finqa_cli.app import main
-from finqa_cli.commands.shared.perform import leading
 from finqa_cli.errors import ConfigError
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.training.torchrun import leading
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

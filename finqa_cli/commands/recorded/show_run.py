@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text, wrapped
-from finqa_cli.commands.shared.command_line import RESUMABLE, CommandLine
+from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lines, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, size_text
@@ -25,6 +25,7 @@ from finqa_cli.runs.run_notes import RunNotes, read_notes
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, locate_run, summarize_run
 from finqa_cli.runs.trajectory_records import recorded_trajectory
 from finqa_cli.statistics import MALFORMED, Outcome
+from finqa_cli.wiring.command_settings import RESUMABLE
 
 app = CommandApp()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,19 +13,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from finqa_cli import logs
-from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.errors import UsageError
 from finqa_cli.masking import Masker
-from finqa_cli.runs.links import located
-from finqa_cli.runs.run_folder import MANIFEST, is_over, read_run, read_settings
-from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
+from finqa_cli.settings import Loaded, Settings
 from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.offered import without_given
 from finqa_cli.settings.schema import DECLARATIONS
 
 if TYPE_CHECKING:
     from finqa_cli.wiring.placing import Purpose
-
-RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
-"""Commands that can resume a folder of theirs."""
 
 
 def declaration_of(parameter: str | None) -> Declaration | None:
@@ -106,9 +101,7 @@ class CommandLine:
 
     def quick(self, counts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the counts of `--quick-test` without those that a flag gives; none where it is not asked for."""
-        if not self.context.params["quick_test"]:
-            return {}
-        return {path: count for path, count in counts.items() if path not in self.flags}
+        return without_given(counts, self.flags) if self.context.params["quick_test"] else {}
 
     def load(
         self,
@@ -135,50 +128,38 @@ class CommandLine:
             UsageError: A flag would have no effect, or gives the same setting as `--set`.
         """
         from finqa_cli.extend import registry
+        from finqa_cli.placement.placement_types import plan_line
+        from finqa_cli.wiring.command_settings import check_sandboxes, place_settings, read_layers
 
         flags = self.flags
-        loaded = load_settings(
+        loaded = read_layers(
             flags={**flags, **extra},
             typed={path: self._names[path] for path in flags},
             files=self.files if files is None else files,
             assignments=self.assignments,
-            registered={(component.kind, component.name) for component in registry().components()},
-            modelless=[component.name for component in registry().components("engine") if component.modelless],
-            policies={part.name: part.policy for part in registry().components("environment") if part.policy},
             assume_cuda=assume_cuda,
         )
         self._check_snapshot(loaded.settings.environment.name)
-        _ask_for_sandboxes(loaded.settings)
+        check_sandboxes(loaded.settings, _confirm_sandboxes)
         logs.configure()
         shown = not (quiet or self.as_json or self.quiet)
         if shown and loaded.choices.reasons:
             environment = registry().find("environment", loaded.settings.environment.name)
             if line := loaded.choices.line(sandboxless=environment.sandboxless):
                 print(line, file=sys.stderr)
-        if purpose is None:
-            run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
-            return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))
-        from finqa_cli.placement.placement_types import plan_line
-        from finqa_cli.wiring.placing import place
-
-        placed = place(loaded.settings, loaded.undecided, purpose)
-        if placed.plan.per_device and shown:
+        placed = place_settings(loaded, purpose)
+        if placed.plan is not None and placed.plan.per_device and shown:
             print(f"placement: {plan_line(placed.plan, placed.settings.engine.name)}", file=sys.stderr)
-        return replace(loaded, settings=placed.settings, plan=placed.plan)
+        return placed
 
     def _check_snapshot(self, environment: str) -> None:
         """Raise UsageError when a snapshot is named by a flag and the environment has none."""
-        from finqa_cli.extend import registry
+        from finqa_cli.wiring.command_settings import check_snapshot
 
         named = [name for name in ("data.snapshot", "snapshot") if self.typed.get(name) is not None]
-        if not named or "environment__name" not in self.context.params:
-            return  # a command about snapshots only, whichever environment ./finqa.toml names
-        if registry().find("environment", environment).snapshotless:
-            flag = self.written(named)
-            raise UsageError(
-                f"Environment {environment!r} has no snapshot, so that {flag} would have no effect.",
-                remedy=f"leave {flag} out; --data names a file of tasks",
-            )
+        if named and "environment__name" in self.context.params:
+            check_snapshot(environment, self.written(named))
+        # otherwise it is a command about snapshots only, whichever environment ./finqa.toml names
 
     def note(self, text: str) -> None:
         """Print a line on stderr, unless `--json` or `--quiet` is given."""
@@ -218,22 +199,12 @@ class CommandLine:
             ConfigError: It is a run of another command.
             DataError: The folder is no run.
         """
+        from finqa_cli.wiring.command_settings import check_command
+
         typed = self.check_free(
             run, command=command, free=[path for path, each in DECLARATIONS.items() if each.about.resumable]
         )
-        if not (run / "run.json").is_file():
-            raise DataError(
-                f"{run} is no run folder: it has no run.json.",
-                remedy=f"finqa {command} --resume RUN, with a folder that `finqa {command}` wrote",
-            )
-        facts = read_run(run)
-        if (theirs := facts.get("command")) != command:
-            raise ConfigError(
-                f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
-                remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}"
-                if theirs in RESUMABLE and not is_over(facts)
-                else f"the same command with a folder that `finqa {command}` wrote",
-            )
+        check_command(run, command)
         logs.configure()
         return typed
 
@@ -248,42 +219,9 @@ class CommandLine:
             UsageError: `--learner-processes` is neither a number nor `auto`.
             ConfigError: They are of another version of finqa, or it does not fit on this machine.
         """
-        from finqa_cli.wiring.placing import place_again
+        from finqa_cli.wiring import command_settings
 
-        settings = from_public_dict(read_settings(run))
-        limits = {path.removeprefix("run."): value for path, value in self.flags.items() if path.startswith("run.max_")}
-        settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
-        path = "train.learner_processes"
-        if (wanted := self.flags.get(path)) is not None:
-            if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):
-                raise UsageError("--learner-processes takes a number above 0, or auto.")
-            placed = {*settings.run.placed, path} if wanted == AUTO else {*settings.run.placed} - {path}
-            count = 1 if wanted == AUTO else int(wanted)
-            settings = settings.model_copy(
-                update={
-                    "train": settings.train.model_copy(update={"learner_processes": count}),
-                    "run": settings.run.model_copy(update={"placed": tuple(sorted(placed))}),
-                }
-            )
-        return settings if purpose is None else place_again(settings, purpose)
-
-
-def stored_parameter(run: Path, name: str, command: str) -> Any:
-    """Return a parameter of a run from its manifest; paths are usable in this working directory.
-
-    Raises:
-        DataError: The manifest is not there.
-    """
-    try:
-        value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{run} was ended before it wrote its parameters ({error!r}).",
-            remedy=f"`finqa {command}` with another --run-dir; this folder holds nothing to resume",
-        ) from error
-    if isinstance(value, list):
-        return [located(run, each) if isinstance(each, str) else each for each in value]
-    return located(run, value) if isinstance(value, str) else value
+        return command_settings.stored_settings(run, purpose, self.flags)
 
 
 def shown_counts(counts: Mapping[str, Any]) -> str:
@@ -291,18 +229,7 @@ def shown_counts(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{DECLARATIONS[path].about.flags.split()[0]} {count}" for path, count in counts.items())
 
 
-def _ask_for_sandboxes(settings: Settings) -> None:
-    """Ask before very many sandboxes.
-
-    Raises:
-        ConfigError: There is no terminal to ask on, or the answer is no.
-    """
-    asked, most = settings.pool.sandboxes, settings.pool.ask_above
-    if asked <= most:
-        return
+def _confirm_sandboxes(count: int) -> bool:
+    """Ask whether so many sandboxes are to start; without a terminal the answer is no."""
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
-    if not (interactive and typer.confirm(f"Start up to {asked:,} sandboxes?", err=True)):
-        raise ConfigError(
-            f"{asked:,} sandboxes are more than a run starts without being asked (pool.ask_above={most:,}).",
-            remedy=f"--sandboxes with a smaller number, or --set pool.ask_above={asked}",
-        )
+    return interactive and typer.confirm(f"Start up to {count:,} sandboxes?", err=True)

@@ -57,11 +57,12 @@ def _lines(number: int, turn: Turn) -> Iterator[str]:
         yield from _reply(turn.observation)
     for place, step in enumerate(turn.steps):
         start = f"{number}. " if place == 0 else " " * len(f"{number}. ")
-        yield f"{start}{_action(step.call)}"
+        yield f"{start}{action_text(step.call)}"
         yield from _reply(step.observation)
 
 
-def _action(call: ToolCall) -> str:
+def action_text(call: ToolCall) -> str:
+    """Return a call as it is written in a transcript."""
     arguments = ", ".join(f"{name}={_value(value)}" for name, value in call.arguments.items())
     return f"{call.name}({arguments})"
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +18,8 @@ from typer.core import TyperCommand
 
 from finqa_cli.commands.shared.command_line import CommandLine, declaration_of
 from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.offered import offered_settings
 from finqa_cli.settings.published_names import replace_flags
-from finqa_cli.settings.schema import DECLARATIONS
 
 GENERAL = "General"
 
@@ -185,19 +185,6 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
         return command
 
     return decorate
-
-
-def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:
-    """Yield the settings with a flag that these paths or sections name, in their order."""
-    for wanted in settings:
-        found = [
-            each
-            for path, each in DECLARATIONS.items()
-            if each.about.flags and (path == wanted or path.startswith(f"{wanted}."))
-        ]
-        if not found:
-            raise LookupError(f"No setting below {wanted} has a flag.")
-        yield from found
 
 
 def help_of(declaration: Declaration) -> str:

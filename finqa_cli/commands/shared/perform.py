@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.output import progress
-from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.errors import UsageError
 from finqa_cli.runs.interrupts import Stopper, run
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import new_run_path
-from finqa_cli.settings import Settings
+from finqa_cli.training.torchrun import leading
 
 TRAINING = ("train", "sft", "dpo")
 """The commands that several processes may share."""
@@ -26,15 +23,7 @@ TRAINING = ("train", "sft", "dpo")
 _HEAD_START_S = 1.0
 """Head start of the first process, which alone reports a wrong command: torchrun ends all when one fails."""
 
-RUNS = Path("runs")
-"""Folder of runs that get no `--run-dir`."""
-
 Result = TypeVar("Result")
-
-
-def run_path(settings: Settings, prefix: str = "") -> Path:
-    """Return the folder of the settings, or a new one below ./runs."""
-    return settings.run.dir or new_run_path(RUNS, prefix)
 
 
 def perform(
@@ -81,37 +70,3 @@ def begin(arguments: Sequence[str]) -> None:
             f"`finqa {command}` runs in one process; torchrun is for {', '.join(TRAINING)}.",
             remedy=f"finqa {shlex.join(arguments)}",
         )
-
-
-@contextmanager
-def leading(learner: str) -> Iterator[None]:
-    """Run the block in the first process of torchrun only, with learners that the others serve until they end here.
-
-    Without torchrun it does nothing.
-
-    Raises:
-        ConfigError: The learner is for one process.
-        SystemExit: In the other processes, with their status.
-    """
-    if not learner or "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield
-        return
-    from finqa_cli.contracts import LearnerProcesses
-    from finqa_cli.extend import registry
-
-    processes = registry().first("join_processes", LearnerProcesses, learner=learner)  # type: ignore[type-abstract]
-    if processes is None:
-        raise ConfigError(
-            f"Learner {learner!r} trains in one process, but torchrun started {os.environ['WORLD_SIZE']}.",
-            remedy="run the command without torchrun",
-        )
-    if not processes.leads:
-        raise SystemExit(processes.serve())
-    try:
-        yield
-    except BaseException:
-        # torchrun ends all processes when one died; this one cleans up, reports the cause and ends by itself
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise
-    finally:
-        processes.close()

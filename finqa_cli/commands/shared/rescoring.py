@@ -8,11 +8,12 @@ from pathlib import Path
 from finqa_cli import logs
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.commands.shared.perform import RUNS, perform
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.rescore import GRADER, Rescored, rescore, rescoring_settings
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
+from finqa_cli.wiring.command_settings import RUNS
 
 _TAKEN = {"rescore", "as_json", "quiet", "assign", "run.dir", GRADER, "reward.name"}
 

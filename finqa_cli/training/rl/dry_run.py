@@ -163,10 +163,11 @@ class _Rollouts:
         shown = EpisodeCount(self._context.reporter, "rollout", len(attempts))
 
         async def record(trajectory: Trajectory) -> None:
-            facts = compare_with_truth(self._parts.environment, trajectory)
-            recorded = self._context.folder.trajectory(trajectory, phase="train", iteration=step + 1, **facts)
+            truth = compare_with_truth(self._parts.environment, trajectory)
+            facts = {"phase": "train", "iteration": step + 1, **truth}
+            recorded = self._context.folder.trajectory(trajectory, **facts)
             await asyncio.wrap_future(recorded)
-            self._context.tracking.trajectory(trajectory)
+            self._context.tracking.trajectory(trajectory, facts)
             shown.add(trajectory)
 
         played = await play_all(

@@ -32,7 +32,7 @@ from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.preflight import check_learnable
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
-from finqa_cli.training.running_learner import apply_schedule, check_disk, fit_memory, run_learner
+from finqa_cli.training.running_learner import apply_schedule, check_disk, fit_memory, is_scheduled, run_learner
 from finqa_cli.training.training_data import guard_training, split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import IdleOption, PolicyVersion
@@ -100,6 +100,25 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
             remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS",
         )
     return _result(run, iterations, started)
+
+
+def lengthen(settings: Settings, run: Path, iterations: int | None) -> Settings:
+    """Returns the settings of a run that is to be resumed, with another number of iterations if one is given.
+
+    Raises:
+        ConfigError: The learning rate would have been another from the beginning.
+    """
+    planned = settings.train.iterations
+    if iterations in (None, planned):
+        return settings
+    if is_scheduled(settings.train):
+        raise ConfigError(
+            f"The learning rate of {run} is planned for {planned} iterations (train.schedule="
+            f"{settings.train.schedule}, train.warmup_share={settings.train.warmup_share:g}); for {iterations} it "
+            "would have been another from the first step.",
+            remedy=f"finqa train --resume {run}, or a new run with --iterations {iterations}",
+        )
+    return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})
 
 
 def _result(run: Path, iterations: int, started: float, *, was_finished: bool = False) -> TrainResult:

@@ -315,9 +315,10 @@ class Trainer(TrainingLoop):
         return synced
 
     async def _record(self, trajectory: Trajectory, phase: str, iteration: int) -> None:
-        facts = compare_with_truth(self.parts.environment, trajectory)
-        await asyncio.wrap_future(self.context.folder.trajectory(trajectory, phase=phase, iteration=iteration, **facts))
-        self.context.tracking.trajectory(trajectory)
+        truth = compare_with_truth(self.parts.environment, trajectory)
+        facts = {"phase": phase, "iteration": iteration, **truth}
+        await asyncio.wrap_future(self.context.folder.trajectory(trajectory, **facts))
+        self.context.tracking.trajectory(trajectory, facts)
 
     def _rollout_phase(self, iteration: int) -> str:
         return f"rollout {iteration}" if self.context.settings.train.max_staleness else "rollout"

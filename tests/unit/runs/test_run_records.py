@@ -205,7 +205,8 @@ def test_saved_token_ids_give_the_sequences_of_the_episode_again(tmp_path: Path)
 def test_new_run_paths_do_not_collide(tmp_path: Path) -> None:
     first = new_run_path(tmp_path)
     first.mkdir()
-    assert new_run_path(tmp_path) != first
+    others = {new_run_path(tmp_path), new_run_path(tmp_path)}
+    assert len(others) == 2 and first not in others, "also before the folder of one is there"
 
 
 def write_checkpoint(run: Path, iteration: int) -> Path:

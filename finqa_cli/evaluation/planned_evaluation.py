@@ -1,0 +1,138 @@
+"""What an evaluation is to play: settings that follow from its target, and the folder of a new or unfinished run."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.errors import DataError, ThresholdError, UsageError
+from finqa_cli.evaluation.evaluate import EvalResult, is_engine, policy_of
+from finqa_cli.evaluation.unfinished_run import check_same, find_unfinished, stored_target
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.run_folder import is_over, read_run
+from finqa_cli.settings import Settings
+from finqa_cli.types import Status
+from finqa_cli.wiring.command_settings import RUNS, run_path, stored_settings
+from finqa_cli.wiring.policies import settings_of
+
+FOLLOWED = (
+    *("environment.name", "data.snapshot", "data.path", "reward.name", "model.name", "generation.max_steps"),
+    *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
+)
+"""Settings that an evaluation takes from the run that made the policy, unless they are given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEvaluation:
+    """An evaluation that is to be played.
+
+    Attributes:
+        settings: Its settings.
+        target: Policy or engine that plays.
+        run: Its folder.
+        resumes: The folder holds attempts of it already.
+    """
+
+    settings: Settings
+    target: str
+    run: Path
+    resumes: bool
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes it."""
+        return f"finqa eval --resume {self.run}"
+
+
+def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """Return the settings that a target implies: the engine that it names, or those of the run that made it.
+
+    Args:
+        given: Dotted path -> value of the settings that the user gives with the target; they are not implied.
+        target: Policy or engine that plays.
+
+    Raises:
+        UsageError: The target is an engine, and another one is given.
+    """
+    if is_engine(target):
+        if (other := given.get("engine.name")) not in (None, target):
+            raise UsageError(
+                f"{target} plays by itself, so that --engine {other} would have no effect.",
+                remedy=f"leave --engine out, or name the policy that {other} is to play instead of {target}",
+            )
+        return {"engine.name": target}
+    if (stored := settings_of(target)) is None:
+        return {"model.name": target}
+    followed: dict[str, Any] = {}
+    for path in FOLLOWED:
+        section, _, field = path.partition(".")
+        followed[path] = stored[section][field]
+    for kind in ("environment", "reward"):
+        if f"{kind}.name" not in given:
+            followed |= {f"{kind}.options.{key}": value for key, value in stored[kind]["options"].items()}
+    return {path: value for path, value in followed.items() if path not in given}
+
+
+def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedEvaluation:
+    """Return the evaluation of a target: the one that was begun with the same settings and did not end, or a new one.
+
+    Args:
+        settings: Its settings.
+        target: Policy or engine that plays.
+        fresh: Begin a new one, also where the same one was begun.
+
+    Raises:
+        ConfigError: The folder of the settings holds an unfinished evaluation of another policy or other settings.
+    """
+    begun = None if fresh else _begun(settings, target)
+    run = begun or run_path(settings, "eval_")
+    return PlannedEvaluation(settings=settings, target=target, run=run, resumes=begun is not None)
+
+
+def plan_resumption(run: Path, given: Mapping[str, Any]) -> PlannedEvaluation:
+    """Return the evaluation in a folder, to play what is missing of it.
+
+    Args:
+        run: The folder.
+        given: Settings that the user gives; see `stored_settings`.
+
+    Raises:
+        UsageError: It is finished.
+        DataError: The folder does not say which policy it evaluates.
+        ConfigError: Its settings are of another version of finqa, or do not fit on this machine.
+    """
+    if is_over(read_run(run)):
+        raise UsageError(f"{run} is finished: all of its attempts are played.", remedy=f"finqa show {run}")
+    if (target := stored_target(run)) is None:
+        raise DataError(f"{run} does not say which policy it evaluates.", remedy="finqa eval TARGET")
+    return PlannedEvaluation(settings=stored_settings(run, "play", given), target=target, run=run, resumes=True)
+
+
+def check_faults(result: EvalResult, settings: Settings) -> None:
+    """Check that no more episodes ended in faults than the settings allow.
+
+    Raises:
+        ThresholdError: More did; the message has the reason of most of them.
+    """
+    report = result.report
+    if report.faults <= settings.pool.max_fault_share * report.episodes:
+        return
+    records = read_jsonl(result.run / "trajectories.jsonl")
+    reasons = Counter(str(record["error"]).rstrip(".") for record in records if Status(record["status"]).is_fault)
+    reason, count = reasons.most_common(1)[0]
+    others = "" if report.faults == report.episodes else " The accuracy is that of the others."
+    raise ThresholdError(
+        f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
+        remedy=f"finqa show {shlex.quote(str(result.run))} lists the errors",
+    )
+
+
+def _begun(settings: Settings, target: str) -> Path | None:
+    """Return the evaluation that was begun with the same settings and did not end; None without one."""
+    if (named := settings.run.dir) is not None:
+        return named if check_same(named, target, settings) else None
+    return find_unfinished(RUNS, target, settings, policy_of(target, settings.engine.name))

@@ -1,0 +1,67 @@
+"""Which settings a workflow offers by names of their own: flags of its command, keywords of its function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from finqa_cli.settings.declarations import Declaration
+from finqa_cli.settings.schema import DECLARATIONS
+
+OF_PLAY = (
+    *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
+    *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
+    *("run.max_cost", "run.max_tokens"),
+)
+"""Settings of every workflow that measures or samples a policy."""
+
+OF_EVAL = (*OF_PLAY, "eval", "data.eval_split", "run.save_token_ids")
+
+OF_TRAIN = (
+    *("environment", "engine", "sandbox", "reward", "optimizer.name", "pool", "data", "model", "lora", "generation"),
+    *("train", "eval.limit", "run", "trackers"),
+)
+
+QUICK_EVAL = {"eval.limit": 16, "pool.sandboxes": 8}
+"""Counts of a quick test of an evaluation, unless they are given."""
+
+QUICK_TRAIN = {
+    "pool.sandboxes": 8,
+    "train.iterations": 2,
+    "train.group_size": 4,
+    "train.target_groups_per_iter": 4,
+    "train.max_rollout_rounds": 4,
+    "eval.limit": 16,
+}
+"""Counts of a quick test of a training, unless they are given."""
+
+QUICK_SAMPLE = {"pool.sandboxes": 8}
+"""Counts of a quick test of sampling, unless they are given; see `candidates.QUICK` for the others."""
+
+
+def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:
+    """Yield the settings with a flag that these paths or sections name, in their order.
+
+    Raises:
+        LookupError: No setting below one of them has a flag.
+    """
+    for wanted in settings:
+        found = [
+            each
+            for path, each in DECLARATIONS.items()
+            if each.about.flags and (path == wanted or path.startswith(f"{wanted}."))
+        ]
+        if not found:
+            raise LookupError(f"No setting below {wanted} has a flag.")
+        yield from found
+
+
+def keywords_of(declaration: Declaration) -> tuple[str, ...]:
+    """Return the names of a setting as a keyword: those of its flags, `learning_rate` for `--learning-rate`."""
+    flags = [flag.partition("/")[0] for flag in declaration.about.flags.split()]
+    return tuple(flag.removeprefix("--").replace("-", "_") for flag in flags)
+
+
+def without_given(counts: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Return the counts of a quick test whose settings are not given."""
+    return {path: count for path, count in counts.items() if path not in given}

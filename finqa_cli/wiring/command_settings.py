@@ -1,0 +1,179 @@
+"""The settings of a workflow: resolved from all layers and placed on this machine, or those of a run that is resumed.
+
+The command line and the Python interface get their settings here.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from finqa_cli.errors import ConfigError, DataError, UsageError
+from finqa_cli.extend import registry
+from finqa_cli.runs.links import located
+from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
+from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
+from finqa_cli.wiring.placing import Purpose, place, place_again
+
+RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
+"""Commands that can resume a folder of theirs."""
+
+RUNS = Path("runs")
+"""Folder of runs that get no `--run-dir`."""
+
+
+def run_path(settings: Settings, prefix: str = "") -> Path:
+    """Return the folder of the settings, or a new one below ./runs."""
+    return settings.run.dir or new_run_path(RUNS, prefix)
+
+
+def read_layers(
+    *,
+    flags: Mapping[str, Any],
+    typed: Mapping[str, str] = MappingProxyType({}),
+    files: Sequence[str | Path] = (),
+    assignments: Sequence[str] = (),
+    arguments: Sequence[tuple[str, str, Any]] = (),
+    assume_cuda: bool = False,
+) -> Loaded:
+    """Resolve settings beside the components that are registered; see `load_settings`."""
+    return load_settings(
+        flags=flags,
+        typed=typed,
+        files=files,
+        assignments=assignments,
+        arguments=arguments,
+        registered={(component.kind, component.name) for component in registry().components()},
+        modelless=[component.name for component in registry().components("engine") if component.modelless],
+        policies={part.name: part.policy for part in registry().components("environment") if part.policy},
+        assume_cuda=assume_cuda,
+    )
+
+
+def check_snapshot(environment: str, named: str) -> None:
+    """Check that a snapshot that is given has an effect.
+
+    Args:
+        environment: Name of the environment.
+        named: How the snapshot is written: a flag, or a keyword.
+
+    Raises:
+        UsageError: The environment has none.
+    """
+    if registry().find("environment", environment).snapshotless:
+        raise UsageError(
+            f"Environment {environment!r} has no snapshot, so that {named} would have no effect.",
+            remedy=f"leave {named} out; --data names a file of tasks",
+        )
+
+
+def check_sandboxes(settings: Settings, confirm: Callable[[int], bool] = lambda count: False) -> None:
+    """Ask before very many sandboxes.
+
+    Args:
+        settings: Resolved settings.
+        confirm: Asks the user whether so many are to start; by default the answer is no.
+
+    Raises:
+        ConfigError: There are too many, and they are not confirmed.
+    """
+    asked, most = settings.pool.sandboxes, settings.pool.ask_above
+    if asked > most and not confirm(asked):
+        raise ConfigError(
+            f"{asked:,} sandboxes are more than a run starts without being asked (pool.ask_above={most:,}).",
+            remedy=f"--sandboxes with a smaller number, or --set pool.ask_above={asked}",
+        )
+
+
+def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
+    """Plan where engine and learner run.
+
+    Args:
+        loaded: Settings that were read.
+        purpose: What runs; None: neither engine nor learner, so nothing is planned.
+
+    Raises:
+        ConfigError: It does not fit on this machine.
+    """
+    if purpose is None:
+        run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
+        return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))
+    placed = place(loaded.settings, loaded.undecided, purpose)
+    return replace(loaded, settings=placed.settings, plan=placed.plan)
+
+
+def check_command(run: Path, command: str) -> None:
+    """Check that a folder is a run of a command.
+
+    Raises:
+        ConfigError: It is a run of another command.
+        DataError: The folder is no run.
+    """
+    if not (run / "run.json").is_file():
+        raise DataError(
+            f"{run} is no run folder: it has no run.json.",
+            remedy=f"finqa {command} --resume RUN, with a folder that `finqa {command}` wrote",
+        )
+    facts = read_run(run)
+    if (theirs := facts.get("command")) != command:
+        raise ConfigError(
+            f"{run} is a run of `finqa {theirs}`, not of `finqa {command}`.",
+            remedy=f"finqa {theirs} --resume {shlex.quote(str(run))}"
+            if theirs in RESUMABLE and not is_over(facts)
+            else f"the same command with a folder that `finqa {command}` wrote",
+        )
+
+
+def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    """Return the settings of a run, placed again on this machine.
+
+    Args:
+        run: Its folder.
+        purpose: What is to run; None: nothing is placed.
+        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, and the number of
+            learner processes, may be others than the run had.
+
+    Raises:
+        UsageError: The number of learner processes is neither a number nor `auto`.
+        ConfigError: They are of another version of finqa, or it does not fit on this machine.
+    """
+    settings = from_public_dict(read_settings(run))
+    limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith("run.max_")}
+    settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
+    path = "train.learner_processes"
+    if (wanted := given.get(path)) is not None:
+        wanted = str(wanted)
+        if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):
+            raise UsageError("--learner-processes takes a number above 0, or auto.")
+        placed = {*settings.run.placed, path} if wanted == AUTO else {*settings.run.placed} - {path}
+        count = 1 if wanted == AUTO else int(wanted)
+        settings = settings.model_copy(
+            update={
+                "train": settings.train.model_copy(update={"learner_processes": count}),
+                "run": settings.run.model_copy(update={"placed": tuple(sorted(placed))}),
+            }
+        )
+    return settings if purpose is None else place_again(settings, purpose)
+
+
+def stored_parameter(run: Path, name: str, command: str) -> Any:
+    """Return a parameter of a run from its manifest; paths are usable in this working directory.
+
+    Raises:
+        DataError: The manifest is not there.
+    """
+    try:
+        value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{run} was ended before it wrote its parameters ({error!r}).",
+            remedy=f"`finqa {command}` with another --run-dir; this folder holds nothing to resume",
+        ) from error
+    if isinstance(value, list):
+        return [located(run, each) if isinstance(each, str) else each for each in value]
+    return located(run, value) if isinstance(value, str) else value

@@ -1,0 +1,115 @@
+"""Examples of the Python interface: the page, the README and the notebook, whose numbers are those of the commands."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from fixtures.command_calls import document
+from jupyter_client import BlockingKernelClient, KernelManager
+from nbclient import NotebookClient
+
+import finqa
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "python_api.ipynb"
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.fixture(autouse=True)
+def _private_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "jupyter"))
+
+
+def examples(page: Path) -> str:
+    """The Python blocks of a page."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize(
+    "text", [lambda: examples(ROOT / "docs/python.md"), lambda: finqa.__doc__ or ""], ids=["page", "docstring"]
+)
+def test_the_examples_of_the_documents_give_what_they_show(text: Callable[[], str]) -> None:
+    tried = doctest.DocTestParser().get_doctest(text(), {}, "examples", None, None)
+    said: list[str] = []
+    results = doctest.DocTestRunner().run(tried, out=said.append)
+    assert results.attempted >= 2 and not results.failed, "".join(said)
+
+
+def printed(cell: Any) -> str:
+    return "".join(each["text"] for each in cell.outputs if each.get("name") == "stdout")
+
+
+def shown(cell: Any, kind: str) -> str:
+    (result,) = (each for each in cell.outputs if each.output_type == "execute_result")
+    return str(result.data[kind])
+
+
+def test_the_notebook_runs_and_its_numbers_are_those_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    cells = {cell.id: cell for cell in notebook.cells}
+    assert cells["example"].source in (ROOT / "README.md").read_text(encoding="utf-8")
+    evaluated, *_, trained = printed(cells["example"]).splitlines()
+    report = document(["eval", "embedded", "--split=test", "--limit=32", "--sandboxes=4"], capsys)
+    graded = report["episodes"] - report["faults"]
+    assert evaluated == f"{report['accuracy']} {tuple(report['accuracy_interval'])} {graded}"
+    result = document(["train", "--quick-test", "--run-dir=theirs"], capsys)
+    assert trained.strip(".") == f"{result['before']['accuracy']} {result['after']['accuracy']}"
+    theirs = finqa.load_run("theirs").metrics.where(kind="train").to_pandas()[["iteration", "reward_mean"]]
+    assert shown(cells["example"], "text/plain") == repr(theirs)
+    assert "finqa eval" in shown(cells["run"], "text/html") and "<table>" in shown(cells["run"], "text/html")
+    assert "right answer" in shown(cells["episode"], "text/html")
+    assert shown(cells["asynchronous"], "text/plain") == "1.0"
+
+
+@pytest.fixture
+def kernel() -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("form", ["finqa.evaluate({})", "await finqa.evaluate_async({})"])
+def test_interrupt_in_a_notebook_leaves_a_run_that_can_be_resumed(
+    form: str, kernel: tuple[KernelManager, BlockingKernelClient]
+) -> None:
+    manager, client = kernel
+    call = form.format('"scripted", limit=200, sandboxes=2, run_dir="run", on_episode=lambda each: print(each.id)')
+    client.execute(f"import finqa\n{call}", stop_on_error=False)  # else what is asked next is aborted
+    error: dict[str, Any] = {}
+    interrupted = False
+    while not error:
+        message = client.get_iopub_msg(timeout=60)
+        if message["msg_type"] == "stream" and "eval/" in message["content"]["text"] and not interrupted:
+            manager.interrupt_kernel()
+            interrupted = True
+        error = message["content"] if message["msg_type"] == "error" else {}
+    is_await = form.startswith("await")
+    assert error["ename"] in (("CancelledError", "KeyboardInterrupt") if is_await else ("InterruptedRun",))
+    assert is_await or "fix: finqa eval --resume run" in "".join(error["traceback"])
+    client.execute("finqa.load_run('run').status, finqa.load_run('run').resume().n")
+    result = ""
+    while not result:
+        message = client.get_iopub_msg(timeout=120)
+        assert message["msg_type"] != "error", message["content"]
+        if message["msg_type"] == "execute_result":
+            result = message["content"]["data"]["text/plain"]
+    assert result == "('interrupted', 200)"
+    assert json.loads(Path("run/run.json").read_text(encoding="utf-8"))["status"] == "completed"

@@ -104,7 +104,7 @@ def test_the_list_filters_sorts_and_compares_by_keyboard(tab: Tab, runs: Path) -
         assert "A oneB twoCompare" in tab.run(TEXT)
         tab.run("performance.clearMarks()")
         tab.press("c")
-        wait_for(tab, "document.title.startsWith('one')")
+        wait_for(tab, "location.pathname.includes('/compare/') && document.querySelectorAll('.head').length === 2")
         assert "B is better on 3 and worse on 0" in tab.run(TEXT)
         tab.go("#/compare")
         assert tab.run(ROWS) == 6
@@ -150,7 +150,9 @@ def test_a_run_is_followed_and_the_reader_stays_where_they_are(tab: Tab, runs: P
         before = tab.run(place)
         step(run, 5, questions=12)  # of which rows come before and after the one in focus
         wait_for(tab, f"{ROWS} > {count}")
-        assert tab.run(place) == before and tab.run("location.hash") == "#/episodes?result=right&sort=question"
+        after = tab.run(place)
+        assert after[0] == before[0] and abs(after[1] - before[1]) <= 1  # windows scroll by whole pixels
+        assert tab.run("location.hash") == "#/episodes?result=right&sort=question"
         run.finish("completed")
         wait_for(tab, "document.getElementById('live').textContent === ''")
         clean(tab, server)

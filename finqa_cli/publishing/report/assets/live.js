@@ -188,7 +188,8 @@ function keepPlace() {
   const range = active && active[1].matches("input[type=search]") ? [active[1].selectionStart, active[1].selectionEnd] : null;
   const folds = new Map(keyed("summary").map(([key, element]) => [key, element.parentElement.open]));
   const edge = document.querySelector(".top").getBoundingClientRect().bottom;
-  const anchor = scrollY > 0 && before.find(([, element]) => element.getBoundingClientRect().top >= edge);
+  const visible = ([, element]) => element.getBoundingClientRect().top >= edge && element.getBoundingClientRect().top < innerHeight;
+  const anchor = scrollY > 0 && (active && visible(active) ? active : before.find(visible));
   const top = anchor && anchor[1].getBoundingClientRect().top;
   return () => {
     for (const [key, element] of keyed("summary")) if (folds.has(key)) element.parentElement.open = folds.get(key);

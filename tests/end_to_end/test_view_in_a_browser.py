@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,11 @@ def step(run: RunFolder, number: int, questions: int = 2) -> None:
 
 
 def wait_for(tab: Tab, condition: str) -> None:
-    """Waits until an expression of the page is true; pages look again every 2 s."""
-    tab.run(
-        "new Promise((done, fail) => { const end = Date.now() + 30000; const look = () => ("
-        + condition
-        + ") ? done() :"
-        " Date.now() > end ? fail(new Error('waited in vain')) : setTimeout(look, 50); look(); })"
-    )
+    """Waits until an expression of the page, or of the one that is being loaded, is true; pages look every 2 s."""
+    end = time.monotonic() + 30
+    while not tab.run(f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"):
+        assert time.monotonic() < end, condition
+        time.sleep(0.05)
 
 
 def clean(tab: Tab, server: ViewServer) -> None:

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from finqa_cli.publishing.report.report_data import (
     steps,
 )
 from finqa_cli.publishing.report.report_records import METRICS, TRAJECTORIES, Episode, RunRecords, read_episode
-from finqa_cli.publishing.view.viewed_files import FILES, refused_files, summarize_inside
+from finqa_cli.publishing.view.viewed_files import FILES, refused_files, run_id, summarize_inside
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.live_run import AppendedLines
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
@@ -246,6 +246,17 @@ class FollowedRun:
         head = found_figures["head"]
         head |= {"command": summary.command or head["command"], "status": summary.status, "state": summary.state}
         head["cost"]["seconds"] = summary.seconds
+        head["steps"] = [
+            {
+                "id": run_id(each.path),
+                "name": str(each.path.relative_to(self.path)),
+                "command": each.command,
+                "status": each.status,
+                "state": each.state,
+                "score": None if each.score is None else asdict(each.score),
+            }
+            for each in summary.nested
+        ]
         return found_figures
 
     def _notes(self, refused: tuple[str, ...], summary: RunSummary) -> list[str]:
@@ -253,7 +264,7 @@ class FollowedRun:
         if self._damaged:
             more = f" and {len(self._damaged) - 1} more" if len(self._damaged) > 1 else ""
             notes.append(f"Left out, because it is no record of an attempt: {self._damaged[0]}{more}.")
-        if "settings.json" not in refused and not (self.path / "settings.json").is_file():
+        if self._episodes and "settings.json" not in refused and not (self.path / "settings.json").is_file():
             notes.append("This run has no settings.json.")
         if len(self._episodes) > MOST_ROWS:
             notes.append(

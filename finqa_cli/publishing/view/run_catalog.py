@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.publishing.view.followed_run import FollowedRun
-from finqa_cli.publishing.view.viewed_files import FILES, is_inside, summarize_inside
+from finqa_cli.publishing.view.viewed_files import FILES, is_inside, run_id, summarize_inside
 from finqa_cli.runs.live_run import SUMMARY_S
 from finqa_cli.runs.run_summary import RUNNING, UNKNOWN, RunSummary, find_runs
 
 MOST_FOLLOWED = 8
 """Runs whose attempts are kept in memory; the one that was asked for longest ago is forgotten."""
-
-
-def run_id(path: Path) -> str:
-    """Returns the id of a run in addresses, the same for the same folder."""
-    return hashlib.blake2s(os.fsencode(path.resolve()), digest_size=8).hexdigest()
 
 
 class RunCatalog:

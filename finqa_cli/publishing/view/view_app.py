@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -104,7 +103,6 @@ class ViewPages:
     def __init__(self, catalog: RunCatalog) -> None:
         """Create them for the runs of a catalog."""
         self._catalog = catalog
-        self._comparing = threading.Lock()
 
     def routes(self) -> list[Route]:
         """Return the routes; ids and lines are looked up, never used as names of files."""
@@ -139,9 +137,8 @@ class ViewPages:
         runs = self._followed(request)
         since = request.query_params.get("since", "").split(",")
         stamp = _joint(runs)  # before the files are read: what is appended meanwhile is another stamp
-        with self._comparing:
-            documents = [run.document(version) for run, version in zip(runs, [*since, ""], strict=False)]
-            comparison = comparison_document(*(run.scored() for run in runs)) if len(runs) == 2 else None
+        documents = [run.document(version) for run, version in zip(runs, [*since, ""], strict=False)]
+        comparison = comparison_document(*(run.scored() for run in runs)) if len(runs) == 2 else None
         return {"made": now(), "stamp": stamp, "runs": documents, "comparison": comparison}
 
     def _episode(self, request: Request) -> dict[str, Any]:

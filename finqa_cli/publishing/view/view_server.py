@@ -14,8 +14,9 @@ from types import FrameType
 import uvicorn
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.publishing.view.run_catalog import RunCatalog, run_id
+from finqa_cli.publishing.view.run_catalog import RunCatalog
 from finqa_cli.publishing.view.view_app import view_application
+from finqa_cli.publishing.view.viewed_files import run_id
 from finqa_cli.runs.run_summary import is_run
 
 HOST = "127.0.0.1"
@@ -40,7 +41,7 @@ def serve_view(places: Sequence[Path], *, port: int = 0, ready: Callable[[ViewAd
     Args:
         places: Folders of runs, and runs. One run opens with its page, two runs with their comparison.
         port: Port on 127.0.0.1; 0 for a free one.
-        ready: Called once the socket accepts connections.
+        ready: Called once requests are answered and a signal ends the server.
 
     Raises:
         ConfigError: The port is taken or not allowed.
@@ -66,16 +67,22 @@ def serve_view(places: Sequence[Path], *, port: int = 0, ready: Callable[[ViewAd
             timeout_graceful_shutdown=1,
         )
         origin = f"http://{HOST}:{port}"
-        ready(ViewAddress(url=f"{origin}/{token}/{start}", opening=f"{origin}/open/{opening}"))
-        _Server(config, stopping).run(sockets=[listener])
+        address = ViewAddress(url=f"{origin}/{token}/{start}", opening=f"{origin}/open/{opening}")
+        _Server(config, stopping, lambda: ready(address)).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """A server whose threads stop reading files when a signal ends it."""
+    """A server that says when it is ready for requests and signals, and whose threads stop reading files at its end."""
 
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._stopping = stopping
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts the server; signals are handled by it already."""
+        await super().startup(sockets)
+        self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Ends the server."""

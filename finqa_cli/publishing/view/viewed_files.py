@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,11 @@ from finqa_cli.runs.run_summary import DAMAGED, RunSummary, disk_use, summarize_
 
 FILES = ("run.json", "settings.json", MANIFEST, "report.json", METRICS, TRAJECTORIES, "events.jsonl")
 """Files of a run that its pages are made of."""
+
+
+def run_id(path: Path) -> str:
+    """Returns the id of a run in addresses, the same for the same folder."""
+    return hashlib.blake2s(os.fsencode(path.resolve()), digest_size=8).hexdigest()
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -13,8 +13,9 @@ import pytest
 from fixtures.report_runs import attempt, hostile, training, write_run
 
 from finqa_cli.publishing.report.report_page import view_policy
-from finqa_cli.publishing.view.run_catalog import MOST_FOLLOWED, RunCatalog, run_id
+from finqa_cli.publishing.view.run_catalog import MOST_FOLLOWED, RunCatalog
 from finqa_cli.publishing.view.view_app import view_application
+from finqa_cli.publishing.view.viewed_files import run_id
 
 ORIGIN = "http://127.0.0.1:8123"
 TOKEN = "a-token_of-32-characters-abcdefg"

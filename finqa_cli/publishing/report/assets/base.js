@@ -7,6 +7,7 @@ const source = {
   actions: {},
   keys: [],
   ways: () => [],
+  steps: () => "",
   allows: (address) => address.startsWith("#"),
   report: () => readPart("report"),
   details: async (episode) => {

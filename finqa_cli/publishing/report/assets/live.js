@@ -14,6 +14,7 @@ source.report = () => (served.page === "runs" ? loadListing() : loadReport());
 source.details = (episode) => load(`episode/${served.runs[episode.run]}/${episode.line}`);
 source.place = keepPlace;
 source.follow = () => schedule();
+source.steps = stepsOf;
 
 if (served.page === "runs") {
   source.views = { runs: { title: "Runs", show: showRuns, needs: () => true } };

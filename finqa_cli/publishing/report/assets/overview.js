@@ -14,7 +14,7 @@ function headOf(run) {
   const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
   section.append(
     facts([
-      ["command", `finqa ${head.command}`],
+      ["command", head.command && `finqa ${head.command}`],
       ["time", duration(cost.seconds)],
       ["episodes", number(cost.episodes)],
       ["tokens", tokens],
@@ -100,6 +100,7 @@ function showOverview(parameters) {
       stepper(steps, selected, charts),
     );
   }
+  for (const run of state.runs) content.append(source.steps(run));
   content.append(measures(keys.filter((curve) => !stepped.includes(curve))));
   const tables = state.runs.flatMap(breakdownOf);
   if (tables.length) content.append(h("section", { class: "two" }, tables.map((one) => h("div", {}, one))));

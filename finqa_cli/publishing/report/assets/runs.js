@@ -41,6 +41,7 @@ function pickCell(run) {
   return h("input", { type: "checkbox", id: `pick-${run.id}`, "aria-label": `Compare ${run.name}`, checked: state.picked.has(run.id), disabled: full, onchange: change });
 }
 
+/** The name of a run as a link to its page, and what it is. */
 function runCell(run) {
   const under = [run.command, run.depth ? `step of ${run.parent}` : ""].filter(Boolean).join(" · ");
   return [h("a", { href: runAddress(run), class: "row-link" }, run.name), h("span", { class: "under" }, under)];
@@ -118,6 +119,13 @@ function showRuns(parameters) {
   draw();
   const foreign = others.length > 0 && h("p", { class: "quiet" }, `Not shown: ${count(others.length, "folder")} without a run, or that lead elsewhere: ${others.join(", ")}`);
   return h("div", {}, h("h1", {}, "Runs"), h("div", { class: "filters" }, controls), pickedLine(), summary, holder, foreign);
+}
+
+/** The runs that a pipeline, an experiment or a policy consists of. */
+function stepsOf(run) {
+  const rows = run.head.steps.map((each) => [h("div", {}, runCell({ ...each, depth: 0 })), statusCell(each), scoreCell(each)]);
+  const columns = [["step", ""], ["status", ""], ["score", ""]];
+  return rows.length ? h("section", { class: "runs" }, table(columns, rows, h("span", {}, "Steps ", runTag(run.place)))) : "";
 }
 
 function pickedLine() {

@@ -48,10 +48,13 @@ def play(run: RunFolder, one: Trajectory, phase: str, step: int) -> None:
 
 def step(run: RunFolder, number: int, questions: int = 2) -> None:
     """One more step of a training, of four attempts at each question."""
-    for at in range(questions):
-        for member in range(4):
-            one = attempt(f"q{at}_x", member, reward=float(member < number % 4), step=number, phase="train")
-            play(run, one, "train", number)
+    attempts = [
+        attempt(f"q{at}_x", member, reward=float(member < number % 4), step=number, phase="train")
+        for at in range(questions)
+        for member in range(4)
+    ]
+    for written in [run.trajectory(each, phase="train", iteration=number) for each in attempts]:
+        written.result()
     run.metrics({"kind": "train", "iteration": number, "kl": 0.01 * number, "reward_mean": 0.5})
 
 
@@ -176,6 +179,22 @@ def test_an_open_episode_stays_open_and_its_next_one_appears(tab: Tab, runs: Pat
         tab.press("j")
         tab.drawn()
         assert tab.run("document.querySelector('h1').textContent") == "What was b_1?"
+        clean(tab, server)
+
+
+def test_both_runs_of_a_comparison_are_followed(tab: Tab, runs: Path) -> None:
+    write_run(runs / "one", [("eval", 0, attempt(f"q{at}_x", reward=0.0)) for at in range(3)])
+    with begin(runs / "two", "eval") as run, view_server(runs / "one", runs / "two") as server:
+        play(run, attempt("q0_x"), "eval", 0)
+        begin_watching(tab)
+        tab.visit(f"{server.url}#/compare")
+        shown = "[...document.querySelectorAll('tbody tr')].map((row) => row.lastChild.textContent).join(' ')"
+        assert tab.run(shown) == "+1.00 – –"
+        for at in (1, 2):
+            play(run, attempt(f"q{at}_x", reward=float(at == 1)), "eval", 0)
+        wait_for(tab, f"{shown} === '+1.00 +1.00 ±0.00'")
+        tab.go("#/overview")
+        assert "B is better on 2 and worse on 0" in tab.run(TEXT)
         clean(tab, server)
 
 

@@ -146,21 +146,23 @@ document.addEventListener("visibilitychange", () => {
 
 // ---- what the reader is at
 
-let pressed = false;
-let choosing = 0; // until when a list of options may be open
+const HELD_MS = 15000; // a window may never see the end of what was begun in it
+
+let pressed = 0; // when a button was pressed that is not released
+let choosing = 0; // when a list of options was opened
 
 addEventListener("pointerdown", (event) => {
-  pressed = true;
-  if (event.target instanceof HTMLSelectElement) choosing = Date.now() + 15000;
+  pressed = Date.now();
+  if (event.target instanceof HTMLSelectElement) choosing = Date.now();
 });
-for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => (pressed = false));
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => (pressed = 0));
 for (const name of ["change", "focusout"]) addEventListener(name, () => (choosing = 0));
 
 /** Whether new data would take something out of the reader's hands: it waits for the next look. */
 function occupied() {
   const selection = getSelection();
   const selects = !selection.isCollapsed && document.getElementById("content").contains(selection.anchorNode);
-  return pressed || Date.now() < choosing || selects || document.querySelector("dialog[open]") !== null;
+  return selects || Date.now() - Math.max(pressed, choosing) < HELD_MS || document.querySelector("dialog[open]") !== null;
 }
 
 function keyOf(element) {

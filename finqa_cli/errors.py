@@ -119,6 +119,12 @@ class InterruptedRun(FinqaError):
     exit_code = 130
 
 
+class BudgetReachedError(InterruptedRun):
+    """The limit of cost or tokens is reached. What was finished is on disk; the remedy resumes with a larger limit."""
+
+    exit_code = 75
+
+
 # Faults inside one episode. They are attributed to one boundary and recorded in the trajectory; they end the process
 # only when too many episodes fail.
 

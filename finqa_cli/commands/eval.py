@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ app = CommandApp()
 PLAYED = (
     *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
     *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
+    *("run.max_cost", "run.max_tokens"),
 )
 """Settings of every command that measures or samples a policy."""
 
@@ -151,7 +153,7 @@ def _check_faults(result: EvalResult, settings: Settings) -> None:
     others = "" if report.faults == report.episodes else " The accuracy is that of the others."
     raise ThresholdError(
         f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
-        remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
+        remedy=f"finqa show {shlex.quote(str(result.run))} lists the errors",
     )
 
 

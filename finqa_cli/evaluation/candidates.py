@@ -27,6 +27,7 @@ from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import GroupCommit, read_jsonl, rewind
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder, policy_inputs, write_manifest
+from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import MALFORMED, Outcome, by_question, evaluation_metrics, read_outcome
@@ -110,6 +111,8 @@ async def sample(
     with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
+        meter = make_meter(settings, reporter, stopper)
+        meter.add_recorded(read_log(run))
         async with stage(
             settings,
             policy,
@@ -119,6 +122,7 @@ async def sample(
             run_dir=run,
             episodes=lambda environment: len(list(_attempts(environment, settings, writer))),
             on_event=lambda name, facts: folder.event(name, **facts),
+            meter=meter,
         ) as parts:
             tasks = eval_tasks(parts.environment, settings)
             if not tasks:
@@ -130,7 +134,9 @@ async def sample(
             inputs |= parts.inputs()
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)
             attempts = list(_attempts(parts.environment, settings, writer))
+            meter.plan(len(attempts), run, settings)
             await _play(parts, settings, attempts, folder=folder, writer=writer, reporter=reporter, stopper=stopper)
+            folder.note(SPENT, meter.document())
             stopper.check(f"finqa sample --resume {run}")
         asked = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
         report = {**asked, **sample_report(run, tasks, settings.eval.attempts)}

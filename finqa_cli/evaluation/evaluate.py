@@ -27,6 +27,7 @@ from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
+from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
@@ -97,6 +98,8 @@ async def evaluate(
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         tracking = Tracking(folder, (), reporter)
         played = _Played(folder, tracking, read_attempts(run) if resume else ())
+        meter = make_meter(settings, reporter, stopper)
+        meter.add_recorded(played.records.values())
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -107,6 +110,7 @@ async def evaluate(
                 run_dir=folder.path,
                 episodes=lambda environment: len(missing_attempts(environment, settings, played.records)),
                 on_event=lambda name, facts: folder.event(name, **facts),
+                meter=meter,
             ) as parts:
                 tasks = eval_tasks(parts.environment, settings)
                 if not tasks:
@@ -118,11 +122,13 @@ async def evaluate(
                 attempts = missing_attempts(parts.environment, settings, played.records)
                 if played.records:
                     reporter.line(f"{len(played.records)} attempts are recorded; {len(attempts)} are left to play.")
+                meter.plan(len(attempts), run, settings)
                 listener = partial(played.add, parts.environment)
                 await play_attempts(
                     parts, settings, attempts, on_trajectory=listener, reporter=reporter, stopper=stopper
                 )
                 inputs |= parts.inputs()
+                folder.note(SPENT, meter.document())
                 stopper.check(f"finqa eval --resume {run}")
                 report = played.sum_up(parts.environment, settings)
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}

@@ -79,8 +79,11 @@ class Player:
         sampling: Sampling,
         max_retries: int,
         breaker: EngineBreaker | None = None,
+        played: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
+        """`played` is called with each attempt that ended, also with one that is restarted."""
         self._environment = environment
+        self._played = played
         self._pool = pool
         self._engine = engine
         self._codec = codec
@@ -107,6 +110,7 @@ class Player:
         restarts = 0
         while True:
             trajectory = await self._play_once(attempt, restarts, budget, seat, listener)
+            self._played(trajectory)
             if not trajectory.status.is_fault:
                 return trajectory
             if self._breaker is not None and (dead := self._breaker.error) is not None:

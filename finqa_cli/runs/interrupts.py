@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from finqa_cli.errors import InterruptedRun
+from finqa_cli.errors import BudgetReachedError, InterruptedRun
 from finqa_cli.runs.reporter import Reporter
 
 Result = TypeVar("Result")
@@ -41,21 +41,39 @@ class Stopper:
         self._drain: asyncio.TimerHandle | None = None
         self._watched: tuple[signal.Signals, ...] = ()
         self._remedy = ""
+        self._budget = ""
         self.signal: signal.Signals | None = None
 
     @property
     def requested(self) -> bool:
-        """True from the first signal on."""
-        return self.signal is not None
+        """True from the first signal on, or once the budget is spent."""
+        return self.signal is not None or bool(self._budget)
+
+    def spend_no_more(self, reason: str) -> None:
+        """Let running episodes finish and start no others; `reason` says which limit is reached."""
+        if not self.requested:
+            self._budget = reason
+            self._reporter.line(f"{reason} Running episodes may finish.")
 
     def check(self, remedy: str = "") -> None:
-        """Raises InterruptedRun once a stop was requested."""
+        """Raises InterruptedRun once a stop was requested.
+
+        Args:
+            remedy: Command that resumes.
+
+        Raises:
+            BudgetReachedError: The reason is the budget.
+        """
         if self._drain is not None:
             self._drain.cancel()  # drained in time: nothing may cut the clean-up short
         if self.signal is not None:
             error = InterruptedRun(f"Stopped by {self.signal.name}.", remedy=remedy)
             error.exit_code = 128 + self.signal
             raise error
+        if self._budget:
+            remedy = remedy or self._remedy
+            larger = " with a larger --max-cost or --max-tokens" if "--resume" in remedy else ""
+            raise BudgetReachedError(self._budget, remedy=f"{remedy}{larger}")
 
     def watch(self, main: asyncio.Task[Any], remedy: str = "") -> None:
         """Handles the signals for the running loop; `remedy` continues after a stop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -171,6 +172,11 @@ class RunFolder:
     def plan(self, episodes: int) -> None:
         """Records how many episodes the run is to have, so that a report can tell how far it is."""
         self._facts["episodes"] = episodes
+        write_json(self.path / "run.json", self._facts)
+
+    def note(self, name: str, value: Any) -> None:
+        """Records a fact of the run in run.json."""
+        self._facts[name] = value
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
@@ -413,6 +419,7 @@ def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
 
 
+@functools.cache  # of one process, whose modules are those of its start
 def source_commit() -> str:
     """Commit of the checkout that finqa runs from, with `-dirty` after changes; empty for an installed package."""
     checkout = Path(__file__).parents[2]

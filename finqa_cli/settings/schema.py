@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from finqa_cli.settings.declarations import declare, option, setting
+from finqa_cli.settings.declarations import declare, setting
+from finqa_cli.settings.help_panels import OPTION_FLAGS, PANELS, RUN, TRAINING
 
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
@@ -34,25 +35,6 @@ NaturalInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-COMPONENTS, SANDBOXES, DATA, MODEL = "Components", "Sandboxes", "Data and evaluation", "Model"
-GENERATION, TRAINING, METHOD, RUN = "Generation", "Training", "Method", "Run"
-
-PANELS: Mapping[str, str] = {
-    **dict.fromkeys(("environment", "engine", "sandbox", "optimizer", "reward", "learner", "codec"), COMPONENTS),
-    "optimizer.options": METHOD,
-    "trackers": RUN,
-    "pool": SANDBOXES,
-    "data": DATA,
-    "model": MODEL,
-    "lora": MODEL,
-    "generation": GENERATION,
-    "train": TRAINING,
-    "eval": DATA,
-    "sft": METHOD,
-    "run": RUN,
-}
-"""Section, or the options of one, -> heading of its flags in the help."""
 
 
 class Section(BaseModel):
@@ -409,6 +391,23 @@ class RunSettings(Section):
     )
     project: str = setting("finqa", "Project that trackers file the run under", "--project", min_length=1)
     save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
+    max_cost: Annotated[float, Field(gt=0)] | None = setting(
+        None,
+        "Limit of the cost, at which the run stops; --resume with a larger one continues",
+        "--max-cost",
+        unit="US dollars",
+        shown="none",
+        resumable=True,
+    )
+    max_tokens: PositiveInt | None = setting(
+        None, "Limit of prompt and sampled tokens, likewise", "--max-tokens", shown="none", resumable=True
+    )
+    gpu_hour_price: Annotated[float, Field(ge=0)] = setting(
+        0.0, "Price of one GPU for an hour; 0: not counted", unit="US dollars"
+    )
+    sandbox_hour_price: Annotated[float, Field(ge=0)] = setting(
+        0.0, "Price of one sandbox for an hour; 0: not counted", unit="US dollars"
+    )
 
 
 class Settings(Section):
@@ -447,46 +446,6 @@ class Settings(Section):
             return tuple({"name": item} if isinstance(item, str) else item for item in trackers)
         return trackers
 
-
-OPTION_FLAGS = {
-    "environment.options.hints": option(
-        bool, "Explanations of common mistakes by the tools; changes the task", "--hints"
-    ),
-    "environment.options.grader": option(
-        str, "Grading rules of finqa: openenv, strict (the newest), strict-1 or strict-2", "--grader", shown="openenv"
-    ),
-    "environment.options.dataset_limit": option(
-        int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA
-    ),
-    "environment.options.max_attempts": option(
-        int, "Solutions that may be tried per problem (mbpp)", "--max-attempts", shown="3", panel=DATA
-    ),
-    "sandbox.options.dangerously_run_unisolated": option(
-        bool,
-        "The policy's code runs without isolation: it can read, send and delete your files",
-        "--dangerously-run-unisolated",
-        panel=SANDBOXES,
-    ),
-    "optimizer.options.loss_type": option(
-        Literal["sigmoid", "hinge", "ipo"], "Form of the loss", "--loss-type", shown="sigmoid", main=True
-    ),
-    "optimizer.options.beta": option(float, "Pull towards the reference", "--beta", shown="0.1", main=True),
-    "optimizer.options.label_smoothing": option(
-        float, "Share of preferences that may be wrong; sigmoid only", "--label-smoothing", shown="0"
-    ),
-    "optimizer.options.reference_free": option(bool, "Loss without the reference policy", "--reference-free"),
-    "optimizer.options.epochs": option(float, "Passes over the pairs", "--epochs", shown="1", main=True),
-    "optimizer.options.pairs_per_step": option(
-        int, "Pairs of one optimizer step", "--pairs-per-step", shown="16", main=True
-    ),
-    "optimizer.options.validate_every": option(
-        int, "Steps between validations on held-out pairs, each with a checkpoint", "--validate-every", shown="50"
-    ),
-    "optimizer.options.validation_samples": option(
-        int, "Held-out questions that the policy answers at each validation; 0: none", "--validation-samples", shown="0"
-    ),
-}
-"""Options of components that have a flag; the component's own class has the default and checks the value."""
 
 DECLARATIONS = declare(Settings, PANELS, OPTION_FLAGS)
 """Every setting by its dotted path."""

@@ -21,6 +21,7 @@ from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.spending import Meter
 from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
@@ -49,6 +50,7 @@ class Stage:
         policy: The version that the engine serves at first.
         data: The data that the tasks come from.
         breaker: Ends the run when the engine gives nothing but faults; None: it never does.
+        meter: Counts what the episodes use; None: nothing does.
     """
 
     environment: Environment
@@ -58,6 +60,7 @@ class Stage:
     policy: PolicyVersion
     data: DataInfo
     breaker: EngineBreaker | None = None
+    meter: Meter | None = None
 
     def inputs(self) -> dict[str, Any]:
         """The data, and digests of what else decides the prompts, for the manifest."""
@@ -76,6 +79,7 @@ class Stage:
             sampling=Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens),
             max_retries=settings.pool.max_play_retries,
             breaker=self.breaker,
+            played=self.meter.add if self.meter is not None else lambda trajectory: None,
         )
 
 
@@ -91,6 +95,7 @@ async def stage(
     episodes: Callable[[Environment], int] | None = None,
     check_stop: Callable[[], None] = lambda: None,
     on_event: PoolListener = lambda name, facts: None,
+    meter: Meter | None = None,
 ) -> AsyncIterator[Stage]:
     """Starts sandboxes and engine side by side, and ends both when the block ends.
 
@@ -104,6 +109,7 @@ async def stage(
         episodes: Number of episodes, where it is known: sandboxes beyond them are not started.
         check_stop: Raises once a stop was requested; called while sandboxes and engine start.
         on_event: Called with what becomes of sandboxes and of engine replicas.
+        meter: Counts what episodes and sandboxes use.
 
     Raises:
         ConfigError: The engine cannot do what is asked of it.
@@ -127,7 +133,7 @@ async def stage(
     _allow_many_sockets()
     try:
         await pool.start()
-        async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event):
+        async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
             if engine.lockstep:
                 # else the first batches would depend on which sandbox came up first
@@ -142,6 +148,7 @@ async def stage(
                 policy=policy,
                 data=environment.data(),
                 breaker=EngineBreaker(settings.pool.concurrency),
+                meter=meter,
             )
     finally:
         for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
@@ -173,7 +180,9 @@ def _allow_many_sockets() -> None:
 
 
 @asynccontextmanager
-async def watch_pool(pool: Pool, size: int, reporter: Reporter, on_event: PoolListener) -> AsyncIterator[None]:
+async def watch_pool(
+    pool: Pool, size: int, reporter: Reporter, on_event: PoolListener, meter: Meter | None = None
+) -> AsyncIterator[None]:
     """Shows the sandboxes by state for the length of the block, and passes them to `on_event` as the event `pool`.
 
     Nothing for a pool without sandboxes.
@@ -182,7 +191,7 @@ async def watch_pool(pool: Pool, size: int, reporter: Reporter, on_event: PoolLi
         yield
         return
     reporter.start(PHASE, size)
-    watcher = asyncio.create_task(_watch(pool, reporter, on_event))
+    watcher = asyncio.create_task(_watch(pool, reporter, on_event, meter))
     try:
         yield
     finally:
@@ -214,7 +223,7 @@ class EpisodeCount:
         self._reporter.advance(self._phase, self._done, **_without_zeros(self._troubles))
 
 
-async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener) -> None:
+async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener, meter: Meter | None) -> None:
     """On a live display every second; elsewhere only when a sandbox came up, failed or was lost."""
     seen: object = None
     sent: PoolStats | None = None
@@ -229,6 +238,8 @@ async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener) -> None
         if look % LOOKS_BETWEEN_EVENTS == 0 and stats != sent:
             sent = stats
             on_event("pool", asdict(stats))
+        if meter is not None:
+            meter.add_sandboxes(stats.alive, INTERVAL_S if look else 0.0)
         await asyncio.sleep(INTERVAL_S)
 
 

@@ -240,7 +240,8 @@ def test_streams_that_are_closed_or_full(command: str, status: int, said: str) -
     ("command", "status", "remedy"),
     [
         (None, 65, "finqa train --resume RUN"),
-        ("eval", 78, "the same command with a folder that `finqa train` wrote"),
+        ("report", 78, "the same command with a folder that `finqa train` wrote"),
+        ("eval", 78, "finqa eval --resume r"),
         ("sft", 78, "finqa sft --resume r"),
     ],
 )

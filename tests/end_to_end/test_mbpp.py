@@ -37,10 +37,10 @@ def records(run: str | Path, name: str) -> list[dict[str, Any]]:
 def test_rollouts_without_training_of_the_references(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", MBPP, "--dry-run", "--engine=scripted", *FEW, "--run-dir=dry"]) == 0
     captured = capsys.readouterr()
-    for line in ("Model: the scripted engine", "Problems: 22", "Steps: 2", "Batch size: 2"):
+    for line in ("Model: the scripted engine", "Problems: 22", "Iterations: 2", "Batch size: 2"):
         assert f"\n{line}\n" in captured.err
-    assert "\n  Step 0: reward=1.000, success=100.0% (4/4), time=" in captured.err
-    assert "  Total trajectories: 8\n  Successful: 8 (100.0%)\n  Steps completed: 2\n" in captured.out
+    assert "\n  Iteration 1: reward=1.000, success=100.0% (4/4), time=" in captured.err
+    assert "  Total trajectories: 8\n  Successful: 8 (100.0%)\n  Iterations completed: 2\n" in captured.out
     assert "  pass_at_1_by_attempt.1: 1\n" in captured.out
     first, second = records("dry", "metrics.jsonl")
     assert (first["iteration"], second["iteration"], first["kind"]) == (1, 2, "rollout")
@@ -155,6 +155,6 @@ async def test_a_stop_lets_running_episodes_finish_and_sums_up(empty_folder: Pat
     with pytest.raises(InterruptedRun) as raised:
         await dry_run(settings, empty_folder / "run", reporter=reporter, stopper=reporter.stopper)
     assert raised.value.exit_code == 130
-    assert "Total trajectories: 4" in reporter.lines[-1] and "Steps completed: 1" in reporter.lines[-1]
+    assert "Total trajectories: 4" in reporter.lines[-1] and "Iterations completed: 1" in reporter.lines[-1]
     assert len(records("run", "trajectories.jsonl")) == 4 and len(records("run", "metrics.jsonl")) == 1
     assert records("run", "events.jsonl")[-1]["status"] == "interrupted"

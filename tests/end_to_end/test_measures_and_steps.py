@@ -12,7 +12,7 @@ from fixtures.toy_environment import ToyEnvironment
 from finqa_cli.commands.train import training_text
 from finqa_cli.rollout.measures import flat, measured
 from finqa_cli.statistics import summarize
-from finqa_cli.training.rl.iteration_records import step_line, success, summary
+from finqa_cli.training.rl.iteration_records import iteration_line, success, summary
 from finqa_cli.training.rl.rl_run import TrainResult
 from finqa_cli.types import Rewards, Status, Task, Trajectory
 
@@ -51,18 +51,21 @@ def test_figures_that_cannot_be_written_are_left_out(value: object, capsys: pyte
 
 def test_the_line_of_a_step() -> None:
     right, wrong = attempt(1.0), attempt(0.5, correct=0.0)
-    assert step_line(0, [right, wrong], seconds=45.21) == "  Step 0: reward=0.750, success=50.0% (1/2), time=45.2s"
-    assert step_line(3, [right, attempt(None)], seconds=0.0).endswith("success=100.0% (1/1), time=0.0s, faults=1")
-    assert "reward=0.000, success=0.0% (0/0)" in step_line(1, [], seconds=1.0)
+    assert (
+        iteration_line(1, [right, wrong], seconds=45.21)
+        == "  Iteration 1: reward=0.750, success=50.0% (1/2), time=45.2s"
+    )
+    assert iteration_line(3, [right, attempt(None)], seconds=0.0).endswith("success=100.0% (1/1), time=0.0s, faults=1")
+    assert "reward=0.000, success=0.0% (0/0)" in iteration_line(1, [], seconds=1.0)
 
 
 def test_the_summary_of_a_training() -> None:
     records = [{"episodes": 4, "faults": 0, **success([attempt(1.0), attempt(0.5, correct=0.0)])}] * 2
     assert records[0] == {"episodes": 4, "faults": 0, "successful": 1, "success_rate": 0.5}
     older = {"episodes": 9, "faults": 0}
-    said = "Training complete!\n  Total trajectories: 8\n  Successful: 2 (25.0%)\n  Steps completed: 3"
+    said = "Training complete!\n  Total trajectories: 8\n  Successful: 2 (25.0%)\n  Iterations completed: 3"
     assert summary([older, *records]) == said
-    assert summary([]).endswith("Total trajectories: 0\n  Successful: 0\n  Steps completed: 0")
+    assert summary([]).endswith("Total trajectories: 0\n  Successful: 0\n  Iterations completed: 0")
 
 
 def test_the_table_of_a_training_leaves_large_groups_to_the_report() -> None:

@@ -250,6 +250,8 @@ class CommandLine:
         from finqa_cli.wiring.placing import place_again
 
         settings = from_public_dict(read_settings(run))
+        limits = {path.removeprefix("run."): value for path, value in self.flags.items() if path.startswith("run.max_")}
+        settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
         path = "train.learner_processes"
         if (wanted := self.flags.get(path)) is not None:
             if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):

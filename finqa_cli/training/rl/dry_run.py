@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.training.rl.iteration_records import step_line, success
+from finqa_cli.training.rl.iteration_records import iteration_line, success
 from finqa_cli.training.training_data import split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion, Trajectory
@@ -105,7 +106,7 @@ def closing(result: DryRunResult) -> str:
     lines = [
         f"  Total trajectories: {result.trajectories}",
         f"  Successful: {result.successful} ({share:.1%})",
-        f"  Steps completed: {result.steps}",
+        f"  Iterations completed: {result.steps}",
     ]
     if result.faults:
         lines.insert(2, f"  Faults, not scored: {result.faults}")
@@ -182,7 +183,7 @@ class _Rollouts:
             metrics = self._metrics(step, played, seconds)
             self._context.tracking.record(metrics)
             self._context.reporter.advance("train", step + 1, reward_mean=metrics["reward_mean"])
-            self._context.reporter.line(step_line(step, played, seconds=seconds))
+            self._context.reporter.line(iteration_line(step + 1, played, seconds=seconds))
             self._check_faults(step, played)
         return played
 
@@ -205,7 +206,7 @@ class _Rollouts:
         if len(faults) > self._settings.pool.max_fault_share * len(played):
             raise ThresholdError(
                 f"{len(faults)} of {len(played)} episodes of step {step} ended in faults. The first: {faults[0].error}",
-                remedy=f"see their errors in {self._context.folder.path / 'trajectories.jsonl'}",
+                remedy=f"finqa show {shlex.quote(str(self._context.folder.path))} lists the errors",
             )
 
     def _sum_up(self, result: DryRunResult, *, seconds: float) -> None:
@@ -225,7 +226,7 @@ def _head(settings: Settings, run: Path, problems: int, reporter: Reporter) -> N
         rule,
         f"Model: {f'the {engine} engine' if _is_modelless(engine) else settings.model.name}",
         f"Problems: {problems}",
-        f"Steps: {settings.train.iterations}",
+        f"Iterations: {settings.train.iterations}",
         f"Batch size: {_batch(settings)}",
         rule,
     )

@@ -71,16 +71,17 @@ def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {"successful": right, "success_rate": right / len(graded) if graded else 0.0}
 
 
-def step_line(step: int, trajectories: Sequence[Trajectory], *, seconds: float) -> str:
-    """`  Step 0: reward=0.500, success=50.0% (2/4), time=45.2s`: mean reward and share of right answers of those that
-    were graded; the faults of the others follow.
+def iteration_line(number: int, trajectories: Sequence[Trajectory], *, seconds: float) -> str:
+    """Returns `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s`.
+
+    That is the mean reward and the share of right answers of those that were graded; the faults of the others follow.
     """
     graded = [each for each in trajectories if each.rewards is not None]
     found = success(graded)
     reward = sum(each.reward or 0.0 for each in graded) / len(graded) if graded else 0.0
     faults = len(trajectories) - len(graded)
     share = f"{found['success_rate']:.1%} ({found['successful']}/{len(graded)})"
-    line = f"  Step {step}: reward={reward:.3f}, success={share}, time={seconds:.1f}s"
+    line = f"  Iteration {number}: reward={reward:.3f}, success={share}, time={seconds:.1f}s"
     return f"{line}, faults={faults}" if faults else line
 
 
@@ -91,7 +92,7 @@ def summary(steps: Sequence[Mapping[str, Any]]) -> str:
     right = sum(step["successful"] for step in counted)
     graded = played - sum(step["faults"] for step in counted)
     share = f" ({right / graded:.1%})" if graded else ""
-    lines = [f"Total trajectories: {played}", f"Successful: {right}{share}", f"Steps completed: {len(steps)}"]
+    lines = [f"Total trajectories: {played}", f"Successful: {right}{share}", f"Iterations completed: {len(steps)}"]
     learned = any(step.get("updates", 1) for step in steps)
     head = "Training complete!" if learned else "Training ended without an update."
     return "\n".join([head, *(f"  {line}" for line in lines)])

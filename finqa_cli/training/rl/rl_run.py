@@ -26,6 +26,7 @@ from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import is_untouched, read_run, training_run, write_manifest
+from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.preflight import check_learnable
@@ -138,6 +139,9 @@ def check_method(settings: Settings) -> None:
 async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion, checkpoint: Checkpoint | None) -> int:
     """Trains with an engine that serves `served` at first, and returns the number of finished iterations."""
     settings, folder = context.settings, context.folder
+    meter = make_meter(settings, context.reporter, context.stopper)
+    if checkpoint is not None:
+        meter.add_recorded(read_jsonl(folder.path / "trajectories.jsonl"))
     async with stage(
         settings,
         served,
@@ -148,6 +152,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         episodes=lambda environment: _most_episodes(environment, settings),
         check_stop=context.check_stop,
         on_event=lambda name, facts: folder.event(name, **facts),
+        meter=meter,
     ) as parts:
         folder.pin("snapshot digest", parts.data.digest)
         tasks = await training_tasks(parts, settings, context.reporter)
@@ -168,7 +173,13 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
             if checkpoint is not None:
                 await trainer.resume(checkpoint)
-            await trainer.run()
+            iterations = settings.train.iterations - trainer.done
+            left = iterations * settings.train.target_groups_per_iter * settings.train.group_size
+            meter.plan(left, folder.path, settings)
+            try:
+                await trainer.run()
+            finally:
+                folder.note(SPENT, meter.document())
         inputs |= parts.inputs()
     outputs = _outputs(folder.path, trainer.done)
     await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.training.rl.iteration_records import iteration_metrics, step_line, success, summary
+from finqa_cli.training.rl.iteration_records import iteration_line, iteration_metrics, success, summary
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.rl.updates import Updates
 from finqa_cli.training.rl.weight_sync import Synced, sync_weights
@@ -179,7 +180,7 @@ class Trainer(TrainingLoop):
         measures = measured(self.parts.environment, episodes)
         metrics = iteration_metrics(number, serving, collected, ages, reports, found, timing, measures)
         context.tracking.record({**metrics, **success(episodes)})
-        context.reporter.line(step_line(number - 1, episodes, seconds=timing["iteration_s"]))
+        context.reporter.line(iteration_line(number, episodes, seconds=timing["iteration_s"]))
         return {name: metrics[name] for name in SHOWN if name in metrics}
 
     async def evaluate(self) -> None:
@@ -206,7 +207,7 @@ class Trainer(TrainingLoop):
         if report.faults > context.settings.pool.max_fault_share * report.episodes:
             raise ThresholdError(
                 f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
-                remedy=f"see their errors in {context.folder.path / 'trajectories.jsonl'}",
+                remedy=f"finqa show {shlex.quote(str(context.folder.path))} lists the errors",
             )
         temperature, split = context.settings.eval.temperature, self.held_out[0].split
         context.tracking.evaluation(iteration, self.policy.number, temperature, split, report)

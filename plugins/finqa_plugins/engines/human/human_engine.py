@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import difflib
 import json
@@ -102,6 +103,7 @@ def show(text: str, *, end: str = "\n") -> None:
     print(safe, end=end, file=sys.stderr, flush=True)
 
 
+HELP = ("?", "help")
 FENCE = "```"
 _BLOCK = "Between lines of ``` it is a reply in words."
 
@@ -133,7 +135,10 @@ class HumanEngine(ChatEngine):
         while True:
             label = "tool or reply" if request.takes_text else "tool"
             line = await reader.ask(label, words=list(tools), default="")
-            name, _, rest = line.partition(" ")
+            if line in HELP and line not in tools:
+                show(_help(request))
+                continue
+            name, rest = _divide(line, tools)
             tool = tools.get(name)
             if tool is None:
                 if request.takes_text and (text := await _reply(reader, line, list(tools))):
@@ -180,12 +185,78 @@ def _show_news(request: ChatRequest) -> None:
         images = "".join(f"\n[image: {address[:60]}]" for address in message.images)
         show(f"--- {message.name or message.role} ---\n{message.content}{images}\n")
     if request.tools and not spoken:
-        show("Tools (type a name; Ctrl-D ends the episode):")
+        show("Tools (type a name, or a whole call; ? explains them; Ctrl-D ends the episode):")
         for tool in request.tools:
-            names = [name if name in _required(tool) else f"{name}=..." for name in _parameters(tool)]
-            show(f"  {tool.name}({', '.join(names)})")
+            show(f"  {_signature(tool)}")
         if request.takes_text:
             show("Any other line is a reply in words; so are several, between lines of ```.")
+
+
+def _signature(tool: ToolSpec) -> str:
+    names = [name if name in _required(tool) else f"{name}=..." for name in _parameters(tool)]
+    return f"{tool.name}({', '.join(names)})"
+
+
+def _help(request: ChatRequest) -> str:
+    """Return the question, what each tool does and takes, and the forms of a call."""
+    asked = next((message.content for message in request.messages if message.role == "user"), "")
+    lines = [asked, ""]
+    for tool in request.tools:
+        lines += [_signature(tool), *(f"    {line}" for line in tool.description.strip().splitlines())]
+        for name, schema in _parameters(tool).items():
+            about = str(schema.get("description", "")).strip()
+            lines += [f"    {name}: {about}"] if about else []
+    example = next((tool for tool in request.tools if _parameters(tool)), request.tools[0])
+    values = dict.fromkeys(_parameters(example), "...")
+    call = ", ".join(f'{name}="..."' for name in values)
+    lines += [
+        "",
+        f"A call: {example.name} alone, and its arguments are asked for; {example.name}({call}); or",
+        f"{example.name} {json.dumps(values)}",
+    ]
+    return "\n".join(lines)
+
+
+def _divide(line: str, tools: Mapping[str, ToolSpec]) -> tuple[str, str]:
+    """Return the tool of a line and its arguments as JSON or text; a call in brackets as in the list of the tools."""
+    name, bracket, rest = line.partition("(")
+    tool = tools.get(name.strip())
+    if tool is None or not bracket or not rest.rstrip().endswith(")"):
+        first, _, more = line.partition(" ")
+        return first, more
+    return tool.name, _call_arguments(rest.rstrip()[:-1], list(_parameters(tool)))
+
+
+def _call_arguments(text: str, names: Sequence[str]) -> str:
+    """Return the arguments of a call as JSON: Python's literals, or bare words; by place or by name.
+
+    What is no such list is returned as it is, for the message about its form.
+    """
+    if not text.strip() or not names:
+        return text.strip()
+    try:
+        call = ast.parse(f"call({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return text
+        given = dict(zip(names, map(_literal, call.args), strict=False))
+        given |= {each.arg or "": _literal(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        if len(names) == 1:
+            return json.dumps({names[0]: re.sub(rf"\A\s*{re.escape(names[0])}\s*=", "", text).strip()})
+        parts = [part.partition("=") for part in text.split(",")]
+        if not all(equals for _, equals, _ in parts):
+            return text
+        given = {name.strip(): value.strip() for name, _, value in parts}
+    return json.dumps(given, default=str)
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal; the text of a bare name.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _parameters(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:

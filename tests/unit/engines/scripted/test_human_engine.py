@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
@@ -18,6 +20,7 @@ from finqa_plugins.engines.human.human_engine import (
     PersonLeftError,
     PlainReader,
     TerminalReader,
+    _divide,
     choose_reader,
 )
 
@@ -75,6 +78,48 @@ async def test_one_line_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await typed(monkeypatch, "submit_answer 0.5 \n")).arguments == {"answer": "0.5"}
     line = 'get_table_info {"company_name": "a", "table_name": "b"}\n'
     assert (await typed(monkeypatch, line)).arguments == {"company_name": "a", "table_name": "b"}
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ('get_table_info(company_name="a", table_name="b")', {"company_name": "a", "table_name": "b"}),
+        ("get_table_info(company_name=a, table_name=b)", {"company_name": "a", "table_name": "b"}),
+        ("get_table_info(a, b)", {"company_name": "a", "table_name": "b"}),
+        ("get_table_info('a', table_name=b.c-d)", None),
+        ("get_table_info(company_name=a.b, table_name=c-d)", {"company_name": "a.b", "table_name": "c-d"}),
+        ("submit_answer(0.5)", {"answer": "0.5"}),
+        ("submit_answer(5.2%)", {"answer": "5.2%"}),
+        ("submit_answer(answer=5.2%)", {"answer": "5.2%"}),
+        ("submit_answer(1)+(2)", {"answer": "1)+(2"}),
+        ("sql_query(a, b, 'SELECT (1), 2')", {"company_name": "a", "table_name": "b", "query": "SELECT (1), 2"}),
+    ],
+)
+async def test_a_call_may_be_written_as_the_list_of_tools_shows_it(
+    line: str, arguments: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = await typed(monkeypatch, f"{line}\nsubmit_answer given up\n")
+    if arguments is None:
+        assert call.arguments == {"answer": "given up"} and "not JSON" in capsys.readouterr().err
+    else:
+        assert call == ToolCall(name=line.partition("(")[0], arguments=arguments)
+
+
+@given(st.text(max_size=40))
+async def test_any_call_in_brackets_is_answered(text: str) -> None:
+    tools = {each.name: each for each in TOOLS}
+    name, rest = _divide(f"sql_query({text})", tools)
+    assert isinstance(rest, str) and isinstance(name, str)
+
+
+@pytest.mark.parametrize("word", ["?", "help"])
+async def test_help_explains_the_tools(
+    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (await typed(monkeypatch, f"{word}\nsubmit_answer 1\n")).arguments == {"answer": "1"}
+    shown = capsys.readouterr().err
+    assert shown.count("What was net sales in 2021?") == 2, "the question is shown again"
+    assert 'get_descriptions(company_name="...")' in shown and 'get_descriptions {"company_name": "..."}' in shown
 
 
 async def test_malformed_lines_are_explained_and_asked_again(

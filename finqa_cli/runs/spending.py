@@ -1,0 +1,218 @@
+"""What a run has used and cost so far, what all of it will cost, and the limits at which it stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from finqa_cli.runs.durable_files import read_document
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.reporter import Reporter
+from finqa_cli.settings import Settings
+from finqa_cli.settings.schema import RunSettings
+from finqa_cli.types import Trajectory
+
+FIRST_ESTIMATE = 8
+"""Episodes after which the first estimate is given."""
+
+HOUR_S = 3600.0
+
+SPENT = "spent"
+"""Key of run.json for what a run used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What was used.
+
+    Attributes:
+        episodes: Attempts that ended, those among them that are played again.
+        tokens: Prompt tokens, of each turn anew, and sampled ones.
+        sandbox_hours: Time of all sandboxes, of this process.
+        gpu_hours: Time of all GPUs of the run, of this process.
+        cost_usd: Cost in US dollars: what the engine charges, GPUs and sandboxes; None where nothing has a price.
+    """
+
+    episodes: int
+    tokens: int
+    sandbox_hours: float
+    gpu_hours: float
+    cost_usd: float | None
+
+
+class Meter:
+    """Counts what a run uses, and says once when a limit is reached.
+
+    Tokens and charges of episodes that are recorded count from the beginning of the run, hours from the start of this
+    process.
+    """
+
+    def __init__(
+        self,
+        limits: RunSettings,
+        *,
+        gpus: int,
+        stop: Callable[[str], None],
+        tell: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            limits: Limits and prices.
+            gpus: GPUs that the run keeps busy.
+            stop: Called once with the reason when a limit is reached.
+            tell: Receives the estimate.
+            clock: Seconds.
+        """
+        self._limits = limits
+        self._gpus = gpus
+        self._stop = stop
+        self._tell = tell
+        self._clock = clock
+        self._began = clock()
+        self._episodes = 0
+        self._tokens = 0
+        self._charged: float | None = None
+        self._by_attempt: dict[str, tuple[int, float]] = {}
+        self._sandbox_s = 0.0
+        self._known = 0
+        self._stopped = False
+        self._planned: int | None = None
+        self._estimated = False
+
+    @property
+    def spending(self) -> Spending:
+        """What was used until now."""
+        gpu_hours = self._gpus * (self._clock() - self._began) / HOUR_S
+        sandbox_hours = self._sandbox_s / HOUR_S
+        parts = (
+            self._charged,
+            gpu_hours * self._limits.gpu_hour_price if self._limits.gpu_hour_price and self._gpus else None,
+            sandbox_hours * self._limits.sandbox_hour_price if self._limits.sandbox_hour_price else None,
+        )
+        priced = [part for part in parts if part is not None]
+        return Spending(
+            episodes=self._episodes,
+            tokens=self._tokens,
+            sandbox_hours=sandbox_hours,
+            gpu_hours=gpu_hours,
+            cost_usd=sum(priced) if priced else None,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return what was used, JSON-ready."""
+        return asdict(self.spending)
+
+    def plan(self, episodes: int, run: Path, settings: Settings) -> None:
+        """Say what the episodes will use by an earlier run of the same policy, where something is limited or priced.
+
+        Args:
+            episodes: Episodes that are still to be played.
+            run: Folder of the run, beside which earlier ones are looked for.
+            settings: Its settings.
+        """
+        self._planned = episodes
+        if not self._is_asked:
+            return
+        if (found := find_earlier(run, settings)) is None:
+            self._tell(f"No run beside {run} says what an episode uses; an estimate follows after {FIRST_ESTIMATE}.")
+            return
+        earlier, spent = found
+        self._tell(f"By {earlier}: {_forecast(spent, episodes)}")
+
+    @property
+    def _is_asked(self) -> bool:
+        limits = self._limits
+        prices = limits.gpu_hour_price or limits.sandbox_hour_price
+        return bool(limits.max_cost or limits.max_tokens or prices) or self.spending.cost_usd is not None
+
+    def add_recorded(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count attempts of the run that an earlier process played; records as in trajectories.jsonl."""
+        for record in records:
+            usage = record.get("metadata", {}).get("usage")
+            turns = record["turns"]
+            tokens = sum(int(turn["prompt_tokens"]) + int(turn["completion_tokens"]) for turn in turns)
+            self._add(str(record["id"]), usage, tokens)
+        self._known = self._episodes
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count an attempt that ended, also one that is played again."""
+        tokens = sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in trajectory.turns)
+        self._add(trajectory.id, trajectory.metadata.get("usage"), tokens)
+        self._estimate()
+        self.check()
+
+    def add_sandboxes(self, alive: int, seconds: float) -> None:
+        """Count sandboxes that were there for some seconds."""
+        self._sandbox_s += alive * seconds
+        self.check()
+
+    def check(self) -> None:
+        """Call `stop` once when a limit is reached."""
+        if self._stopped:
+            return
+        spent = self.spending
+        if self._limits.max_tokens is not None and spent.tokens >= self._limits.max_tokens:
+            self._end(f"{spent.tokens:,} tokens are used, and --max-tokens is {self._limits.max_tokens:,}.")
+        elif (
+            self._limits.max_cost is not None and spent.cost_usd is not None and spent.cost_usd >= self._limits.max_cost
+        ):
+            self._end(f"${spent.cost_usd:.4g} are spent, and --max-cost is ${self._limits.max_cost:g}.")
+
+    def _end(self, reason: str) -> None:
+        self._stopped = True
+        self._stop(reason)
+
+    def _add(self, attempt: str, usage: Mapping[str, Any] | None, tokens: int) -> None:
+        self._episodes += 1
+        if not usage:
+            self._tokens += tokens
+            return
+        # an engine of messages says what all tries of an attempt used, so a later try replaces the earlier ones
+        before_tokens, before_cost = self._by_attempt.get(attempt, (0, 0.0))
+        used = int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))
+        cost = usage.get("cost_usd")
+        self._tokens += max(0, used - before_tokens)
+        if cost is not None:
+            self._charged = (self._charged or 0.0) + max(0.0, float(cost) - before_cost)
+        self._by_attempt[attempt] = (used, float(cost or 0.0))
+
+    def _estimate(self) -> None:
+        """Say once what all planned episodes will use, by the first of them."""
+        played = self._episodes - self._known
+        if self._estimated or self._planned is None or played < FIRST_ESTIMATE:
+            return
+        self._estimated = True
+        if self._is_asked:
+            self._tell(f"By the first {played} episodes: {_forecast(self.document(), self._known + self._planned)}")
+
+
+def make_meter(settings: Settings, reporter: Reporter, stopper: Stopper) -> Meter:
+    """Return the meter of a run, which stops it at its limits."""
+    gpus = len({*settings.model.engine_devices, *settings.model.learner_devices})
+    return Meter(settings.run, gpus=gpus, stop=stopper.spend_no_more, tell=reporter.line)
+
+
+def find_earlier(run: Path, settings: Settings) -> tuple[Path, Mapping[str, Any]] | None:
+    """Return the newest run beside this one that played the same policy in the same environment, and what it used."""
+    wanted = (settings.model.name, settings.engine.name, settings.environment.name)
+    files = sorted(run.parent.glob("*/run.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files:
+        spent = read_document(file).get(SPENT)
+        if file.parent == run or not isinstance(spent, Mapping) or not spent.get("episodes"):
+            continue
+        stored = read_document(file.with_name("settings.json"))
+        played = tuple(stored.get(section, {}).get("name") for section in ("model", "engine", "environment"))
+        if played == wanted:
+            return file.parent, spent
+    return None
+
+
+def _forecast(spent: Mapping[str, Any], episodes: int) -> str:
+    factor = episodes / int(spent["episodes"])
+    cost = "" if spent.get("cost_usd") is None else f" and ${float(spent['cost_usd']) * factor:.3g}"
+    return f"{episodes:,} episodes use about {float(spent['tokens']) * factor:,.0f} tokens{cost}."

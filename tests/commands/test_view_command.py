@@ -220,7 +220,8 @@ def test_json_is_one_document_and_opens_nothing() -> None:
 def test_what_cannot_be_viewed_is_refused_with_a_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert failure(["view"], capsys)[0] == 65
+    status, text = failure(["view"], capsys)
+    assert status == 65 and "fix: finqa view FOLDER" in text
     Path("runs").mkdir()
     status, text = failure(["view", "nowhere"], capsys)
     assert status == 65 and "nowhere" in text

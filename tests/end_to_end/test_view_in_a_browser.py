@@ -188,8 +188,9 @@ def test_both_runs_of_a_comparison_are_followed(tab: Tab, runs: Path) -> None:
         play(run, attempt("q0_x"), "eval", 0)
         begin_watching(tab)
         tab.visit(f"{server.url}#/compare")
-        shown = "[...document.querySelectorAll('tbody tr')].map((row) => row.lastChild.textContent).join(' ')"
-        assert tab.run(shown) == "+1.00 – –"
+        cells = "[...document.querySelectorAll('tbody tr')].map((row) => row.lastChild.textContent)"
+        shown = f"{cells}.join(' ').replaceAll('\u2013', 'none')"
+        assert tab.run(shown) == "+1.00 none none"
         for at in (1, 2):
             play(run, attempt(f"q{at}_x", reward=float(at == 1)), "eval", 0)
         wait_for(tab, f"{shown} === '+1.00 +1.00 ±0.00'")

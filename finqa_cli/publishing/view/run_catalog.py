@@ -46,7 +46,11 @@ class RunCatalog:
                 others += [path.name for path in (*foreign, *(path for path in found if path not in inside))]
                 summaries = sorted(map(self._summary, inside), key=lambda each: each.created or 0.0, reverse=True)
                 runs += [row for each in summaries for row in self._rows(each, place)]
-            return {"folders": [str(place if place.name else place.resolve()) for place in self._places], "runs": runs, "others": others}
+            return {
+                "folders": [str(place if place.name else place.resolve()) for place in self._places],
+                "runs": runs,
+                "others": others,
+            }
 
     def follow(self, identity: str) -> FollowedRun:
         """Returns the run with an id.

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("finqa_cli.commands.eval", "Measure a run, a checkpoint, a model or the scripted expert."),
     "compare": ("finqa_cli.commands.compare", "Compare runs on held-out questions, with plots and a report."),
     "report": ("finqa_cli.commands.report", "Write one HTML page of a run, or of two beside each other."),
+    "view": ("finqa_cli.commands.recorded.view_runs", "Show runs in the browser, live; two runs compared."),
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
     "top": ("finqa_cli.commands.recorded.watch_run", "Watch a run: progress, rates, sandboxes, what went wrong."),

@@ -106,7 +106,7 @@ def evaluation_text(result: EvalResult) -> str:
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
         f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
-        f"Next: finqa report {result.run}   or   finqa show {result.run}",
+        f"Next: finqa report {result.run}   or   finqa view {result.run}   or   finqa show {result.run}",
     ]
     return "\n".join(lines)
 

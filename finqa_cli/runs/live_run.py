@@ -36,13 +36,13 @@ class AppendedLines:
 
     Attributes:
         restarts: How often the file was replaced or became shorter, as on a resume.
+        position: Bytes of the whole lines that were read; while they are yielded, the end of the last one.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._position = 0
         self._file = 0
-        self._torn = b""
+        self.position = 0
         self.restarts = 0
 
     def read(self) -> Iterator[bytes]:
@@ -50,15 +50,17 @@ class AppendedLines:
         try:
             with self._path.open("rb") as file:
                 facts = os.fstat(file.fileno())
-                if self._file and (facts.st_ino != self._file or facts.st_size < self._position):
-                    self._position, self._torn = 0, b""
+                if self._file and (facts.st_ino != self._file or facts.st_size < self.position):
+                    self.position = 0
                     self.restarts += 1
                 self._file = facts.st_ino
-                file.seek(self._position)
+                file.seek(self.position)
+                torn = b""  # read again the next time: a writer that continues after a crash cuts it off
                 for block in iter(lambda: file.read(1 << 20), b""):
-                    self._position += len(block)
-                    *lines, self._torn = (self._torn + block).split(b"\n")
-                    yield from lines
+                    *lines, torn = (torn + block).split(b"\n")
+                    for line in lines:
+                        self.position += len(line) + 1
+                        yield line
         except OSError:
             return
 

@@ -124,7 +124,7 @@ def locate_run(reference: Path) -> Path:
         DataError: Neither is a run.
     """
     for place in (reference, Path("runs") / reference):
-        if place.is_dir() and _is_run(place):
+        if place.is_dir() and is_run(place):
             return place
     raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
 
@@ -135,18 +135,22 @@ def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
     Raises:
         OSError: The folder cannot be read.
     """
-    if _is_run(folder):
-        return [summarize_run(folder)], []
-    found: list[RunSummary] = []
-    foreign: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or not path.is_dir():
-            continue
-        if _is_run(path):
-            found.append(summarize_run(path))
-        else:
-            foreign.append(path)
+    runs, foreign = find_runs(folder)
+    found = [summarize_run(path) for path in runs]
     return sorted(found, key=lambda each: each.created or 0.0, reverse=True), foreign
+
+
+def find_runs(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Returns the folders of the runs in a folder, and its folders that are no runs, without reading the runs.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    if is_run(folder):
+        return [folder], []
+    folders = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and path.is_dir()]
+    runs = [path for path in folders if is_run(path)]
+    return runs, [path for path in folders if path not in runs]
 
 
 def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) -> RunSummary:
@@ -218,7 +222,8 @@ def last_written(path: Path) -> float:
     return max(times)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Returns whether a folder is a run: it has a run.json, or a manifest that names its command."""
     return (path / "run.json").exists() or isinstance(read_document(path / MANIFEST).get("command"), str)
 
 
@@ -237,7 +242,7 @@ def _steps(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _nested(path: Path, steps: Mapping[str, Mapping[str, Any]], depth: int) -> Iterator[RunSummary]:
     for name in steps if depth < _DEEPEST else ():
-        if not Path(name).is_absolute() and ".." not in Path(name).parts and _is_run(path / name):
+        if not Path(name).is_absolute() and ".." not in Path(name).parts and is_run(path / name):
             yield summarize_run(path / name, depth=depth + 1)
 
 

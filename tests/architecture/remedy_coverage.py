@@ -38,6 +38,14 @@ NOT_HERE = {
 """What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
 
 ELSEWHERE = {
+    "finqa_cli/commands/recorded/view_runs.py:_located": (
+        "tests/commands/test_view_command.py::test_what_cannot_be_viewed_is_refused_with_a_fix",
+        "finqa view FOLDER",
+    ),
+    "finqa_cli/publishing/view/view_server.py:_listen": (
+        "tests/commands/test_view_command.py::test_what_cannot_be_viewed_is_refused_with_a_fix",
+        "--port 0",
+    ),
     "finqa_cli/experiments/pipeline_run.py:_check_gate": (
         "tests/end_to_end/test_pipeline.py"
         "::test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from",

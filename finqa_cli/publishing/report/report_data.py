@@ -69,26 +69,29 @@ def run_document(
         advantages: Advantage of trained attempts by id.
         notes: What the reader should know, such as what was left out.
     """
-    questions = _questions(shown)
+    questions = questions_of(shown)
     places = {question["id"]: place for place, question in enumerate(questions)}
     groups = list(dict.fromkeys(episode.group for episode in shown))
     group_places = {group: place for place, group in enumerate(groups)}
-    scored = scored_episodes(records)
     return {
-        "head": head(records, scored),
+        **figures(records),
         "notes": list(notes),
-        "curves": curves(records),
-        "breakdown": breakdown(scored),
         "steps": steps(records.metrics),
         "settings": flatten(records.settings),
         "columns": list(COLUMNS),
         "questions": questions,
         "groups": groups,
         "rows": [
-            _row(episode, places[episode.outcome.question], group_places[episode.group], advantages.get(episode.id))
+            row_of(episode, places[episode.outcome.question], group_places[episode.group], advantages.get(episode.id))
             for episode in shown
         ],
     }
+
+
+def figures(records: RunRecords) -> dict[str, Any]:
+    """Returns what is computed of all attempts: the head with the score, the curves and the breakdown."""
+    scored = scored_episodes(records)
+    return {"head": head(records, scored), "curves": curves(records), "breakdown": breakdown(scored)}
 
 
 def scored_episodes(records: RunRecords) -> tuple[Episode, ...]:
@@ -246,7 +249,8 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
     return found
 
 
-def _questions(episodes: Sequence[Episode]) -> list[dict[str, str]]:
+def questions_of(episodes: Sequence[Episode]) -> list[dict[str, str]]:
+    """Returns each question once with what is known of it, in the order in which the attempts have them first."""
     found: dict[str, dict[str, str]] = {}
     for one in (episode.outcome for episode in episodes):
         facts = {"id": one.question, "cluster": one.company, "kind": one.kind, "split": one.split, "prompt": one.prompt}
@@ -254,7 +258,8 @@ def _questions(episodes: Sequence[Episode]) -> list[dict[str, str]]:
     return list(found.values())
 
 
-def _row(episode: Episode, question: int, group: int, advantage: float | None) -> list[Any]:
+def row_of(episode: Episode, question: int, group: int, advantage: float | None) -> list[Any]:
+    """Returns the fields of `COLUMNS`; question and group are places in the lists of their names."""
     one = episode.outcome
     low, high = episode.versions or (None, None)
     return [

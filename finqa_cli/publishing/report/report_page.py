@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ COMPRESS_ABOVE = 1_000_000
 """Bytes of all data from which on each part is compressed; browsers have `DecompressionStream` for it."""
 
 ASSETS = Path(__file__).with_name("assets")
-SCRIPTS = ("base.js", "charts.js", "overview.js", "episodes.js", "episode.js", "comparison.js", "main.js")
+_VIEWS = ("base.js", "charts.js", "overview.js", "episodes.js", "episode.js", "comparison.js")
+SCRIPTS = (*_VIEWS, "main.js")
+VIEW_SCRIPTS = (*_VIEWS, "runs.js", "live.js", "main.js")
+"""Scripts of the pages that `finqa view` serves; the two that are not in a report's file load data."""
+
 GENERATOR = '<meta name="generator" content="finqa report'
 
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -34,31 +38,54 @@ def escape_json(value: Any) -> str:
     return text.translate(_ESCAPES)
 
 
-def render_page(parts: Mapping[str, Any]) -> str:
+def render_page(parts: Mapping[str, Any], *, home: str = "") -> str:
     """Returns the HTML file; nothing of a run is in it outside of the data scripts.
 
     Args:
         parts: Data by the id of its script, each read by the page when it is needed.
+        home: Relative address of the list of runs, for a page that `finqa view` serves and that loads its data from
+            there; empty for a report, which loads nothing.
     """
     import jinja2
     from markupsafe import Markup
 
+    style, script = _style(), _script(VIEW_SCRIPTS if home else SCRIPTS)
     texts = {name: escape_json(value) for name, value in parts.items()}
     packed = sum(map(len, texts.values())) > COMPRESS_ABOVE
-    style = (ASSETS / "report.css").read_text(encoding="utf-8")
-    bodies = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    script = f'"use strict";\n(() => {{\n{bodies}\n}})();\n'
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     template = environment.from_string((ASSETS / "report.html.j2").read_text(encoding="utf-8"))
     return template.render(
         version=__version__,
         style=Markup(style),
         script=Markup(script),
-        style_digest=_digest(style),
-        script_digest=_digest(script),
+        policy=Markup(_policy(style, script, loads=bool(home))),
+        name="finqa view" if home else "finqa report",
+        home=home,
         packed=packed,
         parts=[(name, Markup(_packed(text) if packed else text)) for name, text in texts.items()],
     )
+
+
+def view_policy() -> str:
+    """Returns the Content-Security-Policy of pages that `finqa view` serves: data of the same server, else nothing."""
+    return _policy(_style(), _script(VIEW_SCRIPTS), loads=True)
+
+
+def _policy(style: str, script: str, *, loads: bool) -> str:
+    connect = "connect-src 'self'; " if loads else ""
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; {connect}base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _style() -> str:
+    return (ASSETS / "report.css").read_text(encoding="utf-8")
+
+
+def _script(names: Sequence[str]) -> str:
+    bodies = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+    return f'"use strict";\n(() => {{\n{bodies}\n}})();\n'
 
 
 def _packed(text: str) -> str:

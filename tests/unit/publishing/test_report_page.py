@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 from fixtures.report_runs import PAYLOADS, hostile, training
 
-from finqa_cli.publishing.report.report_page import ASSETS, COMPRESS_ABOVE, SCRIPTS, escape_json, render_page
+from finqa_cli.publishing.report.report_page import (
+    ASSETS,
+    COMPRESS_ABOVE,
+    SCRIPTS,
+    VIEW_SCRIPTS,
+    escape_json,
+    render_page,
+    view_policy,
+)
 from finqa_cli.publishing.report.run_report import write_report
 
 
@@ -91,7 +99,7 @@ def test_names_of_folders_are_data(tmp_path: Path) -> None:
 
 
 def test_every_asset_is_part_of_the_page() -> None:
-    assert {file.name for file in ASSETS.iterdir()} == {*SCRIPTS, "report.css", "report.html.j2"}
+    assert {file.name for file in ASSETS.iterdir()} == {*SCRIPTS, *VIEW_SCRIPTS, "report.css", "report.html.j2"}
 
 
 def test_the_policy_of_the_page_allows_its_script_and_its_style_only() -> None:
@@ -110,18 +118,28 @@ def test_the_policy_of_the_page_allows_its_script_and_its_style_only() -> None:
     assert not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", text)
 
 
+def test_a_served_page_may_load_data_of_its_own_server_and_a_report_may_not() -> None:
+    served, report = (Page(render_page({"source": {}}, home=home)) for home in ("../", ""))
+    policies = [
+        next(str(attributes["content"]) for _, attributes in page.elements if attributes.get("http-equiv"))
+        for page in (served, report)
+    ]
+    assert "connect-src 'self';" in policies[0] == view_policy() and "connect-src" not in policies[1]
+    assert ("a", {"class": "brand", "href": "../"}) in served.elements
+
+
 def test_the_scripts_write_no_markup() -> None:
-    for name in SCRIPTS:
+    for name in {*SCRIPTS, *VIEW_SCRIPTS}:
         text = (ASSETS / name).read_text("utf-8")
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|fetch\(|import\(", text
-        )
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|import\(", text)
+        assert ("fetch(" in text) == (name == "live.js")  # which is in no report
         assert not re.search(r"\.style\b|</script", text)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_script_is_javascript(tmp_path: Path) -> None:
-    (body,) = re.findall(r"<script>(.*?)</script>", render_page({"report": {}}), re.DOTALL)
+@pytest.mark.parametrize("home", ["", "./"])
+def test_the_script_is_javascript(tmp_path: Path, home: str) -> None:
+    (body,) = re.findall(r"<script>(.*?)</script>", render_page({"report": {}}, home=home), re.DOTALL)
     (tmp_path / "report.js").write_text(body)
     subprocess.run(["node", "--check", str(tmp_path / "report.js")], check=True, timeout=60)
 

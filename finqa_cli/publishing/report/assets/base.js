@@ -1,12 +1,30 @@
 // Elements, numbers, data and addresses. Everything from a run is inserted as text, never as markup.
 
+/** Where the data is: in this file, unless live.js loads it from the server that the page came from. */
+const source = {
+  name: "finqa report",
+  views: {},
+  actions: {},
+  keys: [],
+  ways: () => [],
+  steps: () => "",
+  allows: (address) => address.startsWith("#"),
+  report: () => readPart("report"),
+  details: async (episode) => {
+    const chunk = state.runs[episode.run].chunk;
+    const found = await readPart(`details-${episode.run}-${Math.floor(episode.index / chunk)}`);
+    return found[episode.index % chunk];
+  },
+  follow: () => {},
+};
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links stay inside the page");
+    else if (name === "href" && !source.allows(String(value))) throw new Error("links stay inside the page");
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(Infinity)) {
@@ -66,19 +84,27 @@ async function unpack(script) {
 /** A text without lone surrogates, which no address can contain. */
 const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text);
 
-const state = { report: null, runs: [], list: [], selected: 0 };
+const state = { report: null, runs: [], list: [], keeping: false, most: 0 };
+
+const known = new WeakMap();
+
+/** The episode of a row; the same object for the same row, so that what is kept with it survives new data. */
+function episodeOf(row, run, place, index) {
+  if (!known.has(row)) {
+    const episode = { run: place };
+    run.columns.forEach((name, column) => (episode[name] = row[column]));
+    episode.id = wellFormed(episode.id);
+    episode.about = run.questions[episode.question];
+    episode.result = episode.correct === null ? "fault" : episode.correct ? "right" : "wrong";
+    known.set(row, episode);
+  }
+  return Object.assign(known.get(row), { index });
+}
 
 function prepare(report) {
   state.report = report;
   state.runs = report.runs.map((run, place) => {
-    const episodes = run.rows.map((row, index) => {
-      const episode = { run: place, index };
-      run.columns.forEach((name, column) => (episode[name] = row[column]));
-      episode.id = wellFormed(episode.id);
-      episode.about = run.questions[episode.question];
-      episode.result = episode.correct === null ? "fault" : episode.correct ? "right" : "wrong";
-      return episode;
-    });
+    const episodes = run.rows.map((row, index) => episodeOf(row, run, place, index));
     const byId = new Map(episodes.map((episode) => [episode.id, episode]));
     const byGroup = new Map();
     for (const episode of episodes) {
@@ -90,12 +116,6 @@ function prepare(report) {
     const stepNumbers = [...trained].sort((one, other) => one - other);
     return { ...run, groups: run.groups.map(wellFormed), place, episodes, byId, byGroup, stepNumbers };
   });
-}
-
-async function detailsOf(episode) {
-  const chunk = state.runs[episode.run].chunk;
-  const found = await readPart(`details-${episode.run}-${Math.floor(episode.index / chunk)}`);
-  return found[episode.index % chunk];
 }
 
 const several = () => state.runs.length > 1;

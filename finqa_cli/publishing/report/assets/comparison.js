@@ -32,7 +32,7 @@ const CHANGES = {
 function showComparison(parameters) {
   const { rows } = state.report.comparison;
   const holder = h("div", {});
-  let most = PAGE;
+  let most = state.keeping ? state.most : PAGE;
   const attempt = (run, share, n, id) => {
     const episode = id === null ? null : state.runs[run].byId.get(wellFormed(id));
     const text = share === null ? "–" : n === 1 ? (share ? "✓" : "✗") : `${fixed(share, 2)} of ${n}`;
@@ -43,6 +43,7 @@ function showComparison(parameters) {
     return h("span", {}, shown, episode && n === 1 ? h("span", { class: "under" }, short(episode.answer, 40)) : "");
   };
   const draw = () => {
+    state.most = most;
     const words = (parameters.get("q") || "").toLowerCase().split(/\s+/).filter(Boolean);
     const keep = (CHANGES[parameters.get("change") || ""] || CHANGES[""])[1];
     const found = rows.filter((row) => keep(row) && words.every((word) => `${row[0]} ${row[1]} ${row[2]}`.toLowerCase().includes(word)));

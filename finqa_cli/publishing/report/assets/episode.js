@@ -105,16 +105,25 @@ function verdictOf(episode, details) {
   ]);
 }
 
-async function showEpisode(parameters) {
-  const run = state.runs[runOf(parameters)];
-  const episode = run.byId.get(parameters.get("id"));
-  if (!episode) return missing("episode", parameters.get("id"));
-  const details = await detailsOf(episode);
-  const list = state.list.length && state.list.includes(episode) ? state.list : run.episodes;
+/** Ways from an episode: to the list, to its group, and to the episodes before and after it. */
+function trailOf(episode) {
+  const run = state.runs[episode.run];
+  const list = state.list.includes(episode) ? state.list : run.episodes;
   const at = list.indexOf(episode);
   state.neighbours = [list[at - 1], list[at + 1]].map((each) => each && episodeLink(each));
   state.up = link("episodes", { run: run.place || "" });
   const neighbour = (place, text) => state.neighbours[place] && h("a", { href: state.neighbours[place] }, text);
+  const members = count(run.byGroup.get(episode.group).length, "attempt");
+  const between = h("span", { class: "between" }, neighbour(0, "‹ previous"), neighbour(1, "next ›"));
+  return h("p", { class: "trail" }, h("a", { href: state.up }, "Episodes"), " › ", h("a", { href: groupLink(episode) }, `Group of ${members}`), between);
+}
+
+async function showEpisode(parameters) {
+  const run = state.runs[runOf(parameters)];
+  const episode = run.byId.get(parameters.get("id"));
+  if (!episode) return missing("episode", parameters.get("id"));
+  const details = await source.details(episode);
+  state.shown = episode;
   const opening = details.messages.map((message) =>
     h("details", { open: message.role !== "system" }, h("summary", {}, `${message.role} message`), textOf(message)),
   );
@@ -125,7 +134,7 @@ async function showEpisode(parameters) {
   return h(
     "div",
     { class: "episode" },
-    h("p", { class: "trail" }, h("a", { href: state.up }, "Episodes"), " › ", h("a", { href: groupLink(episode) }, `Group of ${count(run.byGroup.get(episode.group).length, "attempt")}`), h("span", { class: "between" }, neighbour(0, "‹ previous"), neighbour(1, "next ›"))),
+    trailOf(episode),
     h("h1", {}, episode.about.prompt || episode.about.id),
     h("p", {}, chip(episode.result), " ", runTag(run.place), " ", h("span", { class: "quiet" }, [episode.id, episode.about.cluster, episode.about.kind, episode.about.split].filter(Boolean).join(" · "))),
     h("section", { class: "card", "aria-label": "Verdict" }, verdictOf(episode, details)),
@@ -135,7 +144,7 @@ async function showEpisode(parameters) {
   );
 }
 
-const missing = (what, id) => h("div", {}, h("h1", {}, `No such ${what}`), h("p", {}, `${id || "(no id)"} is not in this file.`));
+const missing = (what, id) => h("div", {}, h("h1", {}, `No such ${what}`), h("p", {}, `${id || "(no id)"} is not here.`));
 
 // ---- groups
 

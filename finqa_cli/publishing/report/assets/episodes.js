@@ -51,10 +51,15 @@ function chosenEpisodes(parameters) {
       wanted.every(([name, read]) => read(episode) === parameters.get(name)) &&
       words.every((word) => haystack(episode).includes(word)),
   );
-  const column = TABLE.find((each) => each.key === parameters.get("sort"));
+  return sortedBy(TABLE, found, parameters);
+}
+
+/** Entries in the order that an address asks for; as they are where it asks for none. */
+function sortedBy(columns, found, parameters) {
+  const column = columns.find((each) => each.key === parameters.get("sort"));
   if (!column) return found;
   const factor = parameters.get("down") ? -1 : 1;
-  const keyed = found.map((episode) => [column.sort(episode), episode]);
+  const keyed = found.map((entry) => [column.sort(entry), entry]);
   keyed.sort(([one], [other]) => {
     if (one === other) return 0;
     if (one === null || one === undefined) return 1; // unknown values are last in both directions
@@ -69,8 +74,9 @@ function showEpisodes(parameters) {
   const holder = h("div", {});
   const summary = h("p", { class: "quiet", role: "status" });
   const clear = h("a", { href: link("episodes", { run: run.place || "" }) }, "Clear filters");
-  let most = PAGE;
+  let most = state.keeping ? state.most : PAGE;
   const draw = () => {
+    state.most = most;
     const began = performance.now();
     state.list = chosenEpisodes(parameters);
     const right = state.list.filter((episode) => episode.correct).length;
@@ -78,7 +84,9 @@ function showEpisodes(parameters) {
     const share = graded ? `, ${percent(right / graded)} of the graded right` : "";
     summary.replaceChildren(`${number(state.list.length)} of ${count(run.episodes.length, "episode")}${share}. `);
     if ([...parameters.keys()].some((name) => name !== "run")) summary.append(clear);
-    holder.replaceChildren(episodeTable(state.list.slice(0, most), parameters, change));
+    // rows are kept: typing in the search draws the table again
+    const rows = state.list.slice(0, most).map((episode) => (episode.element ??= rowOf(TABLE, episode)));
+    holder.replaceChildren(sortableTable(TABLE, rows, parameters, change, "Episodes"));
     if (state.list.length > most) {
       const more = () => {
         const from = most;
@@ -111,18 +119,20 @@ function showEpisodes(parameters) {
   return h("div", {}, h("h1", {}, "Episodes ", runTag(run.place)), h("div", { class: "filters" }, controls), summary, holder);
 }
 
-const rowOf = (episode) =>
-  h("tr", {}, TABLE.map((column) => h("td", { class: column.kind, "data-label": column.title }, column.cell(episode))));
+const rowOf = (columns, entry) =>
+  h("tr", {}, columns.map((column) => h("td", { class: column.kind, "data-label": column.title }, column.cell(entry))));
 
 function select(title, options, chosen, change) {
   const element = h("select", { onchange: () => change(element.value) }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
   return h("label", {}, `${title} `, element);
 }
 
-function episodeTable(episodes, parameters, change) {
+/** A table whose heads sort it; a column without `sort` has a plain head. */
+function sortableTable(columns, rows, parameters, change, what) {
   const sorted = parameters.get("sort");
   const down = Boolean(parameters.get("down"));
-  const headers = TABLE.map((column) => {
+  const headers = columns.map((column) => {
+    if (!column.sort) return h("th", { scope: "col", class: column.kind }, h("span", { class: "hidden" }, column.title));
     const active = column.key === sorted;
     const turn = () => {
       if (active) parameters[down ? "delete" : "set"]("down", "1");
@@ -137,7 +147,6 @@ function episodeTable(episodes, parameters, change) {
       h("button", { type: "button", id: `sort-${column.key}`, onclick: turn }, column.title, arrow),
     );
   });
-  const rows = episodes.map((episode) => (episode.element ??= rowOf(episode))); // kept: typing in the search redraws
-  const caption = h("caption", { class: "hidden" }, "Episodes; the head of a column sorts by it");
-  return h("table", { class: "cards episodes" }, caption, h("thead", {}, h("tr", {}, headers)), h("tbody", {}, rows));
+  const caption = h("caption", { class: "hidden" }, `${what}; the head of a column sorts by it`);
+  return h("table", { class: `cards sortable ${what.toLowerCase()}` }, caption, h("thead", {}, h("tr", {}, headers)), h("tbody", {}, rows));
 }

@@ -1,27 +1,30 @@
 // Views by address, keys, and colours.
 
 const VIEWS = {
-  overview: { title: "Overview", show: showOverview },
+  ...source.views,
+  overview: { title: "Overview", show: showOverview, needs: () => state.runs.length > 0 },
   episodes: { title: "Episodes", show: showEpisodes, needs: () => state.runs.some((run) => run.episodes.length) },
   compare: { title: "Compare", show: showComparison, needs: () => Boolean(state.report.comparison) },
-  settings: { title: "Settings", show: showSettings },
-  episode: { title: "Episode", show: showEpisode, within: "episodes" },
-  group: { title: "Group", show: showGroup, within: "episodes" },
+  settings: { title: "Settings", show: showSettings, needs: () => state.runs.length > 0 },
+  episode: { title: "Episode", show: showEpisode, within: "episodes", needs: () => state.runs.length > 0 },
+  group: { title: "Group", show: showGroup, within: "episodes", needs: () => state.runs.length > 0 },
 };
 
-const offered = () => Object.entries(VIEWS).filter(([, view]) => !view.within && (!view.needs || view.needs()));
+const offered = () => Object.entries(VIEWS).filter(([, view]) => !view.within && view.needs());
 
 let drawing = 0;
 
-async function draw() {
+/** Draws the view of the address; with `keep` the reader stays where they are. */
+async function draw(keep = false) {
   const turn = (drawing += 1);
   const content = document.getElementById("content");
   const { view: name, parameters } = address();
-  const known = VIEWS[name];
-  const view = known && (!known.needs || known.needs()) ? known : VIEWS.overview;
+  const view = VIEWS[name] && VIEWS[name].needs() ? VIEWS[name] : VIEWS[offered()[0][0]];
   state.neighbours = [];
-  state.up = link("overview");
+  state.up = link(offered()[0][0]);
   state.move = null;
+  state.keeping = keep;
+  const restore = keep ? source.place() : null; // before `show`, which takes rows that it keeps out of the page
   let page;
   try {
     page = await view.show(parameters);
@@ -32,11 +35,13 @@ async function draw() {
   content.replaceChildren(page);
   const current = view.within || Object.keys(VIEWS).find((each) => VIEWS[each] === view);
   document.getElementById("views").replaceChildren(
+    ...source.ways(),
     ...offered().map(([each, { title }]) => h("a", { href: link(each), "aria-current": each === current ? "page" : null }, title)),
   );
   const heading = content.querySelector("h1");
-  document.title = `${heading ? short(heading.textContent.trim(), 80) : view.title} – finqa report`;
-  if (draw.before) {
+  document.title = `${heading ? short(heading.textContent.trim(), 80) : view.title} – ${source.name}`;
+  if (restore) restore();
+  else if (draw.before) {
     window.scrollTo(0, 0);
     content.focus({ preventScroll: true });
   }
@@ -54,6 +59,7 @@ const KEYS = [
   ["u", "up to the list"],
   ["[, ]", "previous and next step of a training"],
   ["t", "light, dark, or as the system has it"],
+  ...source.keys,
   ["?", "this list"],
 ];
 
@@ -78,6 +84,7 @@ const ACTIONS = {
   "]": () => state.move && state.move(1),
   t: () => nextTheme(),
   "?": () => showKeys(),
+  ...source.actions,
 };
 
 function showKeys() {
@@ -147,11 +154,11 @@ document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part after # is the address of a view
   document.getElementById("content").focus();
 });
-window.addEventListener("hashchange", draw);
-readPart("report").then(
+window.addEventListener("hashchange", () => draw());
+source.report().then(
   (report) => {
     prepare(report);
-    draw();
+    draw().then(source.follow);
   },
   (error) => document.getElementById("content").replaceChildren(h("p", { class: "problem" }, `The data cannot be read: ${error}`)),
 );

@@ -3,7 +3,7 @@
 function headOf(run) {
   const { head } = run;
   const { score, cost } = head;
-  const status = head.status === "completed" ? "" : h("span", { class: "chip fault" }, head.status || "unknown");
+  const status = head.status === "completed" ? "" : h("span", { class: `chip ${head.status === "running" ? "running" : "fault"}` }, head.state || head.status || "unknown");
   const section = h(
     "section",
     { class: `card head head-${run.place}`, "aria-label": `Run ${head.label}` },
@@ -14,7 +14,7 @@ function headOf(run) {
   const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
   section.append(
     facts([
-      ["command", `finqa ${head.command}`],
+      ["command", head.command && `finqa ${head.command}`],
       ["time", duration(cost.seconds)],
       ["episodes", number(cost.episodes)],
       ["tokens", tokens],
@@ -32,21 +32,24 @@ function headOf(run) {
   return section;
 }
 
-function scoreOf(score) {
-  const where = { train: "training", eval: "held-out", sample: "sampled" }[score.phase] || score.phase;
-  const after = score.phase === "eval" && score.iteration ? ` after step ${score.iteration}` : "";
-  const gauge = s(
+function gauge(mean, low, high) {
+  return s(
     "svg",
     { class: "gauge", viewBox: "0 0 200 14", role: "img", "aria-label": "Accuracy with its interval between 0 and 1" },
     s("rect", { class: "rail", x: 0, y: 5, width: 200, height: 4, rx: 2 }),
-    s("rect", { class: "range", x: 200 * score.low, y: 3, width: Math.max(1, 200 * (score.high - score.low)), height: 8, rx: 4 }),
-    s("circle", { class: "mean", cx: 200 * score.accuracy, cy: 7, r: 5 }),
+    low !== null && s("rect", { class: "range", x: 200 * low, y: 3, width: Math.max(1, 200 * (high - low)), height: 8, rx: 4 }),
+    s("circle", { class: "mean", cx: 200 * mean, cy: 7, r: 5 }),
   );
+}
+
+function scoreOf(score) {
+  const where = { train: "training", eval: "held-out", sample: "sampled" }[score.phase] || score.phase;
+  const after = score.phase === "eval" && score.iteration ? ` after step ${score.iteration}` : "";
   return h(
     "div",
     { class: "score" },
     h("p", {}, h("span", { class: "figure" }, fixed(score.accuracy)), " accuracy"),
-    gauge,
+    gauge(score.accuracy, score.low, score.high),
     h(
       "p",
       { class: "quiet" },
@@ -97,6 +100,7 @@ function showOverview(parameters) {
       stepper(steps, selected, charts),
     );
   }
+  for (const run of state.runs) content.append(source.steps(run));
   content.append(measures(keys.filter((curve) => !stepped.includes(curve))));
   const tables = state.runs.flatMap(breakdownOf);
   if (tables.length) content.append(h("section", { class: "two" }, tables.map((one) => h("div", {}, one))));
@@ -183,7 +187,7 @@ function stepOf(run, step) {
   const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", "wide"]];
   const shown = rows.length
     ? table(columns, rows.slice(0, 200), h("span", {}, `${count(rows.length, "group")} at step ${step} `, runTag(run.place)))
-    : h("p", { class: "quiet" }, "No episodes of this step are in the file. ", runTag(run.place));
+    : h("p", { class: "quiet" }, "No episodes of this step are here. ", runTag(run.place));
   return h("div", { class: "step" }, shown, numbers);
 }
 

@@ -1,0 +1,189 @@
+"""The pages and their data as an ASGI application: a token in every address, one host, GET only, nothing cached."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from finqa_cli.errors import FinqaError
+from finqa_cli.publishing.report.report_comparison import comparison_document
+from finqa_cli.publishing.report.report_page import escape_json, render_page, view_policy
+from finqa_cli.publishing.view.followed_run import FollowedRun, ViewStopped
+from finqa_cli.publishing.view.run_catalog import RunCatalog
+from finqa_cli.runs.durable_files import now
+
+HEADERS: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_NOTHING = "default-src 'none'; frame-ancestors 'none'"
+_METHODS = ("GET", "HEAD")
+
+
+class Guard:
+    """Answers requests itself that are not of the page's own origin, method or token.
+
+    The token is the first part of the path: a cookie would go to every other server of this machine as well.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: frozenset[str], opening: str = "", start: str = "") -> None:
+        """Create it.
+
+        Args:
+            app: What is called with the path behind the token.
+            token: The first part of every path.
+            hosts: What the header Host may be.
+            opening: Part of a path that works once without the token, for the command line of a browser.
+            start: Path behind the token that `/open/OPENING` leads to.
+        """
+        self._app = app
+        self._token = token.encode()
+        self._hosts = hosts
+        self._opening = opening.encode()
+        self._start = start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or call the application with the token taken off the path."""
+        if scope["type"] != "http":
+            return
+        answer = self._refusal(scope) or self._opened(scope)
+        if answer is not None:
+            await answer(scope, receive, _with_headers(send))
+            return
+        rest = "/" + scope["path"].lstrip("/").partition("/")[2]
+        await self._app(
+            {**scope, "path": rest, "raw_path": rest.encode(), "root_path": ""}, receive, _with_headers(send)
+        )
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return _text("This server answers to its own address only.", 421)
+        if scope["method"] not in _METHODS:
+            return _text("Nothing can be changed here: GET only.", 405, allow=", ".join(_METHODS))
+        return None
+
+    def _opened(self, scope: Scope) -> Response | None:
+        first, slash, rest = scope["path"].lstrip("/").partition("/")
+        if first == "open" and self._opening and hmac.compare_digest(rest.encode(), self._opening):
+            self._opening = b""
+            return RedirectResponse(f"/{self._token.decode()}/{self._start}", 303)
+        if not hmac.compare_digest(first.encode(), self._token):
+            return _text("The token is missing or another one. The whole address is where finqa view was started.", 403)
+        return None if slash else RedirectResponse(f"/{first}/", 307)
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name for name, _ in message["headers"]}
+            ours = {**HEADERS, "content-security-policy": _NOTHING}
+            added = [(name.encode(), value.encode()) for name, value in ours.items() if name.encode() not in given]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return sending
+
+
+class ViewPages:
+    """Endpoints of the pages and of their data."""
+
+    def __init__(self, catalog: RunCatalog) -> None:
+        """Create them for the runs of a catalog."""
+        self._catalog = catalog
+
+    def routes(self) -> list[Route]:
+        """Return the routes; ids and lines are looked up, never used as names of files."""
+        return [
+            Route("/", lambda request: _page("runs", (), "./")),
+            Route("/run/{first}", self._run_page),
+            Route("/compare/{first}/{second}", self._run_page),
+            Route("/data/runs", _data(lambda request: self._catalog.listing())),
+            Route("/data/stamp/{first}", _data(self._stamp)),
+            Route("/data/stamp/{first}/{second}", _data(self._stamp)),
+            Route("/data/report/{first}", _data(self._report)),
+            Route("/data/report/{first}/{second}", _data(self._report)),
+            Route("/data/episode/{first}/{line}", _data(self._episode)),
+        ]
+
+    def _run_page(self, request: Request) -> Response:
+        try:
+            self._followed(request)
+        except LookupError:
+            return _text("There is no such run here.", 404)
+        ids = tuple(request.path_params.values())
+        return _page("report", ids, "../" * len(ids))
+
+    def _followed(self, request: Request) -> list[FollowedRun]:
+        names = [request.path_params[name] for name in ("first", "second") if name in request.path_params]
+        return [self._catalog.follow(name) for name in names]
+
+    def _stamp(self, request: Request) -> dict[str, Any]:
+        return {"stamp": _joint(self._followed(request))}
+
+    def _report(self, request: Request) -> dict[str, Any]:
+        runs = self._followed(request)
+        since = request.query_params.get("since", "").split(",")
+        stamp = _joint(runs)  # before the files are read: what is appended meanwhile is another stamp
+        documents = [run.document(version) for run, version in zip(runs, [*since, ""], strict=False)]
+        comparison = comparison_document(*(run.scored() for run in runs)) if len(runs) == 2 else None
+        return {"made": now(), "stamp": stamp, "runs": documents, "comparison": comparison}
+
+    def _episode(self, request: Request) -> dict[str, Any]:
+        line = request.path_params["line"]
+        if not (line.isascii() and line.isdecimal() and len(line) < 19):
+            raise LookupError(line)
+        return self._catalog.follow(request.path_params["first"]).episode(int(line))
+
+
+def view_application(
+    catalog: RunCatalog, *, token: str, hosts: frozenset[str], opening: str = "", start: str = ""
+) -> ASGIApp:
+    """Return the application that serves the runs of a catalog; for the other arguments see `Guard`."""
+    pages = Starlette(routes=ViewPages(catalog).routes())
+    pages.router.redirect_slashes = False
+    return Guard(pages, token=token, hosts=hosts, opening=opening, start=start)
+
+
+def _joint(runs: list[FollowedRun]) -> str:
+    return ".".join(run.stamp() for run in runs)
+
+
+def _page(kind: str, ids: tuple[str, ...], home: str) -> Response:
+    text = render_page({"source": {"page": kind, "runs": list(ids)}}, home=home)
+    policy = f"{view_policy()}; frame-ancestors 'none'"
+    return Response(text, headers={"content-security-policy": policy}, media_type="text/html")
+
+
+def _data(read: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Response]:
+    """Return an endpoint that answers with JSON; it runs in a thread, for it reads files."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return Response(escape_json(read(request)), media_type="application/json")
+        except LookupError:
+            return _text("There is no such run here.", 404)
+        except ViewStopped:
+            return _text("The server ends.", 503)
+        except FinqaError as error:
+            return _text(error.message, 404)
+        except (OSError, ValueError) as error:  # deleted meanwhile, or a number that JSON cannot represent
+            return _text(f"It cannot be read: {json.dumps(str(error))}", 500)
+
+    return answer
+
+
+def _text(message: str, status: int, **headers: str) -> Response:
+    return Response(message, status, headers=headers, media_type="text/plain")

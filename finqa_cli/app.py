@@ -103,7 +103,7 @@ app = typer.Typer(
     cls=LazyGroup,
     help="Evaluate and train LLM agents on financial question answering in sandboxes.",
     epilog="First run: finqa play. Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 4 nothing to learn, "
-    "65 data, 69 service, 70 learner process, 71 device memory, 74 storage, 75 cost or tokens, 77 key, 78 settings, "
+    "65 data, 69 service, 70 learner process, 71 device memory, 74 storage, 75 budget, 77 key, 78 settings, "
     "130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -1,5 +1,12 @@
 """Statistics of evaluations: intervals, paired tests, power, metrics, and a row per attempt. Pure."""
 
+from finqa_cli.statistics.crossed import (
+    RunSpread,
+    crossed_error,
+    crossed_interval,
+    run_spread,
+    spread_of,
+)
 from finqa_cli.statistics.evaluation_report import (
     EvalReport,
     item_rows,
@@ -34,6 +41,7 @@ from finqa_cli.statistics.paired import (
     Comparison,
     Scores,
     compare_all,
+    crossed_difference,
     exact_mcnemar,
     holm,
     paired_difference,
@@ -60,6 +68,7 @@ __all__ = [
     "Observed",
     "Outcome",
     "REASONS",
+    "RunSpread",
     "Scores",
     "Variation",
     "assumed_variation",
@@ -70,6 +79,9 @@ __all__ = [
     "clustered_interval",
     "clustered_mean",
     "compare_all",
+    "crossed_difference",
+    "crossed_error",
+    "crossed_interval",
     "detectable",
     "evaluation_metrics",
     "exact_mcnemar",
@@ -87,7 +99,9 @@ __all__ = [
     "questions_for",
     "read_outcome",
     "reward_interval",
+    "run_spread",
     "scores_of",
+    "spread_of",
     "summarize",
     "t_quantile",
 ]

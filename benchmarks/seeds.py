@@ -39,7 +39,7 @@ class Simulated:
 
     Attributes:
         scores: Of the two methods.
-        policies: Difference in true accuracy of the mean policies of the two, that of the methods being 0.
+        policies: Difference in true accuracy of the mean policies of the two.
     """
 
     scores: tuple[Scores, Scores]
@@ -64,9 +64,16 @@ class Rates:
 
 
 def simulate(
-    draws: int, *, runs: tuple[int, int], companies: int, per_company: int, spread: tuple[float, float], seed: int
+    draws: int,
+    *,
+    runs: tuple[int, int],
+    companies: int,
+    per_company: int,
+    spread: tuple[float, float],
+    seed: int,
+    effect: float = 0.0,
 ) -> Iterator[Simulated]:
-    """Yields comparisons of two equally good methods.
+    """Yields comparisons of two methods.
 
     Args:
         draws: How many.
@@ -75,6 +82,7 @@ def simulate(
         per_company: Questions about each.
         spread: Standard deviation of the true accuracy of a run, of each method.
         seed: Of all random numbers.
+        effect: True accuracy of the first method less that of the second.
     """
     random = np.random.default_rng(seed)
     names = [f"{company}/{place}" for company in range(companies) for place in range(per_company)]
@@ -82,8 +90,8 @@ def simulate(
     for _ in range(draws):
         hard = random.normal(0, 0.1, (companies, 1)) + random.normal(0, 0.25, (companies, per_company))
         sides, accuracies = [], []
-        for label, count, deviation in zip("ab", runs, spread, strict=True):
-            ends = random.normal(0, deviation, (count, 1, 1))
+        for label, count, deviation, shift in zip("ab", runs, spread, (effect / 2, -effect / 2), strict=True):
+            ends = random.normal(shift, deviation, (count, 1, 1))
             strengths = random.normal(0, 0.05, (companies, 1)) + random.normal(0, 0.05, (count, companies, 1))
             right = random.random((count, companies, per_company)) < 0.5 + hard + ends + strengths
             sides.append(_scores(label, names, about, right.reshape(count, -1).astype(float)))

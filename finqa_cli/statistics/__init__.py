@@ -54,9 +54,11 @@ from finqa_cli.statistics.power import (
     assumed_variation,
     attempts_for,
     detectable,
+    detectable_methods,
     observe,
     observed_variation,
     questions_for,
+    seeds_for,
 )
 
 __all__ = [
@@ -83,6 +85,7 @@ __all__ = [
     "crossed_error",
     "crossed_interval",
     "detectable",
+    "detectable_methods",
     "evaluation_metrics",
     "exact_mcnemar",
     "failure_counts",
@@ -101,6 +104,7 @@ __all__ = [
     "reward_interval",
     "run_spread",
     "scores_of",
+    "seeds_for",
     "spread_of",
     "summarize",
     "t_quantile",

@@ -1,6 +1,7 @@
 """Statistics of evaluations: intervals, paired tests, power, metrics, and a row per attempt. Pure."""
 
 from finqa_cli.statistics.crossed import (
+    ONE_RUN,
     RunSpread,
     crossed_error,
     crossed_interval,
@@ -67,6 +68,7 @@ __all__ = [
     "EvalReport",
     "Interval",
     "MALFORMED",
+    "ONE_RUN",
     "Observed",
     "Outcome",
     "REASONS",

@@ -14,9 +14,9 @@ from finqa_cli import logs
 from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
+from finqa_cli.evaluation.compare.comparison_report import accuracy_lines
 from finqa_cli.experiments import pipeline_run as workflow
 from finqa_cli.experiments.pipeline_spec import (
     METHODS,
@@ -32,7 +32,6 @@ from finqa_cli.experiments.pipeline_spec import (
 from finqa_cli.experiments.step_runner import return_to
 from finqa_cli.experiments.step_settings import check_recorded, check_secrets
 from finqa_cli.extend import registry
-from finqa_cli.runs.durable_files import read_document
 from finqa_cli.settings import Choice, Settings, is_embedded
 from finqa_cli.settings.settings_files import file_layers
 from finqa_cli.training.rl.rl_run import check_idle_options
@@ -207,22 +206,10 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
 def _text(result: workflow.PipelineResult) -> str:
     rows = [(step.name, step.state, _time(step.seconds)) for step in result.steps]
     done = all(step.state == "done" for step in result.steps)
-    ends = [*_scores(result.report), f"Report: {result.report}"] if result.report else []
-    ends += [*_scores(result.final_report), f"Final test: {result.final_report}"] if result.final_report else []
+    reports = (("Report", result.report), ("Final test", result.final_report))
+    ends = [line for name, path in reports if path for line in (*accuracy_lines(path.parent), f"{name}: {path}")]
     ends += [] if done else [f"Next: finqa pipeline --resume {result.run}"]
     return "\n".join([plain_table(("step", "state", "time"), rows), "", *ends])
-
-
-def _scores(report: Path) -> list[str]:
-    """Return the accuracy of each policy in a comparison, a line each with the numbers behind it."""
-    compared = read_document(report.with_name("comparison.json"))
-    noun = compared.get("clustered_by", UNKNOWN)
-    return [
-        f"{method['label']}: accuracy {method['accuracy']:.3f} [{method['interval'][0]:.3f}, "
-        f"{method['interval'][1]:.3f}], {plural(method['questions'], 'question')}, "
-        f"{counted(method['companies'], noun)}, {plural(len(method['runs']), 'run')}"
-        for method in compared.get("methods", ())
-    ]
 
 
 def _time(seconds: float | None) -> str:

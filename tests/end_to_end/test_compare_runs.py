@@ -17,8 +17,8 @@ from fixtures.command_calls import document, failure
 from finqa_cli.app import main
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.compare.comparison import compare
+from finqa_cli.evaluation.compare.comparison_report import accuracy_lines, markdown, sentence
 from finqa_cli.evaluation.compare.comparison_report import document as as_document
-from finqa_cli.evaluation.compare.comparison_report import markdown, sentence
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.runs.durable_files import sha256_of
 from finqa_cli.statistics import evaluation_metrics
@@ -328,6 +328,13 @@ def test_seeds_of_a_method_tell_how_runs_spread(
     assert first["interval"][0] < 0.5 < first["interval"][1], "the spread of the runs is in the interval"
     assert any("Two runs each of a, b" in note for note in found["notes"])
     assert "2 runs each" in (tmp_path / "methods" / "report.md").read_text()
+
+    assert accuracy_lines(tmp_path / "methods") == [
+        f"{method['label']}: accuracy 0.812 [{method['interval'][0]:.3f}, {method['interval'][1]:.3f}] on 8 questions, "
+        f"{method['companies']} companies, 2 runs"
+        for method in found["methods"]
+    ]
+    assert accuracy_lines(tmp_path) == []
 
     (mixed,) = document(["compare", *sides[:3], "--no-plots", "--out", str(tmp_path / "mixed")], capsys)["comparisons"]
     assert (mixed["about"], mixed["runs"]) == ("method and policy", [1, 2])

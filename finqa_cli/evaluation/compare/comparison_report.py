@@ -15,7 +15,7 @@ from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.evaluation.markdown import cell, points, render
-from finqa_cli.runs.durable_files import new_folder, storage, write_csv, write_json
+from finqa_cli.runs.durable_files import new_folder, read_document, storage, write_csv, write_json
 from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.statistics import REASONS, Comparison, evaluation_metrics, scores_of, t_quantile
 
@@ -210,6 +210,22 @@ def question_rows(result: CompareResult) -> list[dict[str, Any]]:
             **{score.label: score.shares.get(name) for score in scores},
         }
         for name, outcome in sorted(asked.items())
+    ]
+
+
+def accuracy_lines(folder: Path) -> list[str]:
+    """Returns the accuracy of each method in a written comparison, a line each with the numbers behind it.
+
+    Args:
+        folder: Folder that `write_comparison` wrote; one without `comparison.json` gives no line.
+    """
+    compared = read_document(folder / "comparison.json")
+    return [
+        f"{method['label']}: accuracy {method['accuracy']:.3f} [{method['interval'][0]:.3f}, "
+        f"{method['interval'][1]:.3f}] on {method['questions']} questions, "
+        f"{counted(method['companies'], compared['clustered_by'])}, {counted(len(method['runs']), 'run')}"
+        for method in compared.get("methods", ())
+        if "questions" in method  # comparisons of earlier versions do not say
     ]
 
 

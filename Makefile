@@ -97,8 +97,9 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: install  ## Write docs/reference.md and the settings in .env.example from their declarations.
+reference: install  ## Write docs/reference.md, the settings in .env.example and the index of completions from the declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
+	$(BIN)/python -m finqa_cli.completion_index
 
 tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)

@@ -2,7 +2,7 @@
 
 import sys
 
-from finqa_cli.app import main
+from finqa_cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

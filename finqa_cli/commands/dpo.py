@@ -64,7 +64,9 @@ def main(
         source, most = Path(stored_parameter(resume, "target", "dpo")), stored_parameter(resume, "most_pairs", "dpo")
         train_on_pairs(line, settings, source, resume, resume=True, most=int(most))
     elif pairs is None:
-        raise UsageError("No pairs and no run to resume are given.", remedy="finqa prefs RUN")
+        raise UsageError(
+            "No pairs and no run to resume are given.", remedy="finqa prefs RUN --run-dir DIR, then finqa dpo DIR"
+        )
     else:
         extra = {**followed(pairs), "optimizer.name": "dpo", **line.quick(QUICK)}
         settings = line.load(extra, purpose="dpo").settings

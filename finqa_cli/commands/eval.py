@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -152,7 +153,7 @@ def _check_faults(result: EvalResult, settings: Settings) -> None:
     others = "" if report.faults == report.episodes else " The accuracy is that of the others."
     raise ThresholdError(
         f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
-        remedy=f"see the errors in {result.run / 'trajectories.jsonl'}",
+        remedy=f"finqa show {shlex.quote(str(result.run))} lists the errors",
     )
 
 

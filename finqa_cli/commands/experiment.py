@@ -88,7 +88,10 @@ def run(
     command continues after a failure or a stop. Environment variables that the file names replace its defaults.
     """
     if dry_run and (redo or keep_going):
-        raise UsageError("--dry-run starts nothing: --redo and --keep-going have no effect.", remedy="leave them out")
+        raise UsageError(
+            "--dry-run starts nothing: --redo and --keep-going have no effect.",
+            remedy="leave out --redo and --keep-going",
+        )
     plan, folder = _wanted(line)
     chosen = chosen_cells(plan.cells, only or ())
     if dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,13 +222,20 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     given = line.context.params
     if given["pair_rule"] is not None and method != "dpo":
         raise UsageError(f"{method} learns from no pairs, so --pair-rule would have no effect.", remedy="--method dpo")
-    if any(each.partition("=")[0].strip() in ("optimizer", "optimizer.name") for each in line.assignments):
-        raise UsageError("--set optimizer.name has no effect here.", remedy="--method")
+    for name, _, value in (each.partition("=") for each in line.assignments):
+        if name.strip() in ("optimizer", "optimizer.name"):
+            raise UsageError(
+                f"--set {name.strip()} has no effect here.",
+                remedy=f"--method {value.strip()} instead of --set {name.strip()}",
+            )
     of_imitation, of_training = _files(line.files, method)
     imitation = line.load({"optimizer.name": "sft"}, files=of_imitation, quiet=True)
     training = line.load({"optimizer.name": method}, files=of_training)
     if training.settings.run.dir is not None:
-        raise UsageError("run.dir has no effect here.", remedy="--output")
+        raise UsageError(
+            "run.dir has no effect here.",
+            remedy=f"--output {shlex.quote(str(training.settings.run.dir))} instead of --set run.dir",
+        )
     line.warn_of_project(training.settings)
     for loaded in (imitation, training):
         check_secrets(loaded)

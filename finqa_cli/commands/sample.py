@@ -97,8 +97,12 @@ def main(
 
 def _check_assignments(line: CommandLine) -> None:
     for assignment in line.assignments:
-        if flag := FLAGS.get(assignment.partition("=")[0].strip()):
-            raise UsageError(f"--set {assignment} has no effect here.", remedy=flag)
+        name, _, value = assignment.partition("=")
+        if flag := FLAGS.get(name.strip()):
+            raise UsageError(
+                f"--set {assignment} has no effect here.",
+                remedy=f"{flag} {value.strip()} instead of --set {name.strip()}",
+            )
 
 
 def _text(result: SampleResult) -> str:

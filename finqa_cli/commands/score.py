@@ -10,7 +10,7 @@ import typer
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.evaluation.official_scores import ENVIRONMENTS, METRICS, OfficialScores, score_file
 from finqa_cli.runs.durable_files import write_csv
 from finqa_cli.runs.reporter import NullReporter
@@ -46,7 +46,10 @@ def main(
     environment = None
     if name := ENVIRONMENTS.get(metric):
         given = {"environment.name": name, "data.path": str(truth)}
-        environment = open_environment(line.load(given, quiet=True).settings, NullReporter())
+        try:
+            environment = open_environment(line.load(given, quiet=True).settings, NullReporter())
+        except DataError as error:  # it speaks of the option of other commands
+            raise DataError(error.message, remedy=error.remedy.replace("--data takes", "--truth takes")) from error
     found = score_file(metric, predictions, truth, environment)
     if rows is not None:
         write_csv(rows, [_record(found, number) for number in range(len(found.scored.rows))])

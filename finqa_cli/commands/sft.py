@@ -67,7 +67,8 @@ def main(
         settings, wanted, run = *_stored(line, resume), resume
     elif not demonstrations:
         raise UsageError(
-            "No demonstrations and no run to resume are given.", remedy="finqa eval scripted --split train"
+            "No demonstrations and no run to resume are given.",
+            remedy="finqa eval scripted --split train --run-dir DIR, then finqa sft DIR",
         )
     else:
         if init is not None:
@@ -93,7 +94,7 @@ def _check_new_model(line: CommandLine) -> None:
     if refused := set(line.flags) & {each.path for each in offered_settings(OF_A_MODEL)}:
         raise UsageError(
             f"With --init a new model is trained whole, so {line.written(refused)} would have no effect.",
-            remedy="finqa sft DATA --init FILE without them",
+            remedy=f"leave out {line.written(refused).replace(', ', ' and ')}",
         )
 
 

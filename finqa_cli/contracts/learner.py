@@ -158,7 +158,7 @@ class LearnerProcesses(ABC):
         """In the others: takes part in each call of the first process's learners, and in nothing else.
 
         Returns:
-            The exit status, once the first process closed or is gone, or this one failed.
+            The exit status, once the first process closed or is gone. After a failure of its own it may end the process.
         """
 
     @abstractmethod

@@ -66,7 +66,7 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], 
         return Check(name="gpu", status="ok", detail=f"{found}; {user} needs none")
     if not cuda:
         detail = f"no CUDA device; {name} runs slowly on the CPU"
-        return Check(name="gpu", status="warn", detail=detail, remedy="finqa train --model embedded")
+        return Check(name="gpu", status="warn", detail=detail, remedy="--model embedded")
     if torch_cuda == "":
         detail = f"{_names(devices)}, but the installed torch is built without CUDA"
         return Check(name="gpu", status="fail", detail=detail, remedy="pip install --force-reinstall torch")

@@ -155,7 +155,7 @@ def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
     if "experiment" not in document.tree:
         raise ConfigError(
             f"{document.name} is no experiment: it has no table [experiment].",
-            remedy=f"finqa train --config {reference}, if it holds settings",
+            remedy=f"finqa config show --config {reference} shows it, if it holds settings",
         )
     try:
         file = ExperimentFile.model_validate(document.tree)

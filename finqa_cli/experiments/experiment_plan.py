@@ -6,6 +6,7 @@ It is one document, which a later call resumes with.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -226,8 +227,9 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
         loaded = resolve(file.experiment.config, {**cell.settings, "train.seed": seed})
         check_secrets(loaded)
         check_idle_options(loaded)
-        if loaded.settings.run.dir is not None:
-            raise UsageError("run.dir has no effect here.", remedy="--output")
+        if (named := loaded.settings.run.dir) is not None:
+            remedy = f"leave run.dir out of its settings, and give --output {shlex.quote(str(named))}"
+            raise UsageError("run.dir has no effect here.", remedy=remedy)
     except FinqaError as error:
         error.args = (f"Cell {cell.name}: {error.message}",)
         raise

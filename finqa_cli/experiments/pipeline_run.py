@@ -116,7 +116,7 @@ def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tup
     first = find_step(steps, redo) if redo else len(steps)
     last = find_step(steps, until) if until else len(steps) - 1
     if redo and first > last:
-        raise UsageError(f"--from {redo} comes after --until {until}.", remedy="leave one of them out")
+        raise UsageError(f"--from {redo} comes after --until {until}.", remedy="leave out --from")
     return steps, first, last
 
 

@@ -256,7 +256,8 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
         named = path.with_stem(f"{path.stem}_test")
         raise UsageError(
             f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
-            remedy=f"say so in its name, if it is one: mv {shlex.quote(str(path))} {shlex.quote(str(named))}",
+            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(named))}, if it is one, "
+            "and --final-test with that name",
         )
     try_environment(settings, path, path.parent)
     return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))
@@ -298,7 +299,7 @@ def _is_finqa(file: Path) -> bool:
     try:
         first = next(iter(read_rows(file)), None)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy=f"finqa data check {file}") from error
+        raise as_data_error([error.problem], remedy="correct it, or name another file") from error
     if first is None:
         raise DataError(f"{file} has no rows.", remedy="give --data another file")
     return not isinstance(first, Problem) and is_finqa(first[1])

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from finqa_cli.grading.openenv import grade as grade_like_openenv
-from finqa_cli.grading.strict_1 import grade as grade_by_strict_1
-from finqa_cli.grading.strict_2.strict_verdict import grade as grade_by_strict_2
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES, Verdict, answer_text
 
 Profile = Literal["openenv", "strict", "strict-1", "strict-2"]
@@ -60,8 +57,15 @@ def grade(answer: object, truth: str, profile: str = "openenv", question: str = 
     text = answer_text(answer)
     if isinstance(text, Verdict):
         return text
+    # Imported when they are used: the rules of strict-2 are a fifth of the start of a command that grades nothing.
     if profile == "openenv":
+        from finqa_cli.grading.openenv import grade as grade_like_openenv
+
         return grade_like_openenv(text, truth)
     if profile == "strict-1":
+        from finqa_cli.grading.strict_1 import grade as grade_by_strict_1
+
         return grade_by_strict_1(text, truth)
+    from finqa_cli.grading.strict_2.strict_verdict import grade as grade_by_strict_2
+
     return grade_by_strict_2(text, truth, question)

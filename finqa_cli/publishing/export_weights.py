@@ -28,6 +28,10 @@ Relation = Literal["adapter", "finetune"]
 
 CONVERTER = "convert_hf_to_gguf.py"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("tokenizer.model", "vocab.json", "merges.txt"),
+)
 _OUT_TYPES = {"bfloat16": "bf16", "float16": "f16"}
 _STEP = re.compile(r"global_step_(\d+)")
 _ACTOR = "actor"
@@ -259,6 +263,21 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
     except (ValueError, TypeError) as error:
         raise DataError(f"{adapter / _ADAPTER[0]} is damaged: {error}.") from error
     write_json(folder / _ADAPTER[0], config | {"base_model_name_or_path": wish.base_model or source.policy.model})
+    for file in _tokenizer_files(str(adapter)) or _tokenizer_files(source.policy.model):
+        with storage(folder / file.name):
+            shutil.copyfile(file, folder / file.name)
+
+
+def _tokenizer_files(model: str) -> list[Path]:
+    """Returns the tokenizer of a model as far as it is on this machine: in its folder, or in the cache of the hub."""
+    if Path(model).is_dir():
+        return [file for name in _TOKENIZER if (file := Path(model) / name).is_file()]
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return []
+    found = (try_to_load_from_cache(model, name) for name in _TOKENIZER)
+    return [Path(file) for file in found if isinstance(file, str)]
 
 
 def _write_model(source: Source, wish: Wish, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -418,6 +419,7 @@ def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
 
 
+@functools.cache  # of one process, whose modules are those of its start
 def source_commit() -> str:
     """Commit of the checkout that finqa runs from, with `-dirty` after changes; empty for an installed package."""
     checkout = Path(__file__).parents[2]

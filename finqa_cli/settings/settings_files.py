@@ -173,7 +173,7 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
     if "experiment" in tree:
         raise ConfigError(
             f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
-            remedy=f"finqa experiment run {document.file}",
+            remedy=f"finqa experiment run {document.file} --dry-run shows it",
         )
     if (translation := translate_file(tree, document.name)) is not None:
         return {

@@ -115,7 +115,7 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
     if trains:
         raise ConfigError(
             f"Engine {name!r} gives no token ids and log-probabilities, so it cannot train.",
-            remedy="finqa train --engine transformers",
+            remedy="--engine transformers",
         )
     if policy.adapter is not None:
         raise ConfigError(

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from remedies.recording import KEYWORDS, calls_of
 from source_tree import Source, sources
 
-KEYWORDS = frozenset({"remedy", "fix"})
 CARRIED = frozenset({"remedy", "_remedy", "fix"})
 """Attributes and keys of an error or check that already has its remedy: that one is another site."""
 
@@ -34,6 +34,7 @@ class Site:
 
     Attributes:
         place: `path:line`.
+        key: Its name, which stays when lines move; see remedies/recording.py.
         texts: What it can print; empty where it passes on the remedy of another error.
         problem: Why its texts cannot be worked out; empty when they can.
     """
@@ -41,6 +42,7 @@ class Site:
     place: str
     texts: frozenset[str]
     problem: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,17 @@ def _placeholder(node: ast.AST) -> str:
 
 
 def _sites(source: Source) -> Iterator[Site]:
+    keys = {call.value: call.key for call in calls_of(source.name)}
     for call, scope in _calls(source):
         for keyword in call.keywords:
             if keyword.arg not in KEYWORDS:
                 continue
+            key = keys[keyword.value.lineno, keyword.value.col_offset]
             place = f"{source.name}:{keyword.value.lineno}"
             try:
-                yield Site(place, frozenset(text for text in resolve(keyword.value, scope) if text.strip()))
+                yield Site(place, frozenset(text for text in resolve(keyword.value, scope) if text.strip()), key=key)
             except Unknown as error:
-                yield Site(place, frozenset(), str(error))
+                yield Site(place, frozenset(), str(error), key)
 
 
 @cache

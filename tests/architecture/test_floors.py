@@ -10,7 +10,7 @@ HEAVY = {
 }
 SUITES_BY_NAME = ("finqa_cli/commands/plugin_kit.py", "finqa_cli.testing.contract")
 """`finqa plugins check` tells pytest which suites to run."""
-ENTRY = ("app", "boundary", "__main__")
+ENTRY = ("app", "boundary", "completion_index", "start", "__main__")
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "random", "statistics"),
     *("types", "typing", "finqa_cli", "numpy", "pydantic"),

@@ -53,7 +53,10 @@ def test_the_adapter_of_a_step_loads_in_peft(here: Path, made: Path, capsys: pyt
     written = document(["export", "stock_run", *flags], capsys)
     folder = Path(written["folder"])
     assert folder == Path("exports/stock_run_step-1_peft") and written["step"] == 1
-    assert set(written["files"]) == {"README.md", "adapter_config.json", "adapter_model.safetensors", "manifest.json"}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json"}
+    own = {"README.md", "adapter_config.json", "adapter_model.safetensors", "manifest.json"}
+    assert own | tokenizer <= set(written["files"]), "an adapter brings its tokenizer"
+    assert (folder / "tokenizer.json").read_bytes() == (made / "base" / "tokenizer.json").read_bytes()
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "Qwen/Qwen3-4B" and config["peft_type"] == "LORA"
     original = Path("stock_run/checkpoints/step_1/policy/adapter_model.safetensors")
@@ -62,7 +65,8 @@ def test_the_adapter_of_a_step_loads_in_peft(here: Path, made: Path, capsys: pyt
     assert facts["base_model"] == "Qwen/Qwen3-4B" and facts["library_name"] == "peft"
     assert facts["license"] == "apache-2.0" and "model-index" not in facts, "step 1 was not evaluated"
     assert str(made) not in (folder / "README.md").read_text(), "folders of this machine are nobody's business"
-    document(["export", "exports/stock_run_step-1_peft", "--to=peft", "--out=again", "--base-model=a/b"], capsys)
+    again = document(["export", str(folder), "--to=peft", "--out=again", "--base-model=a/b"], capsys)
+    assert set(again["files"]) == set(written["files"])
 
 
 def test_merged_is_adapter_plus_base(here: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:

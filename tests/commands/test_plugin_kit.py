@@ -24,7 +24,7 @@ def run(*command: str, kind: str, site: Path, cwd: Path) -> subprocess.Completed
     """A module of Python, with the packages of a folder installed."""
     tables = Path(os.environ["FINQA_HOME"], "hypothesis")  # made once, in two seconds, rather than in each folder
     environment = {**os.environ, "PYTHONPATH": str(site), "HYPOTHESIS_STORAGE_DIRECTORY": str(tables)}
-    if kind in WITH_MODELS and command[0] != "ruff":
+    if command[0] != "ruff":
         return run_module(*command, environment=environment, cwd=cwd)
     return subprocess.run(
         [sys.executable, "-m", *command], env=environment, cwd=cwd, capture_output=True, text=True, timeout=200

@@ -69,7 +69,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 
 
 def test_a_list_takes_spaces_or_commas(capsys: pytest.CaptureFixture[str]) -> None:
-    play = ["train", "--dry-run", "--engine=scripted", "--iterations=1", "--limit=2", "--sandboxes=2"]
+    play = ["train", "--dry-run", "--engine=scripted", "--iterations=1", "--limit=2", "--sandboxes=1"]
     for number, flags in enumerate((
         ["--lora-target-modules", "q_proj", "k_proj", "--seed=1"],
         ["--lora-target-modules", "q_proj,k_proj", "--seed=1"],
@@ -192,6 +192,6 @@ def test_play_without_a_seed_asks_a_random_question_and_says_how_to_repeat_it(
 
 
 def test_a_project_without_a_tracker_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    play = ["train", "--dry-run", "--engine=scripted", "--iterations=1", "--limit=2", "--sandboxes=2"]
+    play = ["train", "--dry-run", "--engine=scripted", "--iterations=1", "--limit=2", "--sandboxes=1"]
     assert main([*play, "--project=mine"]) == 0
     assert "warning: --project names what trackers file the run under" in capsys.readouterr().err

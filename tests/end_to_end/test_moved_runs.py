@@ -19,7 +19,8 @@ pytest.importorskip("torch", reason="needs finqa[train]")
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = Path(finqa_plugins.policies.__file__).parent
-SMALL = ["--sandboxes=4", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1", "--limit=2", "-q"]
+FEW = ["--limit=2", "--set=sandbox.options.processes=1", "-q"]
+SMALL = [*FEW, "--sandboxes=4", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "--model=models/small", *SMALL, "--iterations=1", "--run-dir=outputs/a/train"]) == 0
-        assert main(["eval", "outputs/a/train", "--limit=2", "--run-dir=outputs/a/eval", "-q"]) == 0
+        assert main(["eval", "outputs/a/train", *FEW, "--run-dir=outputs/a/eval"]) == 0
     return folder
 
 
@@ -84,7 +85,7 @@ def test_an_evaluation_whose_policy_is_gone_is_refused_with_a_reason(
 
 def test_a_moved_run_is_evaluated_exported_and_resumed(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = moved / "outputs/a/train"
-    played = document(["eval", str(run), "--limit=2", "--run-dir=again", "-q"], capsys)
+    played = document(["eval", str(run), *FEW, "--run-dir=again"], capsys)
     before = json.loads((moved / "outputs/a/eval/report.json").read_text())
     assert (played["accuracy"], played["reward_mean"]) == (before["accuracy"], before["reward_mean"])
     assert main(["export", str(run), "--to=merged", "--out=merged"]) == 0
@@ -94,7 +95,7 @@ def test_a_moved_run_is_evaluated_exported_and_resumed(moved: Path, capsys: pyte
     assert max(iterations) == 2
     again = moved.with_name("once-more")
     moved.rename(again)
-    assert main(["eval", str(again / "outputs/a/train"), "--limit=2", "--run-dir=third", "-q"]) == 0
+    assert main(["eval", str(again / "outputs/a/train"), *FEW, "--run-dir=third"]) == 0
     again.rename(moved)
 
 

@@ -20,6 +20,7 @@ from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxEr
 from finqa_cli.extend import registry
 from finqa_cli.types import ToolCall
 from finqa_plugins.environments.openenv.openenv_environment import OpenEnvEnvironment
+from finqa_plugins.environments.openenv.server_source import SERVE
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GUESS = FIXTURES / "openenv_guess"
@@ -78,7 +79,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         }
         for name, app in apps.items():
             with socket.create_server(("127.0.0.1", 0)) as listening:
-                command = [sys.executable, "-m", "uvicorn", app, "--fd", str(listening.fileno())]
+                command = [sys.executable, "-c", SERVE, app, "--fd", str(listening.fileno())]
                 running.append(
                     subprocess.Popen(
                         [*command, "--log-level", "error"],

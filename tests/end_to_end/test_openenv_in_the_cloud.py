@@ -82,7 +82,7 @@ def build_and_evaluate(where: list[str], tmp_path: Path, capsys: pytest.CaptureF
     here = ["--environment=openenv", *where, "--sandbox=daytona", "--set", f"data.home={tmp_path / 'home'}"]
     assert main(["snapshot", "build", *here]) == 0
     log = capsys.readouterr().err
-    play = ["eval", "random", "--sandboxes=2", "--limit=4", "--max-steps=30", "--split=train", "--json"]
+    play = ["eval", "random", "--sandboxes=1", "--limit=4", "--max-steps=30", "--split=train", "--json"]
     assert main([*play, *here, "--run-dir", str(tmp_path / "run")]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["episodes"], report["faults"]) == (4, 0) and report["reward_mean"] != 0

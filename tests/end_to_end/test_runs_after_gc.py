@@ -14,7 +14,8 @@ from finqa_cli.app import main
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
-SMALL = ["--sandboxes=4", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1", "--limit=2", "-q"]
+FEW = ["--limit=2", "--set=sandbox.options.processes=1", "-q"]
+SMALL = [*FEW, "--sandboxes=4", "--group-size=2", "--target-groups-per-iter=2", "--max-rollout-rounds=1"]
 LORA = ["--lora-rank=4", "--set=train.keep_checkpoints=0", "--no-preflight", "--seed=3"]
 
 
@@ -25,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "--model=embedded", *SMALL, *LORA, "--iterations=2", "--run-dir=runs/train"]) == 0
-        assert main(["eval", "runs/train/checkpoints/step_1", "--limit=2", "--run-dir=runs/eval", "-q"]) == 0
+        assert main(["eval", "runs/train/checkpoints/step_1", *FEW, "--run-dir=runs/eval"]) == 0
         shutil.copytree("runs/train", "untouched")
     return folder
 
@@ -47,7 +48,7 @@ def test_a_run_is_resumed_evaluated_exported_and_compared(
     left = {path.name for path in Path("runs/train/checkpoints").iterdir() if path.is_dir()}
     assert left == {"step_1", "step_2"}, "step 1 was evaluated, and that evaluation names it"
     before, after = (
-        document(["eval", run, "--limit=2", f"--run-dir=again/{Path(run).name}"], capsys)
+        document(["eval", run, *FEW, f"--run-dir=again/{Path(run).name}"], capsys)
         for run in ("untouched", "runs/train")
     )
     for name in ("accuracy", "reward_mean", "sampled_tokens_mean", "turns_mean"):

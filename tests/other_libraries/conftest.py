@@ -15,7 +15,7 @@ PLAYED = Path(__file__).with_name("played")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each command waits some seconds for the imports of a library, twice."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/other_libraries/"):
             item.add_marker(pytest.mark.timeout(300))
 
 

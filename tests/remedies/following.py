@@ -34,8 +34,8 @@ LOOKS = (
 _NAME = rf"finqa (?:(?={'|'.join(COMMANDS)})|--help)"
 _VERBS = "lists|shows|waits|tests|continues|which|writes|reads"
 _COMMAND = re.compile(rf"{_NAME}.*?(?=$|;|,(?= )| and (?:finqa|--)| or | then |\)| (?:{_VERBS})\b)")
-_OPTION = re.compile(r"^(?:or )?(--[a-z][a-z-]*)(?: with one of:)?(?:[ =]([^\s,]+))?")
-_WORDS = ("with", "for", "leaves", "reads", "to", "of", "names")
+_OPTION = re.compile(r"^(?:or )?(--[a-z][a-z-]*)(?: with one of:)?(?:[ =]([^\s,]+(?:,[^\s,]+)*))?")
+_WORDS = ("with", "for", "leaves", "reads", "to", "of", "names", "takes", "in", "and")
 _OUT = re.compile(r"^leave (?:out (?P<after>--.*)|(?P<before>--\S+(?: and --\S+)*) out)")
 
 
@@ -106,6 +106,11 @@ def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
 
 
 def _with_options(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
+    if instead := re.search(r" instead of (--\S+)(?: (\S+))?$", text):
+        text, command = (
+            text[: instead.start()],
+            without_option(command, f"--set {instead[2]}=" if instead[2] else instead[1]),
+        )
     changed, rest = command, text
     while option := _OPTION.match(rest.strip()):
         name, value = option[1], option[2] or ""

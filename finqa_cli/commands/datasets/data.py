@@ -225,7 +225,10 @@ def check(
     Example: finqa data check my-data --for finqa --out report
     """
     if environment is None and (line.assignments or line.context.params["config"]):
-        raise UsageError("--set and --config are for the environment, but --for names none.", remedy="--for finqa")
+        raise UsageError(
+            "--set and --config are for the environment, but --for names none.",
+            remedy="--for finqa-text" if path.is_file() else "--for finqa",
+        )
     if environment is None and against is not None:
         raise UsageError("--against has an environment read both, but --for names none.", remedy="--for finqa-text")
     if environment is not None and quick_test:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -77,7 +78,8 @@ def begin(arguments: Sequence[str]) -> None:
     command = next((word for word in arguments if not word.startswith("-")), "")
     if command and command not in TRAINING:
         raise UsageError(
-            f"`finqa {command}` runs in one process; torchrun is for {', '.join(TRAINING)}.", remedy=f"finqa {command}"
+            f"`finqa {command}` runs in one process; torchrun is for {', '.join(TRAINING)}.",
+            remedy=f"finqa {shlex.join(arguments)}",
         )
 
 

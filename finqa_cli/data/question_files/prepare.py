@@ -233,7 +233,7 @@ def _read(path: Path, read_file: Read) -> Iterator[PreparedRow | Problem]:
     try:
         yield from read_file(path)
     except ProblemError as error:
-        remedy = f"finqa data check {shlex.quote(str(path))}" if path.exists() else "finqa data fetch finqa"
+        remedy = "correct it, or name another file" if path.exists() else "finqa data fetch finqa"
         raise as_data_error([error.problem], remedy=remedy) from error
 
 

@@ -83,7 +83,7 @@ def show_in_path(path: Path, identity: str) -> Shown:
         file, number, fields = _found(identity, by_id, str(path))
         return _of_finqa(finqa_row(str(file), number, fields)) if is_finqa(fields) else _of_fields(fields)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy=f"finqa data check {path}") from error
+        raise as_data_error([error.problem], remedy="correct it, or name another file") from error
 
 
 def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:

@@ -91,7 +91,8 @@ def load_run(path: Path) -> EvaluatedRun:
     _check_version(path / "run.json", facts)
     command = str(facts.get("command"))
     if command not in ("eval", "train"):
-        raise DataError(f"{path} is a run of `finqa {command}`, which evaluates nothing.", remedy=f"finqa eval {path}")
+        again = f"finqa eval {path}" if command in ("sft", "dpo") else "name a run of `finqa eval` instead"
+        raise DataError(f"{path} is a run of `finqa {command}`, which evaluates nothing.", remedy=again)
     if facts.get("status") != "completed":
         remedy = f"finqa train --resume {path}" if command == "train" else _AGAIN
         raise DataError(f"{path} is not finished: its status is {facts.get('status')!r}.", remedy=remedy)

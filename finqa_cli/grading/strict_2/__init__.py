@@ -8,9 +8,9 @@ An answer is reduced in stages, and each stage may refuse it:
    tokens, fences, one pair of answer tags, JSON with one answer, `\boxed`.
 3. `refused_words.py`: hedges, alternatives, conditions, questions and talk to the judge are refused anywhere; words
    with a second meaning (`doubtful accounts`, `stock options`) are no hedges where the question has them.
-4. For a number: `lexer.py` and `values.py` read the values with units and years; `statement.py`, `working.py`,
-   `asides.py` and `arithmetic.py` leave the statement that decides, without its working; `direction.py` reads signs in
-   words and finds inverted ratios; `labels.py` compares the words around the value with the question;
+4. For a number: `lexer.py` and `values.py` read the values with units and years; `statement.py`, `working.py`
+   and `asides.py` leave the statement that decides, without its working; `direction.py` reads signs in words and finds
+   inverted ratios; `question_fit.py` and `labels.py` account for every word around the value by the question;
    `numbers_read.py` takes one value, or two notations of the same amount; `lists_read.py` reads lists. For a word: one
    yes or no (`yes_no.py`), of which the reason does not deny it (`reasons.py`), or one name, date or range
    (`names_read.py`, `notations.py`).

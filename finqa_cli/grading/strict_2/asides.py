@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
 
 _OPPOSING = frozenset(("while", "whereas"))
 _ENDS = (".", ";")
@@ -31,7 +30,7 @@ def without_asides(found: Sequence[Element], question: Question) -> list[Element
     while place < len(found):
         one = found[place]
         end = _aside_end(found, place) if has_value and question.known else place
-        if end > place and _is_of_another(found[place + 1 : end], question):
+        if end > place and (_is_of_another(found[place + 1 : end], question) or _makes(kept, found[place + 1 : end])):
             place = end + (one.text == "(")
             continue
         is_unit = one.text in _ONE and bool(kept) and any(word.text in _PER for word in kept[-2:])
@@ -53,10 +52,23 @@ def _aside_end(found: Sequence[Element], place: int) -> int:
     return place
 
 
+def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
+    """A bracket holds the two numbers that the one value before it is computed from: `57 (641 vs. 584)`."""
+    values = [one.value.number for one in kept if one.sort is Sort.VALUE and one.value]
+    parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
+    if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):
+        return False
+    return is_computed(values[0].value, values[0].place * values[0].unit.factor, parts)
+
+
 def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
     if not any(one.sort is Sort.VALUE for one in inner):
         return False
+    if [one.text for one in inner[:2]] == ["out", "of"]:
+        return True
     label = " ".join(one.text for one in inner if one.sort is Sort.WORD)
+    if label.split(" ")[0] in ("up", "down") and not question.direction and "change" not in question.text:
+        return True  # `3.12% (down 28 basis points)`
     years = {one.text for one in inner if one.sort is Sort.YEAR}
     if years and question.years:
         return not years & question.years
@@ -93,6 +105,7 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
         return list(found)
     between = [found[before + 1 : at] for before, at in pairwise(places)]
     labelled = all(any(one.sort is Sort.WORD for one in run) for run in between)
+    labelled = labelled or found[places[0] + 1].text == "("
     labelled = labelled and not any(one.text in ("=", "→") for run in between for one in run)
     amounts = [one.value.number for at in places if (one := found[at]).value is not None]
     first, *others = amounts
@@ -100,3 +113,32 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
     if not labelled or not is_computed(first.value, step, [number.value for number in others]):
         return list(found)
     return list(found[: places[0] + 1])
+
+
+def without_meaning(found: Sequence[Element]) -> list[Element]:
+    """The text up to where it continues with what its one amount means; or everything."""
+    cut = _means_the_same(found, [at for at, one in enumerate(found) if one.sort is Sort.VALUE])
+    return list(found[:cut]) if cut else list(found)
+
+
+def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
+    """Where `6.118, meaning about $6.12 of debt per dollar of equity` continues with the same amount, or 0.
+
+    Amounts may come as percents or cents, and one dollar is what they are compared with.
+    """
+    first = found[places[0]].value if places else None
+    cue = next((at for at in range(places[0] + 1, len(found)) if found[at].text in _MEANS), 0) if places else 0
+    if len(places) > 1 and places[1] == places[0] + 2 and found[places[0] + 1].text == "-":
+        cue = places[0] + 1  # a dash: the same amount, less itself, would be no answer
+    if first is None or not cue or (len(places) > 1 and cue > places[1]):
+        return 0
+    for at in places[1:]:
+        other = found[at].value
+        if other is None or (found[at].text in _ONE and found[cue].text != "-"):
+            continue
+        if not is_same(first, other) or (found[cue].text == "-" and first.number.unit.kind is other.number.unit.kind):
+            return 0
+    return cue
+
+
+_MEANS = frozenset(("meaning", "means", "implying", "indicating", "so", "i.e."))

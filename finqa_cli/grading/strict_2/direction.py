@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
-from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -31,6 +31,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         is_listed: It is one of several; `from 1% in 2022 to 2% in 2023` then names two levels.
     """
     assert one.value is not None
+    if question.names_losses:
+        found = [replace(word, text="amount") if word.text in ("loss", "losses") else word for word in found]
     place = found.index(one)
     before = _word_before(found, place)
     if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
@@ -63,7 +65,12 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         return "Two signs stand at the value."
     if downs:
         return replace(one.value, number=_negated(one.value.number), signed=True)
-    if not ups and not one.value.signed and before != "to" and any(word in DOWN for word in clause):
+    if (
+        not ups
+        and not one.value.signed
+        and before != "to"
+        and any(word in DOWN and word not in question.words for word in clause)
+    ):
         return "Its sign is not clear."
     return one.value
 
@@ -151,33 +158,30 @@ def _clause(found: Sequence[Element], place: int) -> list[str]:
     return [found[at].text for at in range(start + 1, end) if found[at].sort is Sort.WORD and at not in taken]
 
 
-_RATIO_OF = re.compile(
-    r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
-)
 _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
-_TO = re.compile(r"(?<![a-z])([a-z]{1,30})(?: to | over |-to-|/)([a-z]{1,30})(?=[ ]?(?::|=|is|was|ratio))")
+_TO = re.compile(
+    r"(?<![a-z&])([a-z&]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total |current |average |long-term |"
+    r"its )?([a-z&]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))"
+)
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
-_OPERAND = re.compile(r"[a-z]+|[0-9]{4}")
-_OF_BOTH = word_set("the a an of its total company s to in at and average net year")
 
 
 def is_inverted(text: str, question: Question) -> bool:
     """Whether a text in lower case gives the ratio of what the question divides by."""
-    ratio, grows = _RATIO_OF.search(question.text), _GROWS.search(question.text)
-    if ratio:
-        top, bottom = _contents(ratio[1]), _contents(ratio[2])
+    grows = _GROWS.search(question.text)
+    if question.divides:
+        top, bottom = question.divides
     elif grows:
-        top, bottom = {grows[2]}, {grows[1]}
+        top, bottom = frozenset({grows[2]}), frozenset({grows[1]})
     else:
         return False
-    top, bottom = top - bottom, bottom - top
     if any(match[1] in bottom and match[2] in top for match in _TO.finditer(text)):
         return True
     times = _TIMES.search(text)
     if times is None:
         return False
-    before, after = _contents(text[: times.start()]), _contents(text[times.end() :])
+    before, after = operands(text[: times.start()]), operands(text[times.end() :])
     before, after = before - after, after - before
     straight = before & top or after & bottom
     return not straight and bool(before & bottom or after & top)
@@ -186,7 +190,3 @@ def is_inverted(text: str, question: Question) -> bool:
 def is_level(text: str, question: Question) -> bool:
     """Whether a text in lower case gives what is left, `fell to 9.5% of its level`, where a change is asked for."""
     return question.known and bool(_LEVEL.search(text)) and "level" not in question.text
-
-
-def _contents(text: str) -> set[str]:
-    return {word for word in _OPERAND.findall(text) if word not in _OF_BOTH}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from finqa_cli.grading.strict_2.number_words import starts_number
@@ -62,7 +64,7 @@ _EXCLUSIVE = tuple(
         r"average|mean / median / total|sum",
         r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
         r")?capital|roic",
-        r"granted / exercised / forfeited|cancell?ed / vested / expired",
+        r"granted / exercised / forfeited|cancell?ed / vested / expired / outstanding / exercisable",
         r"purchase[sd]? / sales?|sold|disposals?",
         r"receivables? / payables?",
         r"income|revenues? / expenses?|costs?",
@@ -70,11 +72,28 @@ _EXCLUSIVE = tuple(
         r"book / market",
         r"opened / closed",
         r"issued / repurchased|bought back",
+        r"used / provided|generated",
+        r"unrecogni[sz]ed / recogni[sz]ed",
+        r"repurchased|bought back / outstanding / authorized",
+        r"operating activities|operations / investing activities / financing activities",
+        r"tax rate / interest rate|rate of interest / discount rate / exchange rate",
+        r"stated|coupon|nominal / effective",
+        r"payout / yield / margin / return on|roe|roa|roic",
+        r"current assets / total assets",
+        r"current liabilities / total liabilities",
+        r"tax(?:es)? (?:expense|provision)|provision for (?:income )?tax(?:es)? / tax(?:es)? (?:paid|payable|"
+        r"refund\w*|benefit|credits?)",
+        r"gross debt|total debt / net debt",
+        r"total assets / net assets",
+        r"operating cash flow|cash flow from operations / free cash flow",
+        r"budget|budgeted / actual",
+        r"company-owned|company-operated / franchised?",
         r"purchase (?:commitments?|obligations?) / lease (?:commitments?|obligations?)",
     )
 )
 _ALONE = re.compile(
-    r"(?<![\w-])(?:non-gaap|adjusted|pro[- ]forma|forecast\w*|projected|projection|guidance|budget\w*|target\w*|"
+    r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|"
+    r"guidance|budget\w*|target\w*|"
     r"consensus|"
     r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
@@ -116,8 +135,31 @@ _GENERIC = word_set(
     "thought result returned value plus minus less over divided times multiplied net gross q a s t return "
     "return_value row rows column columns cell cells reads read entry says said"
 )
+
+_SAYING = word_set(
+    "any ever holders than pre every represent position bottomed worsened averaged average supplemental supplementary "
+    "information data disclosure effective beginning start worldwide globally outstanding numbered factor actual "
+    "traded stock bank bank's insurer issuer retailer no more less most peaked peak occurred happened place "
+    "averages during annum incurred recorded earned contributed generated carries carry bear bears bearing carried "
+    "amounting totaling totaled totalling totalled equivalent corresponds corresponding implies implying meaning "
+    "means according whole entire itself respective comprises comprised constituted constitutes computing dividing "
+    "divide subtracting subtract taking adding summing looking look reading based listed noted see representing "
+    "translate translates translating works thereby whose same follows unit units turned feet added rev recognized "
+    "recognised realized realised booked held hold holds owes owed owned owns worth logged measured determined "
+    "derived arrived ended ends finished stands sits lies remains kept keeps maintained experienced enjoyed "
+    "witnessed attained reflects reflecting reflected showing indicating displayed presents presented summarized "
+    "identified located extracted retrieved pulled taken queried driven owing attributable resulting primarily "
+    "mainly largely mostly entirely i'll requested under hand schedule amounted amount's available "
+    "aside together sized combined posting quoted cited appearing tallied worked produced produces producing brings "
+    "brought bringing puts put approximated stood signified denotes denoted expressed equaled "
+    "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
+    "caption heading labeled labelled titled registrant"
+)
+"""Words that say how a value came about, or that there is one, and not which."""
+
 _NEUTRAL = (
     _GENERIC
+    | _SAYING
     | DOWN
     | UP
     | word_set(
@@ -140,11 +182,12 @@ _SYNONYMS = tuple(
     for line in (
         "collection dso receivable receivables days",
         "capex capital expenditure expenditures spending spent purchases property plant equipment",
-        "fcf free cash flow",
-        "ocf cfo operating cash flow operations",
+        "ocf cfo operations operating",
+        "expected estimated projected anticipated forecast future",
         "employees headcount staff workforce workers people",
         "leverage debt equity",
-        "turnover revenue revenues sales",
+        "debt borrowings borrowing indebtedness",
+        "turnover revenue revenues sales top line top-line",
         "profit income earnings profitability loss",
         "repurchase repurchases repurchased buyback buybacks",
         "cogs cost sales goods",
@@ -155,13 +198,29 @@ _SYNONYMS = tuple(
         "directors members people persons individuals executives employees",
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
-        "spent spend paid pay payment payments cost expense expenses outlay",
-        "effective etr tax taxes",
-        "earned eps earnings income",
+        "spent spend paid pay payment payments cost expense expenses outlay cash",
+        "effective etr tax taxes income",
+        "earned eps earnings",
         "conversion ccc dio dpo inventory",
         "current liquidity quick",
         "coverage interest times",
         "due mature matures maturing maturities payable",
+        "cash equivalents",
+        "shares stock common",
+        "comparable comp comps same-store same",
+        "r&d research development",
+        "sg&a selling general administrative",
+        "d&a depreciation amortization",
+        "pp&e ppe property plant equipment",
+        "lease leases maturities minimum schedule",
+        "audited auditor auditors audit independent registered public accounting accountant accountants firm",
+        "provision tax taxes expense paid",
+        "over exceeded exceeds exceed above surpassed",
+        "repurchase repurchased repurchases bought back",
+        "payout paid earnings income profit",
+        "acquisition acquisitions acquired acquire acquiring businesses",
+        "used use uses outflow outflows spent",
+        "variance shortfall favorable unfavorable favourable unfavourable budget below above",
     )
 )
 
@@ -189,6 +248,11 @@ _MEASURE = {word: name for name, words in _MEASURES.items() for word in words.sp
 def measures_named(words: Collection[str]) -> frozenset[str]:
     """The measures that words name which are computed and stand in no statement: ratio, margin, growth and others."""
     return frozenset(_MEASURE[word] for word in words if word in _MEASURE)
+
+
+def names_another_source(text: str, question: str) -> bool:
+    """Whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
+    return any(match[0] not in question for match in _ALONE.finditer(text))
 
 
 def contradicts(label: str, question: str) -> bool:
@@ -248,12 +312,13 @@ _ATTRIBUTES = word_set(
 )
 
 
-def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
+def is_foreign(label: Sequence[str], question: Collection[str], *, related: bool = True) -> bool:
     """Whether a label has words, and none of them has to do with the question.
 
     Args:
         label: The words right before a value, in lower case.
         question: The words of the question, in order.
+        related: Synonyms and abbreviations have to do with it too.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
     contents = [
@@ -261,26 +326,112 @@ def is_foreign(label: Sequence[str], question: Collection[str]) -> bool:
     ]
     if not contents or not question:
         return False
-    asked = [word for one in question for word in re.split(r"[-_/]", one)]
-    if any(_are_related(word, other) for word in words for other in asked):
+    asked = _vocabulary(tuple(question))
+    if any(asked.is_related(word) if related else asked.has_stem(word) for word in words):
         return False
-    initials = "".join(word[0] for word in asked if word)
-    strong = "".join(word[0] for word in asked if word and word not in _JOINING)
-    written = [_SHORT.sub("", one) for one in label if 1 < len(one) <= 6]
-    return not any(len(one) >= 2 and (one in initials or one in strong) for one in written)
+    return not related or not any(asked.abbreviates(_SHORT.sub("", one)) for one in label if 1 < len(one) <= 6)
+
+
+def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
+    """The words that are neither common nor related to a word of the question, in their order.
+
+    Args:
+        words: The words of the clause that a value stands in, in lower case.
+        question: The words of the question, in order.
+    """
+    parts = [part for word in words for part in ([word] if word in question else _PARTS.split(word.removesuffix("'")))]
+    initials = _vocabulary(tuple(question)).strong
+    short = [word for word in words if _LETTERS.fullmatch(word) and word.replace("/", "") not in initials]
+    return [*short, *(word for word in parts if is_foreign([word], question))]
+
+
+_LETTERS = re.compile(r"([a-z])/(?!\1)[a-z]")
+
+
+_PARTS = re.compile(r"[-/]")
+
+
+def is_common(word: str) -> bool:
+    """A word that any answer may have, on any subject."""
+    return word in _NEUTRAL
+
+
+def is_related(words: Collection[str], question: Collection[str]) -> bool:
+    """Whether one of the words has to do with the question."""
+    asked = _vocabulary(tuple(question))
+    return any(asked.is_related(word) for word in words)
+
+
+def covers(words: Collection[str], question: Collection[str]) -> bool:
+    """Whether words name everything that a question asks for, so that their value is its answer.
+
+    One word may be missing of a question with more than three telling words.
+    """
+    if len(words) > _MOST_WORDS:
+        return False
+    asked = {word for word in question if len(word) > 1 and (word not in _NEUTRAL or word in _COMPUTED)}
+    parts = {part for word in words for part in re.split(r"[-_/ ]", word)} | set(words)
+    missing = [word for word in asked if word not in parts and not is_related(parts, (word,))]
+    return bool(asked) and len(missing) <= (len(asked) > 3)
+
+
+_COMPUTED = word_set(
+    "ratio margin growth change increase decrease difference average sum turnover multiple return yield rate coverage"
+)
 
 
 _JOINING = word_set("a an the of to in on for and by at per")
 
 
-def _are_related(word: str, other: str) -> bool:
-    if other in _GENERIC and other not in _TELLING:
-        return False
-    if word == other or (min(len(word), len(other)) > 3 and word[:5] == other[:5]):
-        return True
-    return any(word in same and other in same for same in _SYNONYMS)
+_MOST_WORDS = 80
+_STEM = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The words of a question, prepared for comparisons with words of an answer.
+
+    Attributes:
+        words: All of them, without hyphens.
+        stems: First letters of those with four letters and more.
+        telling: Those that are not common, and their synonyms.
+        telling_stems: First letters of those of them that the question has.
+        initials: First letters of all words, in order.
+        strong: The same without articles and prepositions.
+    """
+
+    words: frozenset[str]
+    stems: frozenset[str]
+    telling: frozenset[str]
+    telling_stems: frozenset[str]
+    initials: str
+    strong: str
+
+    def has_stem(self, word: str) -> bool:
+        return word in self.words or (len(word) > 3 and word[:_STEM] in self.stems)
+
+    def is_related(self, word: str) -> bool:
+        return word in self.telling or (len(word) > 3 and word[:_STEM] in self.telling_stems)
+
+    def abbreviates(self, word: str) -> bool:
+        return (len(word) > 1 and word in self.strong) or (len(word) > 2 and word in self.initials)
+
+
+@lru_cache(maxsize=64)
+def _vocabulary(question: tuple[str, ...]) -> _Vocabulary:
+    asked = [word for one in question for word in re.split(r"[-_/]", one) if word]
+    telling = {word for word in asked if word not in _GENERIC or word in _TELLING}
+    synonyms = {word for same in _SYNONYMS if same & telling for word in same}
+    return _Vocabulary(
+        words=frozenset(asked),
+        stems=frozenset(word[:_STEM] for word in asked if len(word) > 3),
+        telling=frozenset(telling | synonyms),
+        telling_stems=frozenset(word[:_STEM] for word in telling if len(word) > 3),
+        initials="".join(word[0] for word in asked),
+        strong="".join(word[0] for word in asked if word not in _JOINING),
+    )
 
 
 _TELLING = word_set(
-    "share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate"
+    "over share shares growth margin change increase decrease rise fall decline gain return gross net ratio rate yield"
 )

@@ -9,7 +9,7 @@ from finqa_cli.grading.items import Item, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
-from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.labels import quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
@@ -102,6 +102,11 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
     plain = [("", one) for one in values]
     places = [_places(run, question) for run in runs]
     named = [quantities(" ".join(run)) for run in runs]
+    years = {one.text for one in found if one.sort is Sort.YEAR}
+    if years and question.years and not years <= question.years:
+        return "The values are of another year."
+    if any(unaccounted([word for word in run if word not in _HEADINGS], question.words) for run in runs):
+        return "A word beside a value has nothing to do with the question."
     if question.quantities and any(one and not one & question.quantities for one in named):
         return "A value is labelled as another quantity."
     if len(values) != len(runs) - 1:
@@ -143,6 +148,10 @@ def _places(words: Sequence[str], question: Question) -> list[int]:
     return [first[word] for word in names if word in first and word not in _COMMON]
 
 
+_HEADINGS = word_set(
+    "region segment country category name item product type class division line q1 q2 q3 q4 while whereas followed "
+    "quarterly first second third fourth"
+)
 _COMMON = word_set(
     "a an the of in at on for to by as is was were are be been and with from what which how each per million millions "
     "thousand thousands billion year years change respectively it total then"

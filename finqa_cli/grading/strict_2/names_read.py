@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.labels import is_foreign, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _SUFFIXES = word_set(
     "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "
@@ -15,7 +16,7 @@ _SUFFIXES = word_set(
 )
 _NOUNS = word_set("segment segments division region business unit area category market company group the")
 _STARTERS = word_set(
-    "the it based in answer final result for according therefore so my a of thus hence that this as by at "
+    "only the it based in answer final result for according therefore so my a of thus hence that this as by at "
     "among on looking company segment"
 )
 _OTHERS = re.compile(
@@ -27,7 +28,8 @@ _OTHERS = re.compile(
     r"first then)(?![\w'])"
 )
 _HIGH = re.compile(
-    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|higher|larger|greater|bigger|more|top)(?![\w'])"
+    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|peaked|higher|larger|greater|bigger|more|"
+    r"top)(?![\w'])"
 )
 _LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
 _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
@@ -57,6 +59,10 @@ def is_name(text: str, name: str, question: Question) -> bool:
     if _has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
+    text = _IT_IS.sub("", _without_asked_year(text, name, question))
+    if _WHOSE.search(question.text):
+        text = text.replace("'s ", " ")
+    text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
@@ -75,6 +81,31 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+_WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
+_IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
+
+
+def _without_asked_year(text: str, name: str, question: Question) -> str:
+    """A text without the year of the question at its end: `the fourth quarter of 2018`."""
+    year = _YEAR_AT_END.search(text)
+    return text[: year.start()] if year and year[1] in question.years and year[1] not in name else text
+
+
+_YEAR_AT_END = re.compile(r",? (?:of |in |for )?(?:FY ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\.?\Z")
+
+
+def _once(text: str) -> str:
+    """A text of two lines that are the same, as one."""
+    lines = [line.strip(" *.\x1f") for line in text.split("\n") if line.strip(" *.\x1f")]
+    return lines[0] if len(lines) == 2 and lines[0].lower() == lines[1].lower() else text
+
+
+_HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
+_SOURCE = re.compile(
+    r"[ ]\((?:see |per |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|"
+    r"balance sheet)[^()\n]{0,40}\)(?=\.?\s*\Z)",
+    re.IGNORECASE,
+)
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")
 _ANY_OTHER = re.compile(r"\bmore than any other(?: [a-z]+)?\b")
 _DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
@@ -107,7 +138,11 @@ def _without_label(text: str, wanted: list[str], question: Question) -> str:
     words = re.split(r"[ _-]+", label[1].lower())
     if _core(words) == wanted:
         return text
-    return text[label.end() :] if all(word in question.words or word in _STARTERS | _NOUNS for word in words) else text
+    known = all(
+        word == "date" or word in question.words or word in _STARTERS | _NOUNS or not is_foreign([word], question.words)
+        for word in words
+    )
+    return text[label.end() :] if known else text
 
 
 def _without_contrast(text: str, wanted: list[str]) -> str:
@@ -140,14 +175,47 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
-    if before not in _LEADS or after not in _FOLLOWS | asked:
+    if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
+        after not in _FOLLOWS | asked
+    ):
+        return False
+    clause = _clause_words(text, wanted)
+    asked_down, asked_up = bool(asked & DOWN), bool(asked & UP)
+    if (
+        asked_down != asked_up
+        and set(clause) & (UP if asked_down else DOWN)
+        and not set(clause) & (DOWN if asked_down else UP)
+    ):
+        return False
+    clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    years = {word for word in clause if word.isdigit()}
+    if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
+        return False
+    if unaccounted([word for word in clause if word.isalpha()], question.words) or ">" in text or "<" in text:
         return False
     names = [
-        word for word in others[1 if place else 0 :] if word[:1].isupper() and word.lower() not in _SUFFIXES | _NOUNS
+        word
+        for word in others[1 if place else 0 :]
+        if word[:1].isupper()
+        and word.lower() not in _SUFFIXES | _NOUNS
+        and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
+def _clause_words(text: str, wanted: list[str]) -> list[str]:
+    """The words of the clause that a name stands in, without those of the name."""
+    name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
+    parts = _CLAUSES.split(name.sub(f" {_MARK} ", text, count=1))
+    words = [word for part in parts if _MARK in part for word in _tokens(part)]
+    return [word for word in words if (word.isalpha() and word != _MARK) or _YEAR.fullmatch(word)]
+
+
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+_MARK = "nameinquestion"
+
+
+_CLAUSES = re.compile(r"[,;:()\n]|\.(?=\s)|\b(?:because|since|as|with|while|which)\b")
 _AMOUNTS = re.compile(
     r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
     r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
@@ -181,7 +249,7 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 
 
 _LEADS = frozenset({""}) | word_set(
-    "is was are were on reads the by at for answer company segment in of from be that auditor being"
+    "only is was are were on reads the by at for answer company segment in of from be that auditor being"
 )
 _FOLLOWS = frozenset({""}) | word_set(
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
@@ -202,3 +270,8 @@ def _core(words: list[str]) -> list[str]:
     while len(kept) > 1 and kept[0] == "the":
         kept = kept[1:]
     return kept
+
+
+_KNOWN = (
+    word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS
+)

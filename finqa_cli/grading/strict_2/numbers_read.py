@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS
-from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, quantities
+from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -40,6 +41,15 @@ class Given:
 def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
     text = _plain_numerals(text, question)
+    if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
+        return "The comparison is the other way round."
+    if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(
+        _MONTH_NAMES.findall(question.text)
+    ):
+        return "The value is of another month."
+    tenors = set(_TENORS.findall(question.text))
+    if tenors and set(_TENORS.findall(text)) - tenors:
+        return "The value is of another term."
     if is_inverted(text, question) or is_level(text, question):
         return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
@@ -51,11 +61,17 @@ def read_one(text: str, question: Question) -> Given | str:
     within = asides.without_asides(within, question)
     kept, dropped = statement.without_contrasts(within, lambda one: one.sort is Sort.VALUE)
     if len(_amounts(kept, question)) > 1:
+        kept = asides.without_meaning(kept)
+    if len(_amounts(kept, question)) > 1:
+        kept = working.final_statement(kept, question)
+    if len(_amounts(kept, question)) > 1:
         later = statement.weak_start(text, start, end)
         if any(one.sort is Sort.VALUE for one in kept if one.start >= later):
             kept, start = [one for one in kept if one.start >= later], later
     if len(_amounts(kept, question)) > 1:
-        kept = asides.without_explanation(working.last_labelled(working.after_fronted_clause(kept), question))
+        kept = working.last_labelled(working.after_fronted_clause(kept), question)
+        if len(working.of_asked_kind(_amounts(kept, question), question)) != 1:
+            kept = asides.without_explanation(kept)
         kept = statement.without_used_results(kept)
     result = statement.result_of(statement.without_working(kept))
     if isinstance(result, str):
@@ -68,25 +84,52 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The answer names alternatives."
     if len(values) != 1:
         return f"1 value is expected, got {len(values)}."
-    if why := _rejected(text, start, values[0], dropped) or _announced_otherwise(text, found, values[0]):
+    if why := _rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
         return why
     value = signed(values[0], kept, question)
     if isinstance(value, str):
         return value
-    if why := _another_time(kept, values[0], question) or _another_quantity(kept, values[0], question):
+    if why := why_other(kept, values[0], question):
         return why
+    unit = text[values[0].start : values[0].end]
+    if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
+        return "The value is of another unit, or of several years."
     return Given("", value)
+
+
+def _is_over_years(text: str, question: Question) -> bool:
+    if len(question.years) > 1:
+        return False
+    return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
 
 
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
+_STATEMENT = re.compile(
+    r"\b(?:cash flow|income|financial) (?:statements?|information|data|disclosures?)\b|"
+    r"\bstatements? of (?:cash flows?|income|operations|earnings)\b|"
+    r"\bbalance sheets?\b"
+)
+_BY_HOW_MUCH = re.compile(
+    r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"
+)
+_TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
+_MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")
+_CASH_FLOW = re.compile(r"\bcash flows?\b")
+_FALLS_DUE = re.compile(r"\bfalls? due\b")
+_MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
 _SCOPE = re.compile(r"(?<=[0-9a-z%]), (?:excluding|before|net of) [a-z -]{3,60}\.?\Z")
 
 
 def _plain_numerals(text: str, question: Question) -> str:
     """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
-    text = _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text))
+    if "statement" not in question.text:
+        text = _STATEMENT.sub("statement", text)
+    if "operating activities" in question.text:
+        text = _CASH_FLOW.sub("cash", text)
+    text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
+    text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
         text = _DECIMAL_COMMA.sub(r"\1.\2", text)
     return _BELOW_ONE.sub(r"\1", text) if "ratio" in question.text or not question.known else text
@@ -100,6 +143,24 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
         if start <= one.start < end and one.sort is Sort.VALUE and differs:
             return "Two different answers are announced."
     return ""
+
+
+def says_nothing(text: str, question: Question) -> bool:
+    """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
+    match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
+    if match is None or any(year not in question.years for year in _YEAR.findall(text)):
+        return False
+    words = _LETTERS.findall(match[1] or "")
+    if not words:
+        return text.strip(" .!*\n\x1f") in ("none", "nil", "zero", "nothing")
+    return question.known and not unaccounted(words, question.words) and is_related(words, question.words)
+
+
+_LETTERS = re.compile(r"[a-z][a-z'&-]*")
+_NOTHING = re.compile(
+    r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,80}"
+    r"(?:\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
+)
 
 
 def read_year(text: str, question: Question) -> str | None:
@@ -118,9 +179,9 @@ def read_year(text: str, question: Question) -> str | None:
     years = [one for one in kept if one.sort is Sort.YEAR]
     bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
     bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
-    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped):
+    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped, question):
         return None
-    if other_extreme(text, question) or _RANKED.search(text):
+    if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
         return None
     place = kept.index(years[0])
     before = kept[place - 1].text if place else ""
@@ -154,11 +215,15 @@ def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
     return statement.merge_notations(statement.candidates(found, question), found, question.scale)
 
 
-def _rejected(text: str, start: int, one: Element, dropped: str) -> str:
+_SCOPES = re.compile(r"\b(?:excluding|excluded|except|without|ex)\b")
+
+
+def _rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
     """Why the statement around a value takes it back, or nothing."""
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
         around = _without(around, part)
+    around = _SCOPES.sub(lambda scope: "" if scope[0] in question.words else scope[0], around)
     is_zero = one.value is not None and one.value.number.value == 0
     if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
         return "The answer rejects a value."
@@ -171,112 +236,6 @@ def _without(text: str, dropped: str) -> str:
         if cue in dropped:
             text = text.replace(f"{cue} ", " ", 1)
     return text
-
-
-def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why a value is given to a time that the question does not ask for, or nothing."""
-    words = " ".join(element.text for element in found)
-    if refused_words.ANOTHER_TIME.search(words):
-        return "The value is of another time."
-    around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
-    if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
-        return "The value is of another time."
-    working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
-    years = {
-        element.text
-        for at, element in enumerate(found)
-        if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
-    }
-    if years and question.years and not years & question.years:
-        return "The value is of another year."
-    if (
-        years
-        and question.base_year in question.years
-        and years == {question.base_year}
-        and re.search(r"\bin (?:fy ?)?[0-9]", words)
-    ):
-        return "The value is of the year before."
-    if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
-        return "The value is of several years."
-    return ""
-
-
-_AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
-
-
-def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why the label of a value names a quantity that the question does not ask for, or nothing."""
-    if not question.known:
-        return ""
-    place = found.index(one)
-    start = place
-    while start and found[start - 1].sort in _LABEL_SORTS and found[start - 1].text not in _ENDS:
-        start -= 1
-    end = place + 1
-    while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
-        end += 1
-    before, after = _words(found[start:place]), _words(found[place + 1 : end])
-    label = " ".join(before)
-    if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
-        return "The value is one of several."
-    if contradicts(f"{label} | {' '.join(after)}", question.text):
-        return "The value is labelled as another one."
-    value = one.value
-    is_share = value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"]
-    if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
-        return "The value is a share of something else."
-    is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
-    if not is_formula and _is_other(quantities(label), question):
-        return "The value is labelled as another quantity."
-    is_said = len(after) > 1 and after[0] in _SAYS
-    if not is_formula and (
-        is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)
-    ):
-        return "The value is labelled as something else."
-    if not question.asks_ratio and _has_other_object([*before, "|", *after], question):
-        return "The value is of something else."
-    if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
-        return "The value is labelled as something else."
-    return ""
-
-
-def _has_other_object(words: Sequence[str], question: Question) -> bool:
-    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
-    for at, word in enumerate(words[:-1]):
-        if word in _OBJECT_OF:
-            nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
-            if nouns and is_foreign(nouns, question.words):
-                return True
-    return False
-
-
-_OBJECT_OF = frozenset(("to", "on", "over", "above"))
-
-
-def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
-    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
-    if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
-        return False
-    return is_foreign([after[0].text], question.words)
-
-
-_FORMULA = re.compile(
-    r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
-)
-_EACH = re.compile(r"(?:each|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b")
-
-
-def _words(found: Sequence[Element]) -> list[str]:
-    return [element.text for element in found if element.sort is Sort.WORD]
-
-
-def _is_other(named: frozenset[str], question: Question) -> bool:
-    return bool(named and question.quantities and not named & question.quantities)
-
-
-_ENDS = frozenset((".", ";", ",", "(", "—", "-"))
-_LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
-_SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))
 
 
 def _as_year(one: Element) -> Element:

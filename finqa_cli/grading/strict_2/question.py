@@ -14,6 +14,7 @@ from fractions import Fraction
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
 from finqa_cli.grading.strict_2.labels import quantities
 from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
+from finqa_cli.grading.strict_2.wordlists import word_set
 
 LONGEST = 600
 """Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
@@ -29,12 +30,20 @@ _BASE = re.compile(r"\b(?:from|between) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-
 _NUMBERS = re.compile(r"(?<![\w.,])[0-9][0-9,]*(?:\.[0-9]+)?")
 _POINTS = re.compile(r"\bbasis[ -]points?|\bbps\b")
 _PERCENTAGE_POINTS = re.compile(r"\bpercentage[ -]points?|\bpercent[ -]points?|\bpp\b|\bppts?\b")
-_WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,2}years?\b(?! (?:over|on|to)\b)|\bwhen\b")
+_WHICH_YEAR = re.compile(r"\b(?:which|what|in what|in which) (?:\w+ ){0,3}years?\b(?! (?:over|on|to)\b)|\bwhen\b")
 _COUNTS = re.compile(
     r"\bhow many (?!percent|basis|points|times|dollars|million|billion|thousand|euros|days|months|years)"
 )
-_DOWN = re.compile(r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|loss|lost|lower|outflow|deficit|contract)\w*")
-_UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed)\w*")
+_DOWN = re.compile(
+    r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*"
+)
+_UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
+_LOSSES = re.compile(
+    r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|"
+    r"reserves?) for (?:\w+ ){0,2}loss(?:es)?"
+)
+_EITHER = re.compile(rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}")
+_USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
 _SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
 _PER_SHARE = re.compile(r"\bper (?:\w+ ){0,2}share\b|\beps\b|\bprice|\bdividend|\bstock\b")
@@ -59,11 +68,21 @@ _AMOUNT = re.compile(
     r"total|cash)\b"
 )
 _MONEY_WORDS = re.compile(
-    r"(?<![a-z])(?:" + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())))) + r")"
+    r"(?<![a-z])(?:"
+    + "|".join(sorted(map(re.escape, (w for w in CURRENCIES if len(w) > 2 or not w.isalpha())), key=len, reverse=True))
+    + r")(?![a-z])"
 )
 
 _STAFF = re.compile(r"\b(?:headcount|workforce|staff|personnel|workers|people)\b")
-_WORD = re.compile(r"[^\W\d_]+(?:['&][^\W\d_]+)*")
+_WORD = re.compile(r"[qh][1-4](?!\w)|[1-9][0-9]{0,2}-(?:year|yr|month|week|day|quarter)s?|[^\W\d_]+(?:['&][^\W\d_]+)*")
+_RATIO_OF = re.compile(
+    r"\bratio (?:of|between) ([^?]{1,120}?) (?:to|and) ([^?]{1,120}?)(?= (?:in|at|for|as of|during)\b|\?|\Z)"
+    r"|\b([a-z]{1,30}(?:[ -][a-z]{1,30}){0,2})(?: to |-to-)([a-z-]{1,30}(?: [a-z]{1,30})?) (?:ratio|multiple)\b"
+)
+_OPERAND = re.compile(r"[a-z]+(?:&[a-z]+)?|[0-9]{4}")
+_OF_BOTH = word_set(
+    "the a an of its total company s to in at and average net year what is was were are ratio multiple company's"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,8 @@ class Question:
         measures: Which of shares, days, money and others it asks for.
         quantities: Those of a statement that it names.
         currencies: Codes of the currencies that it names.
+        divides: Words of what is divided and of what it is divided by, where it names both.
+        names_losses: It asks about an allowance or a provision for losses, so that these are no negative amounts.
         words: Its words.
         text: The question in lower case.
     """
@@ -111,6 +132,8 @@ class Question:
     measures: frozenset[str] = field(default=frozenset())
     quantities: frozenset[str] = frozenset()
     currencies: frozenset[str] = frozenset()
+    divides: tuple[frozenset[str], frozenset[str]] | None = None
+    names_losses: bool = False
 
     def counted(self, truth: Number) -> Number:
         """The truth in the unit that the question names; as it is when it has one of its own.
@@ -142,7 +165,7 @@ def read_question(text: str) -> Question:
         asks_how_many="how many" in text,
         counts=bool(_COUNTS.search(text)),
         direction=bool(_ROSE.search(text)) - bool(_DOWN.search(text)),
-        is_about_decline=bool(_DOWN.search(text)) and not _UP.search(text),
+        is_about_decline=bool(_DOWN.search(_EITHER.sub(" ", text)) or _USED.search(text)) and not _UP.search(text),
         asks_time=bool(_DURATION.search(text)),
         asks_share=bool(_SHARE.search(text)),
         asks_ratio=bool(re.search(r"\b(?:margin|rate|ratio|return|yield|turnover|payout)\b", text)),
@@ -150,7 +173,22 @@ def read_question(text: str) -> Question:
         measures=_measures(text),
         quantities=quantities(text),
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
+        divides=_divides(text),
+        names_losses=bool(_LOSSES.search(text)),
     )
+
+
+def operands(text: str) -> frozenset[str]:
+    """The words of a text in lower case that tell one operand of a ratio from the other."""
+    return frozenset(word for word in _OPERAND.findall(text) if word not in _OF_BOTH)
+
+
+def _divides(text: str) -> tuple[frozenset[str], frozenset[str]] | None:
+    ratio = _RATIO_OF.search(text)
+    if ratio is None:
+        return None
+    top, bottom = operands(ratio[1] or ratio[3]), operands(ratio[2] or ratio[4])
+    return top - bottom, bottom - top
 
 
 def _measures(text: str) -> frozenset[str]:
@@ -163,7 +201,7 @@ def _measures(text: str) -> frozenset[str]:
     is_count = "how many" in text or ("shares" in measures and _COUNTED_SHARES.search(text))
     if not is_count or _MONEY_WORDS.search(text):
         measures.add("money")
-    return frozenset(measures if _COUNTS.search(text) else measures | {"times"})
+    return frozenset(measures if _COUNTS.search(text) or "in percent" in text else measures | {"times"})
 
 
 def _scale(text: str) -> Unit:

@@ -69,6 +69,58 @@ def supports(reason: str, question: Question) -> int:
     return signs.pop() if len(signs) == 1 else 0
 
 
+def asks_direction(question: Question) -> bool:
+    """Whether the question asks for a comparison or a movement."""
+    words = (_ABOVE, _BELOW, _ROSE, _FELL)
+    return any(one.search(question.text) for one in words)
+
+
+def compares_otherwise(text: str, question: Question) -> bool:
+    """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
+    if not _WITH_SIDES.search(text):
+        return False
+    asked, asked_at = _first(question.text, _ABOVE, _BELOW)
+    sign, at = _first(text, _ABOVE, _BELOW)
+    swapped = bool(sign and asked) and _is_swapped(text, at, question.text, asked_at)
+    return bool(sign and asked) and (sign != asked) != swapped
+
+
+_WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform")
+
+
+def movement(reason: str, question: Question) -> int:
+    """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
+    asked, _ = _first(question.text, _ROSE, _FELL)
+    match = _FROM_TO.search(reason)
+    if not asked or match is None or match[2] != match[4]:
+        return 0
+    first, last = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
+    return 0 if first == last else asked * (1 if last > first else -1)
+
+
+_FROM_TO = re.compile(
+    r"\bfrom [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?: in (?:19|20)[0-9]{2})? "
+    r"to [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?![\w%])"
+)
+
+
+def is_false(reason: str) -> bool:
+    """Whether a reason compares two numbers falsely: `3,200 exceeds 3,900`."""
+    for match in _COMPARED.finditer(reason):
+        first, second = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
+        if (match[2] in _GREATER and first < second) or (match[2] not in _GREATER and first > second):
+            return True
+    return False
+
+
+_COMPARED = re.compile(
+    r"(?<![\w.,-])[$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)%? ?"
+    r"(>|<|exceeds|is greater than|is higher than|is more than|is above|is less than|is lower than|is below) ?"
+    r"[$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)%?(?![\w,]|\.[0-9]| (?:million|billion|thousand))"
+)
+_GREATER = frozenset((">", "exceeds", "is greater than", "is higher than", "is more than", "is above"))
+
+
 def _first(text: str, up: re.Pattern[str], down: re.Pattern[str]) -> tuple[int, slice]:
     """The sign of the words of one direction in a text, and where the first stands; 0 with none, or with both."""
     rises, falls = up.search(text), down.search(text)
@@ -91,6 +143,8 @@ def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     near, than, far = clause[at.stop :].partition(" than ")
     before = _contents(f"{clause[: at.start]} {near if than else ''}")
     after = _contents(far if than else near)
+    if than and after & (left | right) and not (after & left and after & right):
+        return bool(after & left)
     straight = bool(before & left) or bool(after & right)
     return not straight and (bool(before & right) or bool(after & left))
 

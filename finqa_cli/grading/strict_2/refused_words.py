@@ -66,7 +66,7 @@ REJECTED = _words(
     r"rejected|ruled out|den(?:y|ies|ied)|anything but|all but|other than|instead of|different from|far from",
     r"nowhere near|hardly|barely|too (?:low|high|small|large|big)|fail(?:s|ed|ing)?|contrary|refut\w+",
     r"disprov\w+|impossible|unequal|nothing|nicht|kein\w*|oder|pas|jamais|ou|peut-être|vielleicht|quizás|nunca",
-    r"sino|non(?!-)|ni|不|不是|或|或者|可能|并非|нет|не|или",
+    r"sino|non(?!-)|ni(?= [a-z]+ ni)|不|不是|或|或者|可能|并非|нет|не|или",
 )
 """In the statement that decides, and after it."""
 
@@ -158,7 +158,8 @@ OR_EQUAL = "oreq"
 _EQUIVALENT = re.compile(
     r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
     r"(?<=bps)|(?<=shares)|(?<=quarters)|(?<=years)|(?<=months)|(?<=stores)|(?<=employees))"
-    r"(?:,? ?\(?)or (?:about |approximately |equivalently )?(?=[-+$]?\.?[0-9])"
+    r"(?:,? ?\(?)or (?:equivalently )?(?=(?:about |approximately |roughly )?[-+$]?\.?[0-9])"
+    r"|(?<=[a-z)]), or (?=(?:about |approximately |roughly )?[-+$]?\.?[0-9])"
 )
 
 

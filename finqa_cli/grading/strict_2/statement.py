@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
-from finqa_cli.grading.strict_2.arithmetic import is_computed
 from finqa_cli.grading.strict_2.direction import says_the_same
+from finqa_cli.grading.strict_2.labels import is_common
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
-from finqa_cli.grading.strict_2.values import Element, Sort, is_same, precision
+from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same, precision
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _IS = r"(?:\s*(?:is|was|are|were|equals|be|comes to|=|:|→)\s*(?:that |=|:)?)"
@@ -43,7 +43,8 @@ WEAK = re.compile(
 )
 """What a result follows, when its working stands before it."""
 _EXPLAINS = re.compile(
-    r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?|computation|derivation|notes?"
+    r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?(?! capital)|"
+    r"computation|derivation|notes?"
     r"|because|computed|calculated|steps|formula|method|source)\b|(?:check|verification|proof)[ ]?:)"
 )
 _CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")
@@ -54,6 +55,7 @@ _CONTRASTS = (
     ("not",), ("rather", "than"), ("instead", "of"), ("versus",), ("vs",), ("vs.",), ("compared",), ("against",),
     ("up", "from"), ("down", "from"), ("from",), ("than",), ("as", "opposed"), ("prior",), ("and", "not"),
 )  # fmt: skip
+_CONTRAST_STARTS = frozenset(words[0] for words in _CONTRASTS)
 _CONTRAST_REACH = 6
 _SPAN_REACH = 12
 _SAME_LINKS = word_set("= ~ ( [ { oreq i.e i.e. equals equal equivalent equivalently corresponds namely is or: aka")
@@ -122,7 +124,7 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
             ahead = range(stop, min(stop + _CONTRAST_REACH, len(found)))
             target = next((one for one in ahead if is_value(found[one])), None)
             between = found[stop:target] if target is not None else []
-            if target is not None and all(one.sort in (Sort.WORD, Sort.SYMBOL, Sort.YEAR) for one in between):
+            if target is not None and all(_may_stand_between(one, found[place].text) for one in between):
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1
                 while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
@@ -136,7 +138,16 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
     return kept, " ".join(dropped)
 
 
+def _may_stand_between(one: Element, cue: str) -> bool:
+    """It may stand between the cue of a contrast and its value: `not the 85 of last year`, and no `(do not use) 85`."""
+    if one.sort is Sort.WORD:
+        return not (cue == "from" and one.text == "to") and (cue != "not" or is_common(one.text))
+    return one.sort is Sort.YEAR or (one.sort is Sort.SYMBOL and one.text not in "()[],;")
+
+
 def _contrast(found: Sequence[Element], place: int) -> int:
+    if found[place].text not in _CONTRAST_STARTS:
+        return 0
     for words in _CONTRASTS:
         if all(place + offset < len(found) and found[place + offset].text == word for offset, word in enumerate(words)):
             return len(words)
@@ -227,6 +238,8 @@ def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
     """The values of one side make the result: `$2.10 per share on 600 million shares = $1,260 million`."""
     numbers = [one.value.number.value for one in _values(side) if one.value]
     number = next(one.value.number for one in _values(result) if one.value)
+    if number.value in numbers:
+        return False  # `125 / 200 = 0.625 or 62.5%`
     return is_computed(number.value, number.place * number.unit.factor, numbers)
 
 
@@ -284,7 +297,11 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
     for one in values:
         last = merged[-1] if merged else None
         between = found[places[last.start] + 1 : places[one.start]] if last is not None else ()
-        if last is not None and (links := _links(between)) and _say_the_same(last, one, OR_EQUAL in links, scale):
+        if (
+            last is not None
+            and (links := _links(between))
+            and _say_the_same(last, one, _is_exact(between, links), scale)
+        ):
             assert last.value and one.value
             merged[-1] = _finer(last, one)
             continue
@@ -295,6 +312,14 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
             continue
         merged.append(one)
     return merged
+
+
+def _is_exact(between: Sequence[Element], links: set[str]) -> bool:
+    """`5.25% or 5.3%` are alternatives; `$48,392 thousand or about $48.4 million` is one amount, rounded."""
+    return OR_EQUAL in links and not any(one.text in _ROUNDS for one in between)
+
+
+_ROUNDS = word_set("about approximately roughly approx. rounded")
 
 
 def _finer(first: Element, second: Element) -> Element:
@@ -323,7 +348,11 @@ def _in_scale(one: Element, other: Element, scale: Unit) -> Element:
 
 
 def _say_the_same(first: Element, second: Element, is_exact: bool, scale: Unit) -> bool:
-    first, second = _in_scale(first, second, scale), _in_scale(second, first, scale)
+    scaled = _in_scale(first, second, scale), _in_scale(second, first, scale)
+    return _are_one(first, second, is_exact) or _are_one(*scaled, is_exact)
+
+
+def _are_one(first: Element, second: Element, is_exact: bool) -> bool:
     if first.value is None or second.value is None or first.value.written == second.value.written:
         return False
     if is_exact and all(one.value is None or one.value.number.place for one in (first, second)):

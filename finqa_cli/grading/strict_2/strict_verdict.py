@@ -10,17 +10,20 @@ from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import MOST_ITEMS, Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
 from finqa_cli.grading.strict_2.names_read import is_name
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
-from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year
+from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
+from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
 from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
+_TIME_UNIT = re.compile(r"[0-9] (day|week|month|quarter|year)s?\Z")
 _HEDGED = "The answer hedges, names alternatives, or talks of something else."
 
 
@@ -33,6 +36,8 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     if money := amount_of_money(truth):
         expected = truth_items(money[1])
         asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
+    if time_unit := _TIME_UNIT.search(truth.lower()):
+        asked = replace(asked, measures=asked.measures - TIMES | {time_unit[1]})
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
@@ -136,8 +141,12 @@ def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Ques
     if len(expected) == 1 and expected[0].is_of_years:
         question = replace(question, years=frozenset(expected[0].key.split(" to ")))
     if len(expected) == 1:
+        if _number(expected[0]).value == 0 and says_nothing(text, question):
+            return Verdict(1.0, f"{shown(answer)} matches.")
         one = read_one(text, question)
         given = one if isinstance(one, str) else [one]
+        if _said_otherwise(wrapped.before, expected[0], question):
+            return Verdict(0.0, "What stands before the answer gives another value.")
     else:
         given = read_many(text, expected, question)
     pairs = given if isinstance(given, str) else pair_up(given, expected)
@@ -149,6 +158,21 @@ def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Ques
     if len(pairs) == 1:
         return Verdict(0.0, f"{shown(answer)} is outside the tolerance, or in another unit.")
     return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
+
+
+def _said_otherwise(before: str, expected: Item, question: Question) -> bool:
+    """A sentence before a boxed or tagged value states a value for all that the question asks for, and a wrong one."""
+    for sentence in _SENTENCE.split(before.lower())[-_MOST_SENTENCES:]:
+        if covers(_WORDS.findall(sentence), question.words):
+            one = read_one(sentence, question)
+            if not isinstance(one, str) and not _is_right(one.value, expected, question):
+                return True
+    return False
+
+
+_SENTENCE = re.compile(r"[.;](?=\s|\Z)|\n")
+_WORDS = re.compile(r"[a-z][a-z'&-]*")
+_MOST_SENTENCES = 4
 
 
 def _is_year(value: Number | str) -> bool:
@@ -164,11 +188,22 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
     if _measures_something_else(value, question):
         return False
     truth = question.counted(_number(item))
+    if question.is_about_decline and _is_raised(value):
+        return False
+    if question.is_about_decline and truth.mantissa * value.number.mantissa < 0:
+        value = replace(value, number=replace(value.number, mantissa=-value.number.mantissa))
+    if not value.number.place and int(value.written.split()[0].partition("/")[2]) > _SIMPLE and not question.counts:
+        return False  # `580/80` is not computed
     if not value.number.place and (truth.is_exact or (truth.place and value.number.mantissa.denominator > _SIMPLE)):
         return False  # `10/2` and `213/1000` are not computed
     if question.counts and truth.is_exact and truth.unit.kind is Kind.PLAIN and value.number.value.denominator > 1:
         return False  # there are no half stores
     return any(is_within(value.number, factor, truth) for factor in _readings(value, truth, question))
+
+
+def _is_raised(value: Value) -> bool:
+    """It has a plus, so that it is no decrease."""
+    return value.signed and value.number.mantissa > 0
 
 
 _SIMPLE = 20
@@ -185,11 +220,31 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
+    is_percent = value.number.unit.kind is Kind.PERCENT
+    if (
+        is_percent
+        and truth.unit.kind is Kind.PLAIN
+        and abs(truth.mantissa) >= 1
+        and _COUNTED_IN_PERCENT.search(question.text)
+    ):
+        return (Fraction(1),)
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
         return (value.number.unit.factor,)  # `$77` is no 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
         return (value.number.unit.factor,)
+    if (
+        truth.unit.kind is Kind.PERCENT
+        and not value.at_word
+        and not value.currency
+        and _IN_PERCENT.search(question.text)
+    ):
+        return (*unit_readings(value.number, truth), truth.unit.factor)
     return unit_readings(value.number, truth)
+
+
+_COUNTED_IN_PERCENT = re.compile(r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)")
+_IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
+"""The question names the unit, so that a bare number is counted in it."""
 
 
 def _is_relative(question: Question, truth: Number) -> bool:
@@ -203,6 +258,8 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
         return True
+    if value.measure == "unit" and question.counts:
+        return False
     if value.measure == "per share" and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

@@ -27,7 +27,7 @@ SCALES: dict[str, int] = {
 }
 _POINTS = (
     (100, "percentage points|percentage point|percentage-points|percentage-point|percent points|percent point"),
-    (100, "pct points|% points|%-points|ppts|ppt|pps|pp|p.p.|p.p|pct. points"),
+    (100, "pct points|% points|%-points|ppts|ppt|pts|pps|pp|p.p.|p.p|pct. points"),
     (10_000, "basis points|basis point|basis-points|bps|bp|b.p.|b.p"),
 )
 CURRENCIES: dict[str, str] = {}
@@ -116,7 +116,7 @@ _ANY = _any_of(UNITS)
 # `7 x 10` and `6 x 2` are products, so a unit is never followed by a number that it would multiply.
 _NEXT = re.compile(
     rf"[ ]?(?:\([ ]?(?:all )?(?:figures )?(?:in )?(?:[$€£¥₹][ ]?)?({_ANY})[ ]?\)"
-    rf"|(?:in |of )?({_ANY})(?![a-z0-9]|[ ]?x?[ ]?[0-9]{{1,9}}\b(?<!x)))"
+    rf"|(?:in |of )?({_ANY})(?![a-z0-9]|-end|[ ]?x?[ ]?[0-9]{{1,9}}\b(?<!x)))"
 )
 _OVER_YEAR = re.compile(r"[ -](?:over|on|to)[ -]")
 _NUMBER_FOLLOWS = re.compile(r"[ ]?[0-9]")

@@ -143,7 +143,13 @@ class _Reader:
         if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
             return True
         is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
-        return (is_sign or (sort is Sort.WORD and text in OPERATIONS)) and self._after_value()
+        is_word = sort is Sort.WORD and text in OPERATIONS and (text != "less" or self._number_follows())
+        return (is_sign or is_word) and self._after_value()
+
+    def _number_follows(self) -> bool:
+        """`100 less 20`, and not `20 less than budgeted`."""
+        following = self._tokens[self._place + 1 : self._place + 3]
+        return not following or following[0].text != "than"
 
     def _separates_year(self, token: Token) -> bool:
         """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""
@@ -162,7 +168,8 @@ class _Reader:
 
     def _place_name(self, token: Token) -> bool:
         """`page 12`, `step 1:` and `note #7` are words."""
-        if token.mark is not Mark.WORD or token.text not in PLACES:
+        is_page = token.text in ("p", "pp") and self._text[token.end : token.end + 1] == "."
+        if token.mark is not Mark.WORD or not (token.text in PLACES or is_page):
             return False
         place = self._place + 1
         while place < len(self._tokens) and self._tokens[place].text in (".", "#"):
@@ -340,7 +347,11 @@ class _Reader:
             return True  # `top-5`
         if self._text[start : start + 1] == "(" == before:
             return True  # `((5))`
-        return before == "." or after[:1] == "+" or (before == "/" and not (last and last.sort is Sort.OPERATION))
+        return (
+            before == "."
+            or (after[:1] == "+" and not after[1:].isdigit())
+            or (before == "/" and not (last and last.sort is Sort.OPERATION))
+        )
 
 
 def _number(written: str, sign: int, units: Units) -> Number | None:
@@ -368,3 +379,23 @@ def precision(value: Value) -> Fraction:
 def is_points(value: Value) -> bool:
     """Written in percentage points or basis points."""
     return value.number.unit.kind is Kind.POINTS
+
+
+def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -> bool:
+    """Whether a result is the sum or mean of others, or difference, product, quotient or rate of change of two.
+
+    Args:
+        result: The number.
+        place: What one in its last digit is worth: the others may have been rounded.
+        others: The other numbers, in the order in which they stand.
+    """
+    if len(others) < 2:
+        return False
+    first, second = others[0], others[1]
+    total = sum(others, start=Fraction(0))
+    possible = [total, total / len(others)]
+    if len(others) == 2:
+        possible += [first - second, second - first, first * second]
+        possible += [first / second, (first - second) / second] if second else []
+        possible += [second / first, (second - first) / first] if first else []
+    return any(abs(result - one) <= max(place, abs(one) / 1000) / 2 for one in possible)

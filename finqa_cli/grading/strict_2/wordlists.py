@@ -12,10 +12,12 @@ DOWN = word_set(
     "decrease decreases decreased decreasing decline declines declined declining fall falls fell fallen "
     "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
     "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
-    "sank deteriorated worsened drain downturn downward dip dipped less fewer weaker outflowing"
+    "sank lost narrowed narrower compressed eased softened slumped retreated shortened deteriorated worsened drain "
+    "downturn downward dip dipped less fewer weaker outflowing unfavorable unfavourable"
 )
 UP = word_set(
     "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "
-    "inflow inflows jumped climbed surged expanded expansion improvement improved advanced positive "
-    "upward plus"
+    "inflow inflows jumped climbed surged widened widening wider soared strengthened broadened lengthened expanded "
+    "expansion improvement improved advanced positive "
+    "upward plus favorable favourable"
 )

@@ -11,11 +11,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import Kind
-from finqa_cli.grading.strict_2.arithmetic import is_computed
-from finqa_cli.grading.strict_2.labels import is_foreign, measures_named
+from finqa_cli.grading.strict_2.labels import covers, is_foreign, measures_named
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import TIMES
-from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _EQUALS = frozenset(("equals", "equalling", "equaling"))
@@ -119,6 +118,113 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
     return list(last) if computed or is_new else list(found)
 
 
+def final_statement(found: Sequence[Element], question: Question) -> list[Element]:
+    """The last sentence, where it alone names everything that the question asks for and has one value; or everything.
+
+    So is a bare value that repeats the result of the working before it, and a last value that is computed from all
+    the others and has a word or a colon before it.
+    """
+    parts = _sentences(found)
+    pieces = parts if len(parts) > 1 else [piece for piece in _split_at_commas(found) if _has_value(piece)]
+    if len(pieces) > 1 and _repeats(pieces[-1], pieces[-2]):
+        return pieces[-1]
+    if len(parts) > 1 and _uses(parts[-1], parts[:-1]):
+        return parts[-1]
+    last = _last_clause(parts[-1]) if parts else []
+    values = [one for one in last if one.sort is Sort.VALUE]
+    covering = [part for part in parts[:-1] if covers(_words_of(part), question.words)]
+    others = [[one for one in part if one.sort is Sort.VALUE][-1] for part in covering]
+    is_asked = question.known and len(values) == 1 and covers(_words_of(last), question.words)
+    given = [one.value.number.value for part in parts for one in part if one.sort is Sort.VALUE and one.value][:-1]
+    if is_asked and len(given) == 2 and values[0].value is not None:  # two inputs, which then make the result
+        number = values[0].value.number
+        is_asked = is_computed(number.value, number.place * number.unit.factor, given) or (
+            number.unit.kind is Kind.SCALE and is_computed(number.mantissa, number.place, given)
+        )
+    if is_asked and all(_is_same_value(one, values[0]) for one in others):
+        return last
+    return _computed_last(found)
+
+
+def _computed_last(found: Sequence[Element]) -> list[Element]:
+    places = [at for at, one in enumerate(found) if one.sort is Sort.VALUE]
+    if len(places) < 3 or any(one.sort is Sort.OPERATION for one in found):
+        return list(found)
+    *others, last = [one.value.number for at in places if (one := found[at]).value is not None]
+    before = found[places[-1] - 1]
+    names = before.text in (":", "→") or before.text in _TOTALS
+    step = last.place * last.unit.factor
+    if not names or not is_computed(last.value, step, [number.value for number in others]):
+        return list(found)
+    return list(found[places[-1] - 1 :])
+
+
+_TOTALS = word_set("average averages averaged mean total totals totaled totalled sum is was gives totaling equals")
+
+
+def _sentences(found: Sequence[Element]) -> list[list[Element]]:
+    """Sentences and lines that hold a value."""
+    parts: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    return [part for part in parts if _has_value(part)]
+
+
+def _split_at_commas(found: Sequence[Element]) -> list[list[Element]]:
+    pieces: list[list[Element]] = [[]]
+    for one in found:
+        if one.sort is Sort.SYMBOL and one.text == ",":
+            pieces.append([])
+        else:
+            pieces[-1].append(one)
+    return pieces
+
+
+def _has_value(part: Sequence[Element]) -> bool:
+    return any(one.sort is Sort.VALUE for one in part)
+
+
+def _last_clause(part: list[Element]) -> list[Element]:
+    """What stands behind the last comma of a sentence with several values."""
+    if sum(one.sort is Sort.VALUE for one in part) < 2:
+        return part
+    return _split_at_commas(part)[-1]
+
+
+def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
+    """An equation at the end computes with the values of the sentences before it."""
+    computes = any(one.sort is Sort.OPERATION or "/" in one.text for one in last)
+    if not computes or not any(one.text == "=" for one in last):
+        return False
+    given = {one.text for part in before for one in part if one.sort is Sort.VALUE}
+    sides = [one.text for one in last if one.sort is Sort.VALUE][:-1]
+    operands = [text for side in sides for text in side.split("/")]
+    return (
+        len(operands) > 1
+        and any(text in given for text in operands)
+        and not any(one.sort is Sort.OPERATION for part in before for one in part)
+    )
+
+
+def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
+    """A bare value is the result of the equation before it."""
+    values = [one for one in last if one.sort is Sort.VALUE]
+    bare = len(values) == 1 and all(one.sort is not Sort.OPERATION for one in last)
+    result = [one for one in before if one.sort is Sort.VALUE][-1]
+    return bare and any(one.text == "=" for one in before) and _is_same_value(result, values[0])
+
+
+def _is_same_value(one: Element, other: Element) -> bool:
+    return one.value is not None and other.value is not None and is_same(one.value, other.value)
+
+
+def _words_of(part: Sequence[Element]) -> list[str]:
+    return [one.text for one in part if one.sort is Sort.WORD]
+
+
 def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element]]]:
     """Labels with what follows them, one for each line, clause or item that holds a value."""
     parts: list[list[Element]] = [[]]
@@ -144,6 +250,10 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     """
     if not question.known or len(values) < 2:
         return list(values)
+    if "per share" in question.measures:
+        each = [one for one in values if one.value is not None and one.value.measure == "per share"]
+        if len(each) == 1 and all(one is each[0] or _is_total(one) for one in values):
+            return each
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]
@@ -153,6 +263,12 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     if question.asks_share:
         return shares
     return amounts if question.asks_amount else list(values)
+
+
+def _is_total(one: Element) -> bool:
+    """A number of shares, or an amount with a scale."""
+    value = one.value
+    return value is not None and (value.measure == "shares" or value.number.unit.kind is Kind.SCALE)
 
 
 def _is_amount(one: Element) -> bool:

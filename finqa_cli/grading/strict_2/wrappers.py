@@ -19,6 +19,16 @@ _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratch
 _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
 _TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
 _END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
+_TOOL_CALL = re.compile(r"\A\s*<(tool_call|function_call)>([^<>]*)</\1>\s*\Z", re.IGNORECASE)
+_LEFT_OVER = re.compile(
+    r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z]))\s*"
+)
+"""What is left where the beginning of the thinking was cut off."""
+_ACTION = re.compile(
+    r"(?:\A|.*\n)\s{0,4}(?:action|tool|function)[ ]?:[ ]?(?:submit_answer|submit|final_answer|finish|answer)"
+    r"(?:\n\s{0,4}(?:action[ _]input|input|arguments|args|answer)[ ]?:[ ]?|(?=[\[(]))(?P<input>.+)\Z",
+    re.IGNORECASE | re.DOTALL,
+)
 _SQUARE = re.compile(rf"\[(/?)({_ANSWER})\]", re.IGNORECASE)
 _NESTED = re.compile(rf"\A\s*<({_ANSWER})>\s*<({_ANSWER}|value|text)>([^<>]*)</\2>\s*</\1>\s*\Z", re.IGNORECASE)
 """`<result><value>5</value></result>`."""
@@ -78,9 +88,14 @@ def unwrap(text: str) -> Wrapped | str:
     before, after = "", ""
     for _ in range(_MOST_LAYERS):
         text = _without_turns(text)
+        if match := _TOOL_CALL.match(text):
+            text = match[2].strip()
         if match := _FENCE.match(text):
             text = _PRINT.sub(r"\1", match[1])
         text = transcript.printed(text)
+        if text.lower().count("action") < 3 and (match := _ACTION.match(text)):
+            inner_text = match["input"].strip()
+            text = f"answer{inner_text}" if inner_text.startswith(("[", "(")) else inner_text
         if match := _SUBMIT.match(text):
             text = match[2]
         form = json_form.read(_CALL.sub(r"\2", text))
@@ -111,7 +126,7 @@ def _without_turns(text: str) -> str:
         closing = f"</{match[1]}>"
         place = text.lower().rfind(closing.lower())
         text = text[place + len(closing) :] if place >= 0 else text
-    text = _CHANNEL.split(text)[-1]
+    text = _LEFT_OVER.sub("", _CHANNEL.split(text)[-1])
     for pattern in (_TURN, _END):
         for _ in range(_MOST_LAYERS):
             text = pattern.sub("", text, count=1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.labels import covers, is_foreign
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.reasons import supports
+from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP
+from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _MEANS = {
     **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),
@@ -52,6 +53,8 @@ def yes_or_no(text: str, question: Question) -> str | None:
         for match in _DECISION.finditer(text)
         if match[1] not in ("true", "false") and not _is_determiner(text, match)
     ]
+    if not found:
+        return _restated(text, question)
     meanings = {_MEANS[match[1]] for match in found}
     if len(meanings) != 1 or len(found) > 2:
         return None
@@ -60,7 +63,11 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if _NOT.search(text, start, first.start()) or not _stands_alone(text, first, start):
         return None
     meaning = meanings.pop()
+    if (moved := movement(text, question)) and (moved > 0) != (meaning == "yes"):
+        return None
     rest = text[first.end() :]
+    if is_false(text):
+        return None
     if agrees := supports(f"{text[: first.start()]}. {rest}", question):
         return meaning if (agrees > 0) == (meaning == "yes") else None
     if meaning == "yes" and _NOT.search(rest):
@@ -68,13 +75,65 @@ def yes_or_no(text: str, question: Question) -> str | None:
     return None if _contradicts(rest, meaning, question) else meaning
 
 
+def _restated(text: str, question: Question) -> str | None:
+    """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
+    text = text.strip(" .*!\n\x1f")
+    if short := _SHORT.fullmatch(text):
+        return "no" if short[1] else "yes"
+    words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
+    years = set(re.findall(r"[0-9][0-9,.]*", text))
+    if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
+        return None
+    own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
+    if not covers(own, question.words) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
+        return None
+    if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN | _AUXILIARIES):
+        return None
+    if re.search(r"[;!?\n]|[.,](?![0-9])", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
+        return None
+    agrees = supports(text, question)
+    if not agrees and not asks_direction(question):
+        agrees = -1 if _NOT.search(text) or _NO_NOUN.search(text) else 1
+    return {1: "yes", -1: "no"}.get(agrees)
+
+
+def _foreign(word: str, question: Question) -> bool:
+    return word not in UP | DOWN and is_foreign([word], question.words, related=False)
+
+
+_NO_NOUN = re.compile(r"\bno (?=[a-z])")
+_PLAIN_NOT = re.compile(r"no|not|never|\w+n't")
+_AUXILIARIES = word_set(
+    "the a an of in at on for to by was is were are did do does has had have it its company that than any there"
+)
+_PRESENT = {
+    "paid": "pay",
+    "bought": "buy",
+    "sold": "sell",
+    "met": "meet",
+    "made": "make",
+    "held": "hold",
+    "lost": "lose",
+}
+_SHORT = re.compile(r"(?:it|they|the company|that|this) (?:did|was|is|does|were|had|has|do)(?:( not|n't)|)(?: indeed)?")
+
+
 def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     """The reason goes the other way: `yes, it fell` to a question whether it rose."""
+    does = _DOES.match(reason)
+    if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
+        return not _foreign(does[1], question) or not is_foreign([does[1]], question.words)
+    if meaning == "no" and _THERE_ARE.match(reason) and not _NOT.search(reason) and not asks_direction(question):
+        return True
     words = set(re.findall(r"[a-z]+", reason))
     rises, falls = bool(words & UP), bool(words & DOWN)
     if not question.direction or rises == falls or _NOT.search(reason):
         return False
     return (question.direction > 0) != (rises if meaning == "yes" else falls)
+
+
+_THERE_ARE = re.compile(r"[\W_]*there (?:was|were|is|are) (?!no\b|none\b|only\b)")
+_DOES = re.compile(r"[\W_]*(?:but )?(?:it|they|the company|we) (?!was\b|is\b|had\b|has\b|did\b|only\b)([a-z]+)\b")
 
 
 def _is_determiner(text: str, match: re.Match[str]) -> bool:

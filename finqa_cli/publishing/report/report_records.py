@@ -100,7 +100,7 @@ def read_records(path: Path) -> RunRecords:
     if not episodes and not metrics:
         raise DataError(
             f"{path} has no episodes and no metrics to report.",
-            remedy=f"run finqa {facts.get('command', 'eval')} to its first record, then finqa report {path}",
+            remedy=f"run `finqa {facts.get('command', 'eval')}` to its first record, or name another run: finqa ls",
         )
     return RunRecords(
         path=path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +63,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int
     if not 1 <= len(runs) <= 2:
         raise UsageError(
             f"A report shows one run, or two beside each other, not {len(runs)}.",
-            remedy=f"finqa compare {' '.join(map(str, runs[:9]))}" if runs else "finqa report RUN",
+            remedy=_for_several(runs),
         )
     if len(runs) == 2 and runs[0].resolve() == runs[1].resolve():
         raise UsageError("Both runs are the same folder.", remedy=f"finqa report {runs[0]}")
@@ -113,6 +114,13 @@ def _omitted(whole: RunRecords, kept: RunRecords) -> list[str]:
         f"{len(kept.episodes):,} of {len(whole.episodes):,} episodes are in this file; score and curves are of all. "
         "--episodes takes another number."
     ]
+
+
+def _for_several(runs: Sequence[Path]) -> str:
+    """Return the command for no run or for more than two; a run that is given twice counts once."""
+    different = list(dict.fromkeys(runs))
+    named = shlex.join(map(str, different[:9]))
+    return f"finqa {'compare' if len(different) > 2 else 'report'} {named or 'RUN'}"
 
 
 def _details(records: RunRecords) -> list[list[Mapping[str, Any] | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shlex
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,8 @@ def build_pairs(paths: Sequence[Path], rules: PairRules, out: Path, reporter: Re
 
 def _check(paths: Sequence[Path], rules: PairRules, out: Path) -> None:
     if len({path.resolve() for path in paths}) < len(paths):
-        raise UsageError("A run is given twice.", remedy="finqa prefs RUN")
+        once = shlex.join(map(str, dict.fromkeys(path.resolve() for path in paths)))
+        raise UsageError("A run is given twice.", remedy=f"finqa prefs {once}")
     if not (rules.margin >= 0 and math.isfinite(rules.margin)):
         raise UsageError(
             f"The margin {rules.margin:g} would prefer what earned less; it must be 0 or more.", remedy="--margin 0"

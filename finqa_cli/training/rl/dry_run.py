@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -205,7 +206,7 @@ class _Rollouts:
         if len(faults) > self._settings.pool.max_fault_share * len(played):
             raise ThresholdError(
                 f"{len(faults)} of {len(played)} episodes of step {step} ended in faults. The first: {faults[0].error}",
-                remedy=f"see their errors in {self._context.folder.path / 'trajectories.jsonl'}",
+                remedy=f"finqa show {shlex.quote(str(self._context.folder.path))} lists the errors",
             )
 
     def _sum_up(self, result: DryRunResult, *, seconds: float) -> None:

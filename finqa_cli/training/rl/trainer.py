@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import time
 from collections import deque
@@ -206,7 +207,7 @@ class Trainer(TrainingLoop):
         if report.faults > context.settings.pool.max_fault_share * report.episodes:
             raise ThresholdError(
                 f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
-                remedy=f"see their errors in {context.folder.path / 'trajectories.jsonl'}",
+                remedy=f"finqa show {shlex.quote(str(context.folder.path))} lists the errors",
             )
         temperature, split = context.settings.eval.temperature, self.held_out[0].split
         context.tracking.evaluation(iteration, self.policy.number, temperature, split, report)

@@ -10,9 +10,9 @@ from typing import Any
 from finqa_cli.errors import ConfigError
 
 MODEL_REMEDY = (
-    "Give --model a folder or hub id of a chat model with tokenizer.json and a chat template, or --set codec.name=plain"
+    "name a chat model with tokenizer.json and a chat template, a folder or hub id, or --set codec.name=plain"
 )
-_TOKENIZER_REMEDY = "--model FOLDER_OR_HUB_ID of a model with its tokenizer (tokenizer.json)"
+_TOKENIZER_REMEDY = "name a model with its tokenizer (tokenizer.json), a folder or hub id"
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 _CONFIG = "tokenizer_config.json"
 

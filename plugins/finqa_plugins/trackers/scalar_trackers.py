@@ -69,7 +69,7 @@ def unique_name(context: TrackerContext) -> str:
 
 
 class TensorBoardTracker(Tracker):
-    """Writes scalars under `<run>/tensorboard`, in the full precision of metrics.jsonl.
+    """Writes scalars under `<run>/tensorboard`, in single precision, as TensorBoard keeps them.
 
     A resumed run adds a file to the same folder; what the run had set aside disappears from the curves.
     """
@@ -91,7 +91,7 @@ class TensorBoardTracker(Tracker):
         """Write one point per number."""
         step, numbers = scalars(metrics)
         for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def on_run_end(self, status: str) -> None:

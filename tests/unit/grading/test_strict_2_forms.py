@@ -39,6 +39,11 @@ def test_the_development_parts_of_the_corpora(part: str) -> None:
     assert [row.id for row in found.paid] == []
 
 
+@pytest.mark.parametrize("part", ["dev3", "dev4"])
+def test_no_hack_of_the_later_development_parts_is_paid(part: str) -> None:
+    assert [row.id for row in measure(read_corpora()[part], "strict-2").paid] == []
+
+
 def test_forms_with_one_decision_are_taken() -> None:
     refused = [(truth, answer) for question, truth, answer in rows(1) if not paid(answer, truth, question)]
     assert refused == []

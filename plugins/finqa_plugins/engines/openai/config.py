@@ -77,7 +77,7 @@ class OpenAIEngineConfig(ServerConfig):
         if len(addresses) != replicas:
             raise ConfigError(
                 f"engine.options names {len(addresses)} server(s), but there are {replicas} replicas.",
-                remedy=f"--set generation.engine_replicas={len(addresses)}, or base_urls with one address for each",
+                remedy=f"--engine-replicas {len(addresses)}, or base_urls with one address for each",
             )
         return self.model_copy(update={"base_url": addresses[replica], "base_urls": ()})
 

@@ -261,7 +261,7 @@ class VllmEngine(TokenEngine):
         if len(addresses) != self._context.replicas:
             raise ConfigError(
                 f"engine.options names {len(addresses)} servers, but there are {self._context.replicas} replicas.",
-                remedy=f"--set generation.engine_replicas={len(addresses)}",
+                remedy=f"--engine-replicas {len(addresses)}",
             )
         return addresses[self._context.replica]
 

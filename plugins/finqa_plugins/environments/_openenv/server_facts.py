@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -106,7 +106,7 @@ async def _get(url: str, path: str, where: str, token: str, timeout_s: float) ->
         late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
         what = f"does not answer within {timeout_s:g} s" if late else f"cannot be reached: {reason}"
         raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise SandboxError(
             f"What answers {where} is no OpenEnv server: /{path} gave {type(error).__name__}.",
             remedy="correct the address",

@@ -203,6 +203,7 @@ class ToolService:
         self._hints = options.hints
         self._pandas = options.pandas
         self._sql = SqlService(snapshot, joins=options.joins, hints=options.hints)
+        grade("0", "0", options.grader)  # imports the rules now, not while sessions wait for the first verdict
 
     async def call(self, tool: str, arguments: Mapping[str, str], session: SqlSession | None = None) -> str:
         """Return the reply of a reading tool, of 16 kB at most. Mistakes are texts that begin with `Error`."""

@@ -20,7 +20,7 @@ from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.launch import POLL_S, Workers
-from finqa_plugins.learners.torch.distributed.process_group import ProcessGroup
+from finqa_plugins.learners.torch.distributed.process_group import ProcessGroup, end_process
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 _joined: TorchrunProcesses | None = None
@@ -69,16 +69,17 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
     def serve(self) -> int:
         """Under torchrun: does what the first process has this one do, until that closes or is gone; the exit status.
 
-        It is 0 after a failure as well, where that breaks the connections and so reaches the first process, which then
-        has the time to clean up: of any other torchrun ends all processes. NCCL waits for who is gone; there it is 1.
+        After a failure it ends the process. The status is 0 then as well, where that breaks the connections and so
+        reaches the first process, which then has the time to clean up: of any other torchrun ends all processes. NCCL
+        waits for who is gone; there it is 1.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the first decides when to stop, and needs the others until then
-        error = self.follow()
-        if error is None or not self.over_nccl:
-            return 0
-        print(f"error: process {self.rank + 1}: {error}", file=sys.__stderr__)
-        return 1
+        if (error := self.follow()) is not None:
+            if self.over_nccl:
+                print(f"error: process {self.rank + 1}: {error}", file=sys.__stderr__, flush=True)
+            end_process(int(self.over_nccl))
+        return 0
 
     def follow(self) -> Exception | None:
         """Does what the first process has this one do, until that closes or is gone; what failed, or None."""

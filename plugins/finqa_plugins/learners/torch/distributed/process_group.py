@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -272,6 +273,18 @@ class ProcessGroup(SingleProcess):
     def _end_of_another(self, reason: str) -> FinqaError:
         message = f"Training on {self.size} processes ended: a process is gone ({reason})."
         return LearnerProcessError(message, remedy="see the output of torchrun")
+
+
+def end_process(status: int) -> NoReturn:
+    """Ends a process whose call failed, without the end of the interpreter.
+
+    Threads of gloo may still wait in the collectives of that call. One that returns while the interpreter ends finds
+    no interpreter to lock, and aborts the process (SIGABRT, "terminate called without an active exception").
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def pick_device(config: TorchLearnerConfig) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -23,14 +24,17 @@ def main(rank: int, size: int, folder: Path, parent: int) -> int:
         parent: Process id of the first process.
     """
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
+    gc.disable()  # the imports make two million objects that stay; looking for garbage among them takes a second
     from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store
+    from finqa_plugins.learners.torch.distributed.process_group import end_process
 
+    gc.enable()
     processes = TorchrunProcesses(rank, size, rank)
     processes.join(open_store(folder, size, rank))
-    if (error := processes.follow()) is None:
-        return 0
-    traceback.print_exception(error)
-    return 1
+    if (error := processes.follow()) is not None:
+        traceback.print_exception(error)
+        end_process(1)
+    return 0
 
 
 def _end_with(parent: int, folder: Path) -> None:

@@ -1,0 +1,149 @@
+"""Answers the shells' requests for completions.
+
+A request is an environment variable, as Typer's scripts set it (`finqa --install-completion`). Only the standard
+library is imported, because a person waits for the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REQUEST = "_FINQA_COMPLETE"
+INDEX = Path(__file__).with_name("completions.json")
+SHELLS = ("bash", "zsh", "fish")
+
+Candidate = tuple[str, str]
+"""What the word may become, and its help."""
+
+_MOST_RUNS = 200
+
+
+def is_asked() -> bool:
+    """Whether this process was started to complete a word, in a shell that is known here."""
+    return os.environ.get(REQUEST, "") in {f"complete_{shell}" for shell in SHELLS}
+
+
+def main() -> int:
+    """Print the completions of the request; returns the exit status."""
+    shell = os.environ[REQUEST].removeprefix("complete_")
+    words, incomplete = read_words(shell, os.environ)
+    found = list(complete(json.loads(INDEX.read_text(encoding="utf-8")), words, incomplete))
+    if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return 0 if found else 1
+    print(format_candidates(shell, found))
+    return 0
+
+
+def read_words(shell: str, environment: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return the whole words behind the program's name, and the beginning of the one that is completed."""
+    if shell == "bash":
+        words, place = _split(environment.get("COMP_WORDS", "")), int(environment.get("COMP_CWORD") or 0)
+        before, incomplete = words[1:place], words[place] if place < len(words) else ""
+        if incomplete == "=":  # bash takes `--engine=t` for three words
+            incomplete = ""
+        return before[:-1] if before[-1:] == ["="] else before, incomplete
+    typed = environment.get("_TYPER_COMPLETE_ARGS", "")
+    words = _split(typed)[1:]
+    return (words[:-1], words[-1]) if words and not typed.endswith(" ") else (words, "")
+
+
+def complete(index: Mapping[str, Any], words: Sequence[str], incomplete: str) -> Iterator[Candidate]:
+    """Yield what the word may become.
+
+    Args:
+        index: Content of `INDEX`.
+        words: The words before it.
+        incomplete: Its beginning.
+    """
+    name, given = _find_command(index["commands"], words)
+    command = index["commands"][name]
+    if "commands" in command:
+        yield from _starting(incomplete, command["commands"].items())
+        return
+    options = {flag: option for option in command["options"] for flag in option["flags"]}
+    flag, equals, value = incomplete.partition("=")
+    if equals and flag in options:
+        for text, about in _values(index, options[flag]["kind"], value):
+            yield f"{flag}={text}", about
+        return
+    if given and given[-1] in options and options[given[-1]]["kind"] != "switch":
+        yield from _values(index, options[given[-1]]["kind"], incomplete)
+        return
+    if incomplete.startswith("-"):
+        yield from _starting(incomplete, [(flag, option["help"]) for flag, option in options.items()])
+        return
+    for kind in command["arguments"]:
+        yield from _values(index, kind, incomplete)
+
+
+def format_candidates(shell: str, found: Sequence[Candidate]) -> str:
+    """Return the reply in the form that the shell's script reads; files where nothing was found."""
+    if shell == "bash":
+        return "\n".join(text for text, _ in found)
+    if shell == "fish":
+        return "\n".join(f"{text}\t{about}" if about else text for text, about in found)
+    if not found:
+        return "_files"
+    shown = [f'"{_escape(text)}"' + (f':"{_escape(about)}"' if about else "") for text, about in found]
+    return "_arguments '*: :((" + "\n".join(shown) + "))'"
+
+
+def _find_command(commands: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command that the words name, and those behind it."""
+    name = ""
+    for place, word in enumerate(words):
+        longer = f"{name} {word}".strip()
+        if "commands" not in commands[name] or (longer not in commands and not word.startswith("-")):
+            return name, list(words[place:])
+        name = longer if longer in commands else name
+    return name, []
+
+
+def _values(index: Mapping[str, Any], kind: Any, incomplete: str) -> Iterator[Candidate]:
+    """Yield values of a kind: a list of choices, or the name of a list of the index, or `runs`."""
+    if isinstance(kind, list):
+        yield from _starting(incomplete, [(choice, "") for choice in kind])
+    elif kind == "runs":
+        yield from _starting(incomplete, _runs())
+    elif kind == "settings":
+        yield from _starting(incomplete, [(f"{name}=", about) for name, about in index["lists"][kind].items()])
+    elif kind in index["lists"]:
+        yield from _starting(incomplete, index["lists"][kind].items())
+
+
+def _runs() -> list[Candidate]:
+    """Return the newest runs below ./runs with their command."""
+    try:
+        folders = sorted((entry for entry in os.scandir("runs")), key=lambda entry: entry.stat().st_mtime, reverse=True)
+    except OSError:
+        return []
+    found = []
+    for folder in folders[:_MOST_RUNS]:
+        try:
+            facts = json.loads(Path(folder.path, "run.json").read_text(encoding="utf-8"))
+            found.append((folder.path, f"{facts['command']}, {facts['status']}"))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _starting(incomplete: str, candidates: Any) -> Iterator[Candidate]:
+    return ((text, about) for text, about in candidates if text.startswith(incomplete))
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quotation that is not closed yet
+        return text.split()
+
+
+def _escape(text: str) -> str:
+    plain = text.replace('"', '""').replace("'", "''").replace("$", "\\$").replace("`", "\\`")
+    return re.sub(r"\s+", " ", plain.replace(":", "\\\\:"))

@@ -1,0 +1,98 @@
+"""The index of completions: commands, their options, and what values these take; written by `make reference`."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from finqa_cli import app as application
+from finqa_cli.commands.shared.command_line import declaration_of
+from finqa_cli.completion import INDEX
+from finqa_cli.extend import registry
+from finqa_cli.settings.schema import DECLARATIONS
+
+RUNS = frozenset({"target", "run", "runs", "resume", "rescore", "source", "baseline", "compare_with"})
+"""Parameters that name a run."""
+
+
+def index() -> dict[str, Any]:
+    """Return the index: `commands` by their words, and `lists` of names with their help."""
+    kinds = {component.kind for component in registry().components()}
+    lists: dict[str, dict[str, str]] = {
+        kind: {part.name: part.summary for part in registry().components(kind)} for kind in sorted(kinds)
+    }
+    lists["settings"] = {path: each.about.help for path, each in DECLARATIONS.items()}
+    configs = Path(str(files("finqa_cli"))) / "configs"
+    lists["configs"] = {file.stem: file.parent.name for file in sorted(configs.glob("*/*.toml"))}
+    root = {"commands": {name: summary for name, (_, summary) in application.COMMANDS.items()}}
+    commands: dict[str, Any] = {"": root}
+    for name in application.COMMANDS:
+        loaded = application.LazyGroup(name="finqa").get_command(None, name)
+        commands |= dict(_describe(name, loaded))
+    return {"commands": commands, "lists": lists}
+
+
+def index_text() -> str:
+    """Return the content of the file."""
+    return json.dumps(index(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _describe(name: str, command: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    if inner := getattr(command, "commands", None):
+        yield name, {"commands": {each: _first_line(part.help) for each, part in sorted(inner.items())}}
+        for each, part in inner.items():
+            yield from _describe(f"{name} {each}", part)
+        return
+    options = [
+        {
+            "flags": [*parameter.opts, *parameter.secondary_opts],
+            "help": _first_line(parameter.help),
+            "kind": _kind(parameter),
+        }
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.hidden
+    ]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    kinds = [kind for parameter in arguments if (kind := _kind(parameter)) != "text"]
+    named = [[*_PLAYERS]] if any(parameter.name == "target" for parameter in arguments) else []
+    yield name, {"options": options, "arguments": [*kinds, *named]}
+
+
+def _kind(parameter: Any) -> Any:
+    """Return what completes a value: choices, the name of a list, `runs`, `text` for nothing, or `switch`: no value."""
+    if getattr(parameter, "is_flag", False):
+        return "switch"
+    if choices := _choices(parameter.type_descriptor.annotation):
+        return choices
+    name = str(parameter.name)
+    if (declaration := declaration_of(name)) is not None:
+        kind = declaration.path.removesuffix(".name")
+        return {"trackers": "tracker"}.get(kind, kind) if kind in _COMPONENTS else "text"
+    named = {"config": "configs", "assign": "settings"}
+    return named.get(name, "runs" if name in RUNS else "text")
+
+
+_PLAYERS = ("embedded", "scripted")
+_COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "learner", "codec", "trackers")
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Return the values of an annotation that lists them; of `X | None` those of X."""
+    if typing.get_origin(annotation) is Literal:
+        return [str(value) for value in typing.get_args(annotation)]
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [str(member.value) for member in annotation]
+    return [value for part in typing.get_args(annotation) for value in _choices(part)]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    INDEX.write_text(index_text(), encoding="utf-8")

@@ -1,0 +1,370 @@
+"""Whether the words around a value are about what the question asks for: its time, its quantity, and every word.
+
+An answer is paid for what it says. So each word of the clause that a value stands in is accounted for: it has to do
+with the question, or it is one of the common words of `labels.py`. The words of a formula are the exception: they name
+what the value was computed from, and one of them has to do with the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from finqa_cli.grading.numbers import Kind
+from finqa_cli.grading.strict_2 import refused_words
+from finqa_cli.grading.strict_2.labels import (
+    contradicts,
+    is_common,
+    is_foreign,
+    names_another_source,
+    quantities,
+    unaccounted,
+)
+from finqa_cli.grading.strict_2.question import Question, operands
+from finqa_cli.grading.strict_2.values import Element, Sort
+from finqa_cli.grading.strict_2.wordlists import word_set
+
+
+def why_other(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the words around a value say that it is not what is asked for, or nothing.
+
+    Args:
+        found: The statement that the value is in.
+        one: The value.
+        question: The question.
+    """
+    return (
+        _another_time(found, one, question)
+        or _another_quantity(found, one, question)
+        or is_about_something_else(found, one, question)
+    )
+
+
+_CLAUSE_ENDS = frozenset((".", ";", ",", "(", ")", "—", "[", "]", "{", "}", "→"))
+_COMPUTES = word_set("/ = ÷ × divided over covers covered relative")  # noqa: RUF001
+_CHANGE = re.compile(
+    r"(?:increas|decreas|grew|grow|rise|rose|risen|fell|fall|drop|declin|climb|jump|surg|shrank|shrunk|plung|tumbl|"
+    r"widen|narrow|expand|contract(?:ed|ion)|improve|worsen|cagr)\w*"
+)
+_ASKS_CHANGE = re.compile(
+    r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|"
+    r"narrow|"
+    r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|total return|exceed|swing|shift|mov|trend|delta|"
+    r"appreciat|spread|compound|contract|shr[aiu]nk|climb|jump)\w*"
+)
+
+
+_MOST_WORDS = 80
+_RATIO_OF = re.compile(r"\bratio of\b")
+
+
+def _clause(found: Sequence[Element], place: int) -> tuple[Sequence[Element], Sequence[Element]]:
+    """What stands before and after a value in its clause."""
+    start, end = place, place + 1
+    while start and not _ends(found[start - 1]):
+        start -= 1
+    while end < len(found) and not _ends(found[end]):
+        end += 1
+    return found[start:place], found[place + 1 : end]
+
+
+def _ends(one: Element) -> bool:
+    return one.sort is Sort.BREAK or one.text in _CLAUSE_ENDS or (one.sort is Sort.SYMBOL and one.text == "-")
+
+
+def is_about_something_else(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the clause of a value has a word that is not accounted for, or nothing."""
+    if not question.known:
+        return ""
+    before, after = _clause(found, found.index(one))
+    clause = [*before, *after]
+    words = _words(clause)
+    if len(words) > _MOST_WORDS:
+        return "The clause of the value is too long."
+    is_formula = any(part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause)
+    is_multiple = one.value is not None and one.value.measure == "times"
+    if not is_formula and not is_multiple and _is_another_ratio(words, question):
+        return "The value is one part of the ratio, or another ratio."
+    if question.counts:  # names of what is counted may follow: `3 (Alpha, Beta, Gamma)`
+        after = after[: next((at for at, part in enumerate(after) if part.text == ":"), len(after))]
+        words = _words([*before, *after])
+    computes = _RATIO_OF.search(" ".join(words)) is not None or any(
+        part.text in _COMPUTES or part.sort is Sort.OPERATION for part in clause
+    )
+    if computes and not question.divides:
+        computed = sum(part.sort is Sort.VALUE for part in clause) > 1
+        return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
+    if _ASKS_RATE_OF_CHANGE.search(question.text):
+        if [part.text for part in after[:1]] in (["of"], ["share"]):
+            return "The value is a share, and the question asks for a change."
+        if before and before[-1].text == "to" and any(_CHANGE.fullmatch(word) for word in words):
+            return "The value is of a level, and the question asks for a change."
+    if "margin" in question.words:  # `18.4% of revenue`
+        words = [word for word in words if word not in ("revenue", "revenues", "sales")]
+    own = " ".join(words).replace("on average", "").split()
+    if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
+        return "A word beside the value has nothing to do with the question."
+    if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
+        return "The value is of somebody else."
+    if not question.counts and _remark_is_other(found, one, question):
+        return "A remark beside the value is about something else."
+    share = _SHARE_OF.search(question.text)
+    if share and _is_share_of_another(before, after, share[1]):
+        return "The value is a change, or a share of something else."
+    if (
+        before
+        and before[-1].text in ("up", "down")
+        and not _MAKES & set(_words(before))
+        and not _ASKS_CHANGE.search(question.text)
+    ):
+        return "The value is of a change, and the question asks for none."
+    levels = any(part.text == "to" for part in before[-2:])
+    if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
+        return "The value is of a change, and the question asks for none."
+    if _is_level(before, one, question) and not any(_ASKS_CHANGE.fullmatch(word) for word in _words(after)):
+        return "The value is of a level, and the question asks for a change."
+    return ""
+
+
+_SHARE_OF = re.compile(r"\b(?:percent|percentage|%|portion|proportion|share) of ([^?]{3,120})")
+
+
+def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], whole: str) -> bool:
+    """`grew 6.5%`, or `6.5% of deferred revenue`, where a percentage of total revenue is asked for."""
+    words = [word for word in _words(before) if word != "by"]
+    if words and _CHANGE.fullmatch(words[-1]) and words[-1] not in ("increase", "decrease", "change"):
+        return True
+    said = _words(after)
+    if said[:1] != ["of"]:
+        return False
+    end = next((at for at, word in enumerate(said) if at and word in _PHRASE_ENDS), len(said))
+    return bool(unaccounted(said[1:end], whole.split()))
+
+
+_PHRASE_ENDS = word_set("in for at during was were is are came comes from which as and with on to by of")
+
+
+def _is_another_ratio(words: Sequence[str], question: Question) -> bool:
+    """The words name one operand of the ratio without the other, or a quantity that is neither."""
+    if question.divides is None:
+        return False
+    if question.quantities and quantities(" ".join(words)) - question.quantities:
+        return True
+    side_words = [word for side in question.divides for word in side]
+    if (
+        "&" in "".join(side_words)
+        or _RATIOS & set(words)
+        or not all(question.divides)
+        or any(word.isdigit() for word in question.divides[0])
+    ):
+        return False
+    said = operands(" ".join(words))
+    top, bottom = (bool(said & side) for side in question.divides)
+    return top != bottom
+
+
+_RATIOS = word_set("ratio multiple leverage factor x times")
+
+
+def _sentence_after(found: Sequence[Element], one: Element) -> Sequence[Element]:
+    start = found.index(one) + 1
+    end = next((at for at in range(start, len(found)) if found[at].text in (".", ";")), len(found))
+    return found[start:end]
+
+
+def _remark_is_other(found: Sequence[Element], one: Element, question: Question) -> bool:
+    """A short remark right after a value, `(Defense)`, has nothing to do with the question."""
+    place = found.index(one) + 1
+    if place >= len(found) or found[place].text not in ("(", ",", "—"):
+        return False
+    end = place + 1
+    while end < len(found) and not _ends(found[end]):
+        end += 1
+    remark = found[place + 1 : end]
+    words = _words(remark)
+    if (
+        any(part.sort is not Sort.WORD for part in remark)
+        or not 0 < len(words) < _LONGER
+        or _SOURCES & {part for word in words for part in word.split()}
+    ):
+        return False
+    return is_foreign(words, question.words) and len(unaccounted(words, question.words)) == len(words)
+
+
+_LONGER = 4
+_SOURCES = word_set(
+    "rounded unaudited audited approximately source note table computed calculated derived based per see from using as "
+    "10-k 10-q 8-k page pages consolidated reported because since which this that i.e. e.g. statement usd nominal "
+    "annualized"
+)
+
+
+_AGGREGATES = frozenset(("average", "median", "cumulative"))
+_MAKES = word_set("make makes made making take takes took add adds")
+
+
+def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
+    """`gross profit was 57` to a question by how much it changed."""
+    words = _words(before)
+    if not _AMOUNT_OF_CHANGE.search(question.text) or not words or words[-1] not in ("is", "was", "were", "are"):
+        return False
+    subject = [word for word in words if word not in _FILLERS and not is_common(word)]
+    said = any(_ASKS_CHANGE.fullmatch(word) for word in words)
+    return bool(subject) and not said and one.value is not None and not one.value.signed
+
+
+_AMOUNT_OF_CHANGE = re.compile(
+    r"\bby how much\b|\bby how many\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|"
+    r"difference) in\b"
+)
+_ASKS_RATE_OF_CHANGE = re.compile(
+    r"\bby how much\b|\b(?:percent|percentage) (?:change|increase|decrease|growth|decline)\b|\bgrowth rate\b|\bcagr\b"
+    r"|\b(?:increase|decrease|change) in (?!.* as a )"
+)
+_FILLERS = word_set("so and but it this that which company's")
+
+
+def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why a value is given to a time that the question does not ask for, or nothing."""
+    words = " ".join(element.text for element in found)
+    if refused_words.ANOTHER_TIME.search(words):
+        return "The value is of another time."
+    around = [(found[at - 1].text, found[at].text) for at in range(1, len(found)) if found[at].sort is Sort.YEAR]
+    if any(_AROUND_YEAR.fullmatch(word) and f"{word} {year}" not in question.text for word, year in around):
+        return "The value is of another time."
+    if any(_opens_otherwise(word, year, question.text) for word, year in around):
+        return "The value is of another time."
+    working = {at for at, element in enumerate(found) if element.sort is Sort.OPERATION}
+    years = {
+        element.text
+        for at, element in enumerate(found)
+        if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
+    }
+    first = min(map(int, question.years), default=0)
+    if _ASKS_CHANGE.search(question.text) and len(question.years) == 1:
+        compared = {year for word, year in around if word in _COMPARED and year == str(first - 1)}
+        years = years - compared  # `up 3.6% versus 2018`
+    if years and question.years and not years & question.years:
+        return "The value is of another year."
+    if years and years < question.years and not working and _OF_ALL.search(question.text):
+        return "The value is of one of the years."
+    known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
+    if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
+        return "The value is of other years as well."
+    if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
+        return "The value is of each year."
+    if (
+        years
+        and question.base_year in question.years
+        and years == {question.base_year}
+        and re.search(r"\bin (?:fy ?)?[0-9]", words)
+    ):
+        return "The value is of the year before."
+    if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
+        return "The value is of several years."
+    return ""
+
+
+def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str]) -> bool:
+    """The clause of a value names a year that is not known."""
+    before, after = _clause(found, found.index(one))
+    return any(part.sort is Sort.YEAR and part.text not in known for part in (*before, *after))
+
+
+_EVERY_YEAR = re.compile(r"\b(?:per|a|each|every) year\b|\bannually\b")
+_YEARLY = re.compile(r"annual|turnover|times|how often|year|rate|average|cagr|yield|interest|growth|grow|grew")
+OVER_YEARS = re.compile(
+    r"\b(?:over|across|for) (?:the )?(?:past |last )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2})[ -]"
+    r"years?\b(?! (?:average|cagr))|\bin each (?:year|of)\b"
+)
+
+
+def _opens_otherwise(word: str, year: str, question: str) -> bool:
+    """`in 2025` where the question says `after 2025`."""
+    asked = re.search(rf"\b(after|before|since|until|by|through|beyond) (?:the end of )?{year}\b", question)
+    return asked is not None and word in _OPENERS and word != asked[1]
+
+
+_COMPARED = word_set("with versus vs vs. from over than against to")
+_OPENERS = word_set("in by before after since until through beyond")
+_OF_ALL = re.compile(
+    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "
+)
+_AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
+
+
+def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
+    """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    if not question.known:
+        return ""
+    place = found.index(one)
+    start = place
+    while start and found[start - 1].sort in _LABEL_SORTS and found[start - 1].text not in _ENDS:
+        start -= 1
+    end = place + 1
+    while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
+        end += 1
+    before, after = _words(found[start:place]), _words(found[place + 1 : end])
+    label = " ".join(before)
+    if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
+        return "The value is one of several."
+    if contradicts(f"{label} | {' '.join(after)}", question.text):
+        return "The value is labelled as another one."
+    value = one.value
+    is_share = value is not None and value.number.unit.kind is Kind.PERCENT and after[:1] == ["of"]
+    if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
+        return "The value is a share of something else."
+    is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
+    if not is_formula and _is_other(quantities(label), question):
+        return "The value is labelled as another quantity."
+    is_said = len(after) > 1 and after[0] in _SAYS
+    if not is_formula and (
+        is_foreign(before, question.words) or _has_unknown_noun(one, found[place + 1 : end], question)
+    ):
+        return "The value is labelled as something else."
+    if not question.asks_ratio and _has_other_object([*before, "|", *after], question):
+        return "The value is of something else."
+    if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
+        return "The value is labelled as something else."
+    return ""
+
+
+def _has_other_object(words: Sequence[str], question: Question) -> bool:
+    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
+    for at, word in enumerate(words[:-1]):
+        if word in _OBJECT_OF:
+            nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
+            if nouns and is_foreign(nouns, question.words):
+                return True
+    return False
+
+
+_OBJECT_OF = frozenset(("to", "on", "over", "above"))
+
+
+def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
+    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
+    if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
+        return False
+    return is_foreign([after[0].text], question.words)
+
+
+_FORMULA = re.compile(
+    r"\b(?:divided|ratio of|percentage of|percent of|share of|proportion of|as a|relative to|over|per)\b"
+)
+_EACH = re.compile(
+    r"(?:each|a (?:month|quarter|week|day)|apiece|quarterly|monthly|weekly|daily|per (?:quarter|month|week|day))\b"
+)
+
+
+def _words(found: Sequence[Element]) -> list[str]:
+    return [element.text for element in found if element.sort is Sort.WORD]
+
+
+def _is_other(named: frozenset[str], question: Question) -> bool:
+    return bool(named and question.quantities and not named & question.quantities)
+
+
+_ENDS = frozenset((".", ";", ",", "(", "—", "-"))
+_LABEL_SORTS = (Sort.WORD, Sort.SYMBOL, Sort.YEAR)
+_SAYS = frozenset((":", "=", "→", "is", "was", "are", "were"))

@@ -1,0 +1,20 @@
+"""The entry point of `finqa`: completion answers before anything else is imported."""
+
+from __future__ import annotations
+
+import sys
+
+from finqa_cli import completion
+
+
+def main() -> int:
+    """Complete a word, or run the command line; returns the exit status."""
+    if completion.is_asked():
+        return completion.main()
+    from finqa_cli.app import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What becomes of each place that gives a remedy: a row executes it, a test elsewhere does, or it cannot be done here.
+
+`tests/remedies/executed.txt` says what the rows execute; they hold it against what they find. The tables below are of
+the other places, by the names of remedies/recording.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cache
+
+from remedies import ledger
+from remedy_sites import Site, remedies
+from source_tree import ROOT
+
+NOT_HERE = {
+    "a package index": r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
+    "rights of an administrator": r"\tsudo |\tulimit |isolation\.py:|local_doctor\.py:|sandboxes/local/config\.py:",
+    "a GPU": r"engines/vllm/(?!vllm_command)|torch/distributed/|device_placement\.py:|\tnvidia-smi|"
+    r"run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|bfloat16 exceeded",
+    "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
+    r"\thf auth login|\taccept it at|aviato\.py:|check plan and billing|write access to this owner|make it private at",
+    "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
+    "a full disk": r"free some|\tfree space|Free some space|check_disk|/a/folder/with/space",
+    "memory of a device that is used up": r"DeviceMemoryError|micro_batches\.py:|fewer models on the device|"
+    r"generator\.py:.*max_batch",
+    "another process, or a signal, at a moment": r"wait until it ends|lock_folder|_interrupted|setup\.py:main#1|"
+    r"perform\.py:perform|Stopper\.check",
+    "weights that diverge": r"not_finite|\tlower --lr|lower learning rate|write_whole_model|a lower --lr",
+    "a host that answers wrongly": r"Downloader\._download|archive is damaged at its host|its layout has changed|"
+    r"with a commit that has it|Wait, or set GITHUB_TOKEN",
+    "a fault of the product": r"This is a bug in finqa",
+    "the author of a plugin": r"plugin's author|the author of",
+    "a large model": r"machine with more memory|choose a smaller --model",
+}
+"""What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
+
+ELSEWHERE = {
+    "finqa_cli/experiments/pipeline_run.py:_check_gate": (
+        "tests/end_to_end/test_pipeline.py"
+        "::test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from",
+        "--past-gates",
+    ),
+    "finqa_cli/training/rl/preflight.py:find_unreadable": (
+        "tests/end_to_end/test_preflight.py"
+        "::test_training_without_readable_calls_or_differences_is_not_called_complete",
+        "--no-preflight",
+    ),
+    "plugins/finqa_plugins/environments/openenv_finqa/finqa_environment.py:FinQAEnvironment.demonstrate#2": (
+        "tests/end_to_end/test_own_tables_play.py::test_gold_sql_that_joins_tables_plays_where_queries_may_join",
+        "--set environment.options.joins=true",
+    ),
+    "finqa_cli/experiments/make_policy.py:_check_expert#2": (
+        "tests/end_to_end/test_openenv_environments.py::test_a_policy_is_taught_the_form_of_actions_by_chance",
+        "--expert random",
+    ),
+}
+"""Place -> the test that executes its remedy, and what of the remedy that test names."""
+
+LEFT = 289
+"""Places that nothing executes yet. It only goes down: lower it when the test says so."""
+
+
+@dataclass
+class Coverage:
+    """What becomes of each place.
+
+    Attributes:
+        executed: Those that rows execute.
+        elsewhere: Those that another test executes.
+        passed_on: Those that pass on the remedy of another error, which is a place of its own.
+        not_here: Reason -> those that cannot be followed here.
+        left: All others.
+    """
+
+    executed: list[Site] = field(default_factory=list)
+    elsewhere: list[Site] = field(default_factory=list)
+    passed_on: list[Site] = field(default_factory=list)
+    not_here: dict[str, list[Site]] = field(default_factory=dict)
+    left: list[Site] = field(default_factory=list)
+
+
+@cache
+def coverage() -> Coverage:
+    """Sort all places of the product."""
+    found, executed = Coverage(), ledger.executed()
+    for site in remedies():
+        if site.key in executed:
+            found.executed.append(site)
+        elif site.key in ELSEWHERE:
+            found.elsewhere.append(site)
+        elif not site.texts:
+            found.passed_on.append(site)
+        elif reason := _reason(site):
+            found.not_here.setdefault(reason, []).append(site)
+        else:
+            found.left.append(site)
+    return found
+
+
+def _reason(site: Site) -> str:
+    """Return why no text of a place can be followed here; empty where one can."""
+    reasons = [_reason_of(f"{site.key}\t{text}") for text in sorted(site.texts)]
+    return reasons[0] if all(reasons) else ""
+
+
+def _reason_of(text: str) -> str:
+    return next((reason for reason, pattern in NOT_HERE.items() if re.search(pattern, text)), "")
+
+
+def source_of(test: str) -> str:
+    """Return the source of a test, `tests/path.py::name`; empty where there is none."""
+    path, _, name = test.partition("::")
+    if not (ROOT / path).is_file():
+        return ""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            return ast.get_source_segment(text, node) or ""
+    return ""

@@ -26,6 +26,7 @@ LOOKS = (
     "plugins show",
     "rewards show",
     "sandbox ls",
+    "show",
     "snapshot list",
     "snapshot show",
 )

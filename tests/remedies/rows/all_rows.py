@@ -10,6 +10,7 @@ from remedies.rows import (
     damaged_runs,
     data,
     environments,
+    evaluations,
     hubs,
     imports,
     machines,
@@ -38,6 +39,7 @@ GROUPS = {
     "hubs": hubs.HUBS,
     "workflows": workflows.WORKFLOWS,
     "environments": environments.ENVIRONMENTS,
+    "evaluations": evaluations.EVALUATIONS,
 }
 SLOW = frozenset(
     {

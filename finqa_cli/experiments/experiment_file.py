@@ -412,6 +412,8 @@ def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar],
     settings: dict[str, Any] = {}
     for place, tree in trees.items():
         settings |= _flat(document, place, tree, variables)
+        if "train.seed" in settings:
+            raise _wrong(document, f"{place}.train.seed", "write seeds = [0, 1, 2] in its place, under [experiment]")
     try:
         name = file.experiment.cell.format(**choices)
     except (KeyError, IndexError, ValueError) as error:

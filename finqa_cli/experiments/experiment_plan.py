@@ -125,11 +125,6 @@ def plan_experiment(
     planned: dict[str, PlannedCell] = {}
     for cell in matrix:
         wanted = tuple(seeds) or cell.seeds
-        if "train.seed" in cell.settings:
-            raise ConfigError(
-                f"Cell {cell.name} sets train.seed, which the seeds of the experiment replace.",
-                remedy=f"edit {document.name}: seeds = [{cell.settings['train.seed']}] instead of train.seed",
-            )
         for seed in wanted:
             place = cell.name if len(wanted) == 1 else f"{cell.name}_seed{seed}"
             planned[place] = _planned(cell, seed, file, resolve)

@@ -238,7 +238,7 @@ def test_seeds_of_the_file_and_of_a_choice() -> None:
         ("N = 8", "seeds = 3", r"axes.way.many.seeds .* no list of different natural"),
         ("N = 8", "seeds = []", r"axes.way.many.seeds .* no list of different natural"),
         ("N = 8", "seeds = [1]\n[axes.size.c]\nseeds = [2]", "gives other seeds to the same cell"),
-        ("N = 8", "train.seed = 3", "sets train.seed, which the seeds of the experiment replace"),
+        ("N = 8", "train.seed = 3", r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] in its place"),
     ],
 )
 def test_seeds_that_cannot_be_are_refused(old: str, new: str, reason: str) -> None:

@@ -370,6 +370,15 @@ def test_the_words_of_a_verdict_are_about_policies_or_methods(expert: Path, tmp_
     assert "The method a differs from the one policy b" in sentence(result, one)
 
 
+def test_runs_that_differ_do_not_show_that_their_methods_do(expert: Path, tmp_path: Path) -> None:
+    """One run of three is right everywhere, the others nowhere, against three that are right nowhere."""
+    runs = [changed(expert, tmp_path / f"run{place}", _wrong if place else _same) for place in range(6)]
+    result = compare([f"{'ab'[place // 3]}={run}" for place, run in enumerate(runs)], level=0.8)
+    (one,) = result.comparisons
+    assert one.verdict == "tests disagree" and one.adjusted_mcnemar < 0.2 < one.adjusted
+    assert "it is not shown of the methods" in sentence(result, one) and "train more seeds" in sentence(result, one)
+
+
 def _same(row: int, record: dict[str, Any]) -> None:
     record["explanation"] = f"graded again as {row} {record['id']} {id(record)}"
 

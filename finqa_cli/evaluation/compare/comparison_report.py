@@ -119,10 +119,10 @@ def sentence(result: CompareResult, comparison: Comparison) -> str:
         return f"{about}. {_shown(comparison)} ({tests}){_SAID_OF_ONE_RUN.get(paired.about, '')}."
     if comparison.verdict == "tests disagree":
         if paired.about != "policies" and comparison.adjusted >= 1 - result.level:
+            whose = "the methods" if paired.about == "methods" else "the method"
             return (
-                f"{about}. These runs differ on these questions, which runs and companies vary too much to show of "
-                f"{'methods' if paired.about == 'methods' else 'the method'} ({tests}); train more seeds, or ask more "
-                "questions."
+                f"{about}. These runs differ on these questions, but it is not shown of {whose}, given how runs and "
+                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or ask more questions."
             )
         return f"{about}. The two tests disagree ({tests}); do not build on it, ask more questions."
     return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, result.level)}"

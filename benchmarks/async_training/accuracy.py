@@ -10,14 +10,14 @@ from typing import Any
 
 from benchmarks.figures import Figure, at_most, exactly, note
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.statistics import paired_difference
+from finqa_cli.statistics import crossed_difference
 
 
 def accuracy(seeds: int, iterations: int, out: Path) -> list[Figure]:
     """Held-out greedy accuracy of `finqa train --max-staleness 1` less that of 0, question by question.
 
     Both play the same number of episodes: every iteration fills the sandboxes once, whatever the rewards are. The
-    difference of a question is the mean over the seeds; its interval is clustered by company.
+    difference of a question is the mean over the seeds; its interval is over companies and runs (`crossed_difference`).
     """
     before: list[float] = []
     scores: dict[int, dict[str, list[float]]] = {0: {}, 1: {}}
@@ -36,8 +36,10 @@ def accuracy(seeds: int, iterations: int, out: Path) -> list[Figure]:
         episodes = [sum(record["episodes"] for record in _iterations(run)) for run in runs.values()]
         figures.append(exactly(f"episodes more than without overlap, seed {seed}", episodes[1] - episodes[0], 0))
     names = sorted(companies)
-    stale, fresh = ([statistics.fmean(scores[staleness][name]) for name in names] for staleness in (1, 0))
-    paired = paired_difference(stale, fresh, [companies[name] for name in names])
+    stale, fresh = (
+        [[scores[staleness][name][seed] for name in names] for seed in range(seeds)] for staleness in (1, 0)
+    )
+    paired = crossed_difference(stale, fresh, [companies[name] for name in names])
     how = f"95 % interval {paired.low:+.3f} to {paired.high:+.3f}; accuracy before {statistics.fmean(before):.3f}"
     half = (paired.high - paired.low) / 2
     return [

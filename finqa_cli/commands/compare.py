@@ -62,7 +62,9 @@ def _text(result: CompareResult, folder: Path) -> str:
         [
             method.label,
             f"{method.accuracy.mean:.3f} [{method.accuracy.low:.3f}, {method.accuracy.high:.3f}]",
+            method.questions,
             method.accuracy.clusters,
+            len(method.runs),
             ", ".join(str(run.seed) for run in method.runs),
             _hours(sum(run.cost.hours for run in method.runs if run.cost)),
         ]
@@ -73,14 +75,16 @@ def _text(result: CompareResult, folder: Path) -> str:
             [
                 "method",
                 f"accuracy, {100 * result.level:g} % interval",
+                "questions",
                 plural_noun(result.clustered_by),
+                "runs",
                 "seeds",
                 "training",
             ],
             rows,
         ),
         "",
-        *(_plain(sentence(comparison, result.level)) for comparison in result.comparisons),
+        *(_plain(sentence(result, comparison)) for comparison in result.comparisons),
         *(f"Mind: {note}" for note in result.notes),
         "",
         f"Report: {folder / 'report.md'}",

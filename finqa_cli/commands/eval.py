@@ -89,10 +89,7 @@ def evaluation_text(result: EvalResult) -> str:
     asked = f"{result.target} on {result.data.name}/{result.split}"
     if report["faults"] == report["episodes"]:  # then its accuracy is no figure of the policy
         return f"{asked}: no accuracy, for none of {plural(report['episodes'], 'episode')} could be graded"
-    head = (
-        f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} "
-        f"({plural(report['episodes'], 'episode')}, {name_clusters(report)})"
-    )
+    head = f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} ({_asked(report)})"
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
     parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
@@ -109,6 +106,13 @@ def evaluation_text(result: EvalResult) -> str:
         f"Next: finqa report {result.run}   or   finqa view {result.run}   or   finqa show {result.run}",
     ]
     return "\n".join(lines)
+
+
+def _asked(report: Mapping[str, Any]) -> str:
+    """Return the numbers that a score rests on: questions, episodes where these are more, and clusters."""
+    episodes, questions = report["episodes"], report["questions"]
+    parts = [plural(questions, "question"), *([plural(episodes, "episode")] if episodes != questions else [])]
+    return ", ".join([*parts, *([name_clusters(report)] if report["clustered_by"] != "question" else [])])
 
 
 def name_clusters(report: Mapping[str, Any]) -> str:

@@ -208,8 +208,10 @@ def plan_text(document: Mapping[str, Any], plan: ExperimentPlan, folder: Path) -
     questions = [f"  {question.ask} ({', '.join(question.measures)})" for question in plan.questions]
     cells = document["cells"].values()
     commands = [f"  {line}" for line in (*document["prepare"], *(line for cell in cells for line in cell["commands"]))]
+    labels = {plan.cells[name].label for name in chosen}
+    runs = "" if len(labels) == len(chosen) else f", {len(chosen)} runs over their seeds,"
     parts = [
-        f"Experiment {plan.name} ({plan.file}): {plural(len(chosen), 'cell')} in {folder}"
+        f"Experiment {plan.name} ({plan.file}): {plural(len(labels), 'cell')}{runs} in {folder}"
         + (f"; set by the environment: {given}" if given else ""),
         plain_table(headers, rows),
         f"One after the other: {_span(hours, _time) if hours else 'time not known'}. "

@@ -17,6 +17,7 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table
 from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.evaluation.compare.comparison_report import accuracy_lines
 from finqa_cli.experiments import pipeline_run as workflow
 from finqa_cli.experiments.pipeline_spec import (
     METHODS,
@@ -206,8 +207,8 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
 def _text(result: workflow.PipelineResult) -> str:
     rows = [(step.name, step.state, _time(step.seconds)) for step in result.steps]
     done = all(step.state == "done" for step in result.steps)
-    ends = [f"Report: {result.report}"] if result.report else []
-    ends += [f"Final test: {result.final_report}"] if result.final_report else []
+    reports = (("Report", result.report), ("Final test", result.final_report))
+    ends = [line for name, path in reports if path for line in (*accuracy_lines(path.parent), f"{name}: {path}")]
     ends += [] if done else [f"Next: finqa pipeline --resume {result.run}"]
     return "\n".join([plain_table(("step", "state", "time"), rows), "", *ends])
 

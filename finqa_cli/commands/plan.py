@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, plain_table, plural
-from finqa_cli.evaluation.power_plan import Assumptions, Plan, plan, with_attempts
+from finqa_cli.evaluation.power_plan import RUN_DEVIATION, Assumptions, Plan, plan, with_attempts, with_seeds
 
 app = CommandApp()
 
 _SHOWN_ATTEMPTS = (1, 2, 4, 8, 16, 32)
+
+_SHOWN_SEEDS = (1, 2, 3, 5, 10)
 
 _WORDS = {
     "accuracy": "accuracy of both policies",
     "paired": "correlation of two policies at one question",
     "repeated": "correlation of two attempts of one policy at one question",
     "company": "correlation of two questions about one company",
+    "deviation": "standard deviation of the accuracy of a method's runs",
 }
 
 
@@ -74,15 +77,31 @@ def main(
             max=1.0,
         ),
     ] = None,
+    run_deviation: Annotated[
+        float | None,
+        typer.Option(
+            "--run-deviation",
+            help="Standard deviation of the accuracies of a method's runs, by seed.",
+            show_default=f"{RUN_DEVIATION:g}",
+            min=0.0,
+            max=0.5,
+        ),
+    ] = None,
     runs: Annotated[
-        list[Path] | None,
-        typer.Option("--from", metavar="RUN", help="Run that sizes and variation are taken from; repeat for two."),
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Run that sizes and variation are taken from; repeat for two. Runs of one LABEL=RUN are seeds of a "
+            "method and tell its --run-deviation.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Calculate the smallest difference in accuracy that an evaluation can show, or what it takes to show a given one.
 
-    Two policies answer the same questions. Formulas: Miller, arXiv 2411.00640, section 5; Kish 1965; Bloom 1995.
+    Two policies answer the same questions; a claim about two methods needs several runs (seeds) of each. Formulas:
+    Miller, arXiv 2411.00640, section 5; Kish 1965; Bloom 1995.
     """
     result = plan(
         questions=questions,
@@ -93,7 +112,11 @@ def main(
         power=power,
         comparisons=comparisons,
         assumptions=Assumptions(
-            accuracy=accuracy, paired=paired_correlation, repeated=attempt_correlation, company=company_correlation
+            accuracy=accuracy,
+            paired=paired_correlation,
+            repeated=attempt_correlation,
+            company=company_correlation,
+            deviation=run_deviation,
         ),
         runs=runs or [],
     )
@@ -107,9 +130,13 @@ def _document(result: Plan) -> dict[str, Any]:
         "assumptions": {name: {"value": value, "origin": origin} for name, (value, origin) in result.used.items()},
         "smallest_difference": result.smallest,
         "by_attempts": {str(number): value for number, value in with_attempts(result, _SHOWN_ATTEMPTS)},
+        "by_seeds": {
+            str(number): value if math.isfinite(value) else None for number, value in with_seeds(result, _SHOWN_SEEDS)
+        },
         "wanted_difference": result.wanted,
         "questions_needed": result.questions,
         "attempts_needed": result.attempts,
+        "seeds_needed": result.seeds,
     }
 
 
@@ -119,12 +146,23 @@ def _text(result: Plan) -> str:
     lines = [
         f"{design.questions} questions about {design.companies:.0f} companies, "
         f"{plural(design.attempts, 'attempt')} each: a difference of {100 * result.smallest:.1f} points is shown "
-        f"with {100 * design.power:g} % power at level {100 * design.level:g} %{pairs}.",
+        f"with {100 * design.power:g} % power at level {100 * design.level:g} %{pairs}, between two policies.",
         *_needed(result),
         "",
         plain_table(
             ["attempts", "smallest difference, points"],
             [[number, f"{100 * value:.1f}"] for number, value in with_attempts(result, _SHOWN_ATTEMPTS)],
+        ),
+        "",
+        plain_table(
+            ["seeds per method", "smallest difference of methods, points"],
+            [
+                [
+                    number,
+                    f"{100 * value:.1f}" if math.isfinite(value) else "none: one run says nothing of methods",
+                ]
+                for number, value in with_seeds(result, _SHOWN_SEEDS)
+            ],
         ),
         "",
         *(f"{_WORDS[name]}: {value:.3f} ({origin})" for name, (value, origin) in result.used.items()),
@@ -138,7 +176,7 @@ def _needed(result: Plan) -> list[str]:
     if result.wanted is None:
         return []
     wanted, design = f"{100 * result.wanted:g} points", result.design
-    needed = f"To show {wanted} it takes "
+    needed = f"To show {wanted} of two policies it takes "
     per_company = design.questions / design.companies
     more = (
         f"{result.questions} questions, {per_company:.1f} per company, {plural(design.attempts, 'attempt')} each"
@@ -150,4 +188,9 @@ def _needed(result: Plan) -> list[str]:
         if result.attempts
         else "no number of attempts at these questions suffices"
     )
-    return [f"{needed}{more}; or {repeated}."]
+    seeds = (
+        f"{result.seeds} seeds of each at these questions"
+        if result.seeds
+        else "more than seeds alone: no number of them suffices at these questions"
+    )
+    return [f"{needed}{more}; or {repeated}. Of two methods it takes {seeds}."]

@@ -187,11 +187,11 @@ def _dry_run_text(result: DryRunResult) -> str:
 def _asked(report: Mapping[str, Any]) -> str:
     """Return the number of questions, and of clusters where these are fewer."""
     episodes, clusters = report["episodes"], report["clusters"]
-    if clusters >= episodes:
-        return str(episodes)
-    if report.get("clustered_by") == "question":
-        return f"{clusters}, {plural(episodes, 'attempt')}"
-    return f"{episodes} of {name_clusters(report)}"
+    by_question = report.get("clustered_by") == "question"
+    # records of earlier versions do not say how many questions there were
+    questions = report.get("questions", clusters if by_question else episodes)
+    attempts = "" if episodes == questions else f", {plural(episodes, 'attempt')}"
+    return f"{questions}{attempts}" if clusters >= questions else f"{questions} of {name_clusters(report)}{attempts}"
 
 
 def _label(label: str, facts: Mapping[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finqa_cli.errors import DataError, UsageError
-from finqa_cli.evaluation.compare.comparison import check_comparable, check_paths
+from finqa_cli.evaluation.compare.comparison import check_comparable, check_paths, label_and_path
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
 from finqa_cli.statistics import (
     Design,
@@ -16,26 +17,36 @@ from finqa_cli.statistics import (
     assumed_variation,
     attempts_for,
     detectable,
+    detectable_methods,
     observe,
     observed_variation,
     questions_for,
+    run_spread,
+    scores_of,
+    seeds_for,
 )
 
 FOR_NOTHING_KNOWN = {"accuracy": 0.5, "paired": 0.5, "repeated": 0.6, "company": 0.1}
 """Assumed where neither a flag nor a run says otherwise: the accuracy with the largest variance, middling likeness."""
+
+RUN_DEVIATION = 0.025
+"""Assumed where neither the flag nor runs say otherwise: the median over the five methods of `benchmarks.methods`, of
+which three runs each have standard deviations of 0.007, 0.009, 0.025, 0.072 and 0.144 (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
     """What is given by flags; None is taken from the runs, or else from `FOR_NOTHING_KNOWN`.
 
-    The four are those of `finqa_cli.statistics.power.assumed_variation`.
+    The first four are those of `finqa_cli.statistics.power.assumed_variation`; `deviation` is the standard deviation of
+    the accuracies of a method's runs, otherwise `RUN_DEVIATION`.
     """
 
     accuracy: float | None = None
     paired: float | None = None
     repeated: float | None = None
     company: float | None = None
+    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +57,24 @@ class Plan:
         design: The evaluation in question.
         variation: What was taken for the spread.
         used: Each assumption that went into it, with where it comes from.
-        smallest: The smallest difference in accuracy that the design shows.
+        smallest: The smallest difference in accuracy of two policies that the design shows.
+        deviation: Standard deviation of the accuracies of a method's runs.
         wanted: The difference asked about; None when none was.
         questions: Questions that it needs with the design's attempts; None when nothing was asked or none suffice.
         attempts: Attempts that it needs with the design's questions; None when nothing was asked or none suffice.
+        seeds: Runs of each method that it needs to be shown of methods, with the design's questions and attempts; None
+            when nothing was asked or none suffice.
     """
 
     design: Design
     variation: Variation
     used: dict[str, tuple[float, str]]
     smallest: float
+    deviation: float
     wanted: float | None
     questions: int | None
     attempts: int | None
+    seeds: int | None
 
 
 def plan(
@@ -71,9 +87,9 @@ def plan(
     power: float,
     comparisons: int,
     assumptions: Assumptions,
-    runs: Sequence[Path],
+    runs: Sequence[str],
 ) -> Plan:
-    """Plans the comparison of two policies on the same questions.
+    """Plans the comparison of two policies, and of two methods, on the same questions.
 
     Args:
         questions: How many; None takes those of the first run.
@@ -84,24 +100,20 @@ def plan(
         power: Chance of showing a difference that is there.
         comparisons: How many are corrected for, by Holm.
         assumptions: What flags say of the variation.
-        runs: None, one evaluated run, or two that asked the same questions.
+        runs: None, one evaluated run, or two that asked the same questions; with LABEL=FOLDER the runs of one label are
+            seeds of one method, whose spread is taken from them and everything else from the first.
 
     Raises:
-        UsageError: Values that cannot be, or more than two runs.
+        UsageError: Values that cannot be, or more than two runs or labels.
         DataError: A run cannot be read, the two cannot be compared, or they do not tell how questions vary.
     """
-    if len(runs) > 1:
-        check_paths(runs)
-    if len(runs) > 2:
-        raise UsageError("A plan takes its variation from one run, or from two.", remedy="give --from at most twice")
-    read = [load_run(path) for path in runs]
-    if len(read) == 2:
-        if {assumptions.accuracy, assumptions.paired, assumptions.company} != {None}:
-            raise UsageError(
-                "Two runs tell accuracy and correlations themselves.",
-                remedy="leave out --accuracy, --paired-correlation and --company-correlation, or one --from",
-            )
-        check_comparable(read)
+    methods = _read(runs)
+    read = [members[0] for members in methods]
+    if len(read) == 2 and {assumptions.accuracy, assumptions.paired, assumptions.company} != {None}:
+        raise UsageError(
+            "Two runs tell accuracy and correlations themselves.",
+            remedy="leave out --accuracy, --paired-correlation and --company-correlation, or one --from",
+        )
     seen = observe(read[0].outcomes) if read else None
     count = questions or (seen.questions if seen else None)
     if count is None:
@@ -121,20 +133,67 @@ def plan(
         used = {"repeated": used["repeated"]} if seen and seen.repeated is None else {}
     else:
         variation = _assumed(used, seen.unevenness if seen else 1.0)
+    used["deviation"] = _deviation(assumptions.deviation, methods)
+    deviation = used["deviation"][0]
     return Plan(
         design=design,
         variation=variation,
         used=used,
         smallest=detectable(design, variation),
+        deviation=deviation,
         wanted=wanted,
         questions=questions_for(wanted, design, variation) if wanted else None,
         attempts=attempts_for(wanted, design, variation) if wanted else None,
+        seeds=seeds_for(wanted, design, variation, deviation=deviation) if wanted else None,
     )
 
 
 def with_attempts(result: Plan, numbers: Sequence[int]) -> list[tuple[int, float]]:
     """The smallest difference for other numbers of attempts at the same questions."""
     return [(number, detectable(replace(result.design, attempts=number), result.variation)) for number in numbers]
+
+
+def with_seeds(result: Plan, numbers: Sequence[int]) -> list[tuple[int, float]]:
+    """The smallest difference of two methods for other numbers of runs of each; infinite for one."""
+    return [
+        (number, detectable_methods(result.design, result.variation, deviation=result.deviation, seeds=number))
+        for number in numbers
+    ]
+
+
+def _read(runs: Sequence[str]) -> list[list[EvaluatedRun]]:
+    """Reads the runs, those of one label together; a run without a label is alone."""
+    named = [label_and_path(text) for text in runs]
+    if len(named) > 1:
+        check_paths([path for _, path in named])
+    groups: dict[str, list[Path]] = {}
+    for place, (label, path) in enumerate(named):
+        groups.setdefault(label or str(place), []).append(path)
+    if len(groups) > 2:
+        raise UsageError(
+            "A plan takes its variation from one run, or from two.",
+            remedy="give --from at most twice, or label the seeds of a method: --from a=RUN --from a=RUN",
+        )
+    read = [[load_run(path) for path in paths] for paths in groups.values()]
+    if len(named) > 1:
+        check_comparable([run for members in read for run in members])
+    return read
+
+
+def _deviation(given: float | None, methods: Sequence[Sequence[EvaluatedRun]]) -> tuple[float, str]:
+    """Standard deviation between runs of a method, without the noise of questions, and where it comes from."""
+    if given is not None:
+        return given, "given"
+    found = []
+    for members in methods:
+        scores = scores_of("", [run.outcomes for run in members])
+        if len(members) > 1 and (questions := list(scores.shares)):
+            clusters = [scores.companies[name] for name in questions]
+            found.append((run_spread(scores.of_runs(questions), clusters).between, len(members) - 1))
+    if not found:
+        return RUN_DEVIATION, "assumed"
+    degrees = sum(count for _, count in found)
+    return math.sqrt(sum(variance * count for variance, count in found) / degrees), f"from {degrees + len(found)} runs"
 
 
 def _companies(questions: int, seen: Observed | None) -> float:

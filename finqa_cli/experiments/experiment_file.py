@@ -40,7 +40,7 @@ class Header(_Table):
         cell: Name of a cell, with `{axis}` for the choice on each axis.
         config: Settings files below the file's own settings, as `--config` takes them.
         compare_within: Axis whose choices are not compared with each other, because their questions are others.
-        seeds: Seeds; every cell is trained once with each.
+        seeds: Seeds; every cell is trained once with each, but cells with a choice that has `seeds` of its own.
         reference: Time and cost reported elsewhere, in words.
     """
 
@@ -127,7 +127,8 @@ class ExperimentFile(_Table):
         prepare: Commands before the first cell, in order.
         settings: Settings of all cells; may hold formulas.
         evaluation: Settings that differ when a cell is evaluated.
-        axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice.
+        axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice, and `seeds` in place
+            of the header's.
         measures: Measures by name.
         questions: Questions that the report answers.
         rates: Rates for estimates; without them only attempts are counted.
@@ -192,10 +193,19 @@ def _check(document: Document, file: ExperimentFile) -> None:
             unknown = [name for name in given if name.isupper() and name not in file.variables]
             if unknown:
                 raise _wrong(document, f"axes.{axis}.{choice}.{unknown[0]}", "there is no such variable")
+    _check_seeds(document, "experiment.seeds", file.experiment.seeds)
     if (within := file.experiment.compare_within) and within not in file.axes:
         raise _wrong(document, "experiment.compare_within", f"there is no axis {within!r}")
     for question in file.questions:
         _check_question(document, file, question)
+
+
+def _check_seeds(document: Document, place: str, seeds: Any) -> tuple[int, ...]:
+    """Returns the seeds; raises ConfigError where they are no list of different natural numbers."""
+    numbers = seeds if isinstance(seeds, list | tuple) else []
+    if not numbers or any(type(seed) is not int or seed < 0 for seed in numbers) or len(set(numbers)) < len(numbers):
+        raise _wrong(document, place, f"{seeds!r} is no list of different natural numbers, such as [0, 1, 2]")
+    return tuple(numbers)
 
 
 def _check_question(document: Document, file: ExperimentFile, question: Question) -> None:
@@ -316,6 +326,7 @@ class Cell:
         settings: Dotted path -> value.
         evaluation: Dotted path -> value, in place of the setting when it is evaluated.
         rates: Rates for estimates.
+        seeds: Seeds that it is trained with.
     """
 
     name: str
@@ -324,6 +335,7 @@ class Cell:
     settings: Mapping[str, Any]
     evaluation: Mapping[str, Any]
     rates: Rates | None
+    seeds: tuple[int, ...]
 
 
 def given_variables(file: ExperimentFile, environment: Mapping[str, str]) -> dict[str, Scalar]:
@@ -386,14 +398,22 @@ def _places(document: Document, run: str) -> dict[str, Scalar]:
 def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar], choices: dict[str, str]) -> Cell:
     fixed: dict[str, Scalar] = {}
     trees: dict[str, Mapping[str, Any]] = {"settings": file.settings}
+    seeds: dict[str, tuple[int, ...]] = {}
     for axis, choice in choices.items():
-        body = file.axes[axis][choice]
+        body = dict(file.axes[axis][choice])
+        if "seeds" in body:
+            place = f"axes.{axis}.{choice}.seeds"
+            seeds[place] = _check_seeds(document, place, body.pop("seeds"))
         fixed |= {name: value for name, value in body.items() if name.isupper()}
         trees[f"axes.{axis}.{choice}"] = {name: value for name, value in body.items() if not name.isupper()}
+    if len(set(seeds.values())) > 1:
+        raise _wrong(document, list(seeds)[-1], f"{next(iter(seeds))} gives other seeds to the same cell")
     variables = {**file.variables, **given, **fixed}
     settings: dict[str, Any] = {}
     for place, tree in trees.items():
         settings |= _flat(document, place, tree, variables)
+        if "train.seed" in settings:
+            raise _wrong(document, f"{place}.train.seed", "write seeds = [0, 1, 2] in its place, under [experiment]")
     try:
         name = file.experiment.cell.format(**choices)
     except (KeyError, IndexError, ValueError) as error:
@@ -414,6 +434,7 @@ def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar],
         settings=settings,
         evaluation=_flat(document, "evaluation", file.evaluation, variables),
         rates=rates,
+        seeds=next(iter(seeds.values()), file.experiment.seeds),
     )
 
 

@@ -122,9 +122,9 @@ def plan_experiment(
     name = experiment_name(document, file, given)
     run = output or OUTPUTS / name
     matrix = cells(document, file, given, str(run))
-    wanted = tuple(seeds) or file.experiment.seeds
     planned: dict[str, PlannedCell] = {}
     for cell in matrix:
+        wanted = tuple(seeds) or cell.seeds
         for seed in wanted:
             place = cell.name if len(wanted) == 1 else f"{cell.name}_seed{seed}"
             planned[place] = _planned(cell, seed, file, resolve)

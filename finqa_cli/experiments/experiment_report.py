@@ -21,7 +21,9 @@ from finqa_cli.experiments.research_questions import (
     Figure,
     answers,
     conclusion,
+    crossed,
     figure,
+    graded,
     jackknifed,
     read_attempts,
 )
@@ -41,13 +43,37 @@ class CellResult:
         label: Label of the cell.
         seed: Seed of its training.
         figures: Measure -> its value with an interval; None where it is not known.
+        questions: Questions that were graded.
+        clusters: Companies, or what else questions are clustered by, among them.
         evaluated: Its evaluation, with the cost of training.
     """
 
     label: str
     seed: int
     figures: Mapping[str, Estimated | None]
+    questions: int
+    clusters: int
     evaluated: EvaluatedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodResult:
+    """A cell over its seeds, those of them that are done.
+
+    Attributes:
+        seeds: Seeds of the runs that are done.
+        planned: Number of seeds of the plan.
+        figures: Measure -> mean over the runs, on the questions that all of them were graded on, with an interval over
+            runs and clusters; None where it is not known.
+        questions: Number of these questions.
+        clusters: Companies, or what else questions are clustered by, among them.
+    """
+
+    seeds: Sequence[int]
+    planned: int
+    figures: Mapping[str, Estimated | None]
+    questions: int
+    clusters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +82,15 @@ class ExperimentReport:
 
     Attributes:
         plan: Plan of the experiment.
-        done: Results by name of the cell.
+        done: Results by name of the cell and seed.
+        methods: Label of a cell -> its result over its seeds; of cells with a run that is done.
         answers: Answers to each question of the plan, in its order.
         comparisons: Group -> folder of its comparison, relative to the experiment's.
     """
 
     plan: ExperimentPlan
     done: Mapping[str, CellResult]
+    methods: Mapping[str, MethodResult]
     answers: Sequence[Sequence[Answer]]
     comparisons: Mapping[str, str]
 
@@ -82,6 +110,7 @@ def make_report(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: 
     return ExperimentReport(
         plan=plan,
         done=results,
+        methods={label: _method(plan, label, runs, results, figures) for label, runs in arms.items()},
         answers=[answers(plan, question, arms, figures) for question in plan.questions],
         comparisons=_compare(plan, run, done, plots=plots),
     )
@@ -104,6 +133,8 @@ def markdown(report: ExperimentReport) -> str:
         Path(__file__).with_name("experiment.md.j2"),
         plan=report.plan,
         done=report.done,
+        methods=report.methods,
+        several_seeds=any(method.planned > 1 for method in report.methods.values()),
         questions=list(zip(report.plan.questions, report.answers, strict=True)),
         conclusion=conclusion,
         comparisons=report.comparisons,
@@ -119,6 +150,7 @@ def document(report: ExperimentReport) -> dict[str, Any]:
     return {
         "experiment": report.plan.name,
         "cells": {name: _cell(report, name) for name in report.plan.cells},
+        "methods": {label: asdict(method) for label, method in report.methods.items()},
         "questions": [
             {"name": question.name, "ask": question.ask, "answers": [asdict(one) for one in found]}
             for question, found in zip(report.plan.questions, report.answers, strict=True)
@@ -149,16 +181,46 @@ def _result(
     def of(measure: str) -> Estimated | None:
         one = figures[measure]
         found = jackknifed(lambda kept: one([each for each in attempts if each.task.cluster in kept]), clusters)
-        if found is None or plan.measures[measure].of != "accuracy":
-            return found
-        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+        return _bounded(found, plan.measures[measure].of)
 
+    tasks = [each.task for each in graded(attempts)]
     return CellResult(
         label=plan.cells[name].label,
         seed=evaluated.seed,
         figures={measure: of(measure) for measure in figures},
+        questions=len({task.id for task in tasks}),
+        clusters=len({task.cluster for task in tasks}),
         evaluated=evaluated,
     )
+
+
+def _method(
+    plan: ExperimentPlan,
+    label: str,
+    runs: Sequence[Sequence[Trajectory]],
+    results: Mapping[str, CellResult],
+    figures: Mapping[str, Figure],
+) -> MethodResult:
+    scored = [graded(run) for run in runs]
+    common = set.intersection(*({each.task.id for each in run} for run in scored))
+    kept = [[each for each in run if each.task.id in common] for run in scored]
+    return MethodResult(
+        seeds=[result.seed for result in results.values() if result.label == label],
+        planned=sum(cell.label == label for cell in plan.cells.values()),
+        figures={
+            measure: _bounded(crossed(one, [kept]), plan.measures[measure].of) if common else None
+            for measure, one in figures.items()
+        },
+        questions=len(common),
+        clusters=len({each.task.cluster for run in kept for each in run}),
+    )
+
+
+def _bounded(found: Estimated | None, of: str) -> Estimated | None:
+    """Keeps the interval of an accuracy inside 0 to 1."""
+    if found is None or of != "accuracy":
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _compare(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> dict[str, str]:
@@ -188,6 +250,8 @@ def _cell(report: ExperimentReport, name: str) -> dict[str, Any]:
     return {
         **facts,
         "seed": result.seed,
+        "questions": result.questions,
+        "clusters": result.clusters,
         "run": f"runs/{name}",
         "figures": {measure: asdict(one) if one else None for measure, one in result.figures.items()},
         "training_hours": cost.hours if cost else None,

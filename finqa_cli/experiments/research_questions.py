@@ -15,7 +15,7 @@ from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.trajectory_records import recorded_trajectory
-from finqa_cli.statistics import MALFORMED, holm
+from finqa_cli.statistics import MALFORMED, ONE_RUN, crossed_error, holm, spread_of
 from finqa_cli.statistics.intervals import t_test
 from finqa_cli.statistics.outcomes import is_correct
 from finqa_cli.types import Rewards, Trajectory
@@ -97,20 +97,69 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
     Returns:
         None when there are fewer than two clusters, or the figure is not known of all parts.
     """
+    values = [calculate(kept) for kept in _parts_kept(clusters)]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or len(known) < 3:
+        return None
+    return _estimated(known[0], _error(known), len(known) - 2, parts=len(known) - 1)
+
+
+def crossed(figure: Figure, arms: Sequence[Sequence[Sequence[Trajectory]]]) -> Estimated | None:
+    """Estimates a figure of a cell as the mean over its runs, or the difference of two cells, over clusters and runs.
+
+    The error over clusters is that of `jackknifed`; with several runs a cell the spread between them is crossed with it
+    as `finqa_cli.statistics.crossed` says, the noise of a run being the jackknife of its deviation from the mean.
+
+    Args:
+        figure: Computes the figure of one run.
+        arms: The attempts of each run of one cell, or of two of which the second is subtracted.
+
+    Returns:
+        None when there are fewer than two clusters, or the figure is not known of all parts of all runs.
+    """
+    kept = _parts_kept([each.task.cluster for arm in arms for run in arm for each in run])
+    # [cell][run][part], the whole before the parts
+    tables = [
+        [[figure([each for each in run if each.task.cluster in part]) for part in kept] for run in arm] for arm in arms
+    ]
+    known = [[[value for value in run if value is not None] for run in table] for table in tables]
+    if len(kept) < 3 or any(len(run) < len(kept) for table in known for run in table):
+        return None
+    parts = len(kept) - 1
+    means = [[math.fsum(values) / len(values) for values in zip(*table, strict=True)] for table in known]
+    values = means[0] if len(means) == 1 else [one - other for one, other in zip(*means, strict=True)]
+    spreads = [
+        spread_of(
+            [run[0] for run in table],
+            [_error([value - middle for value, middle in zip(run, mean, strict=True)]) for run in table],
+            parts - 1,
+        )
+        if len(table) > 1
+        else ONE_RUN
+        for table, mean in zip(known, means, strict=True)
+    ]
+    error, degrees = crossed_error(_error(values), parts - 1, spreads)
+    return _estimated(values[0], error, degrees, parts=parts)
+
+
+def _parts_kept(clusters: Sequence[str]) -> list[frozenset[str]]:
+    """All clusters, then all but one part of them, part by part."""
     known = sorted(set(clusters))
     count = min(len(known), MOST_PARTS)
-    whole = calculate(frozenset(known))
-    if count < 2 or whole is None:
-        return None
-    parts = [frozenset(known[place::count]) for place in range(count)]
-    left = [calculate(frozenset(known) - part) for part in parts]
-    values = [value for value in left if value is not None]
-    if len(values) < count:
-        return None
-    center = math.fsum(values) / count
-    error = math.sqrt((count - 1) / count * math.fsum((value - center) ** 2 for value in values))
-    margin, p_value = t_test(whole, error, degrees=count - 1, clusters=count, level=1 - LEVEL)
-    return Estimated(value=whole, low=whole - margin, high=whole + margin, p_value=p_value)
+    everything = frozenset(known)
+    return [everything, *(everything - frozenset(known[place::count]) for place in range(count))]
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error by the jackknife, of the figure of everything and of what is left without each part."""
+    left = values[1:]
+    center = math.fsum(left) / len(left)
+    return math.sqrt((len(left) - 1) / len(left) * math.fsum((value - center) ** 2 for value in left))
+
+
+def _estimated(value: float, error: float, degrees: float, *, parts: int) -> Estimated:
+    margin, p_value = t_test(value, error, degrees=degrees, clusters=parts, level=1 - LEVEL)
+    return Estimated(value=value, low=value - margin, high=value + margin, p_value=p_value)
 
 
 def graded(attempts: Sequence[Trajectory]) -> list[Trajectory]:
@@ -126,7 +175,8 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-Verdict = Literal["better", "worse", "not shown", "not known"]
+Verdict = Literal["better", "worse", "policies differ", "not shown", "not known"]
+"""Where one of two cells has a single run, a difference that is shown is of these policies and not of the settings."""
 
 Arms = Mapping[str, Sequence[Sequence[Trajectory]]]
 """Label of a cell -> the attempts of each of its seeds."""
@@ -143,9 +193,10 @@ class Answer:
         values: Values of both, on the questions that both were graded on; None where not known.
         difference: First less second; None where it or its error is not known.
         questions: That both were graded on.
-        seeds: Number of seeds of each.
+        clusters: Companies, or what else questions are clustered by, among them.
+        seeds: Number of runs of each, one for each seed.
         adjusted: Holm's p-value among the answers to the same question; None without a difference.
-        verdict: Whether the first is shown to be better or worse, at 5 %.
+        verdict: Whether the first is shown to be better or worse, at 5 %; see `Verdict`.
         reason: Why the verdict is `not known`; otherwise empty.
     """
 
@@ -155,6 +206,7 @@ class Answer:
     values: tuple[float | None, float | None]
     difference: Estimated | None
     questions: int
+    clusters: int
     seeds: tuple[int, int]
     adjusted: float | None
     verdict: Verdict
@@ -179,6 +231,7 @@ def conclusion(found: Sequence[Answer]) -> str:
     for verdict, words in (
         ("better", "shown to be better"),
         ("worse", "shown to be worse"),
+        ("policies differ", "these two policies differ, one run says nothing about others"),
         ("not shown", "no difference is shown"),
         ("not known", "not known yet"),
     ):
@@ -204,20 +257,14 @@ def _compared(first: str, second: str, measure: str, arms: Arms, figure: Figure)
     asked = [set.intersection(*({each.task.id for each in run} for run in arm)) if arm else set() for arm in runs]
     common = asked[0] & asked[1]
     kept = [[[each for each in run if each.task.id in common] for run in arm] for arm in runs]
-    clusters = [each.task.cluster for arm in kept for run in arm for each in run]
 
-    def value(place: int, wanted: frozenset[str]) -> float | None:
-        found = [figure([each for each in run if each.task.cluster in wanted]) for run in kept[place]]
+    def value(place: int) -> float | None:
+        found = [figure(run) for run in kept[place]]
         known = [number for number in found if number is not None]
         return sum(known) / len(known) if known and len(known) == len(found) else None
 
-    def difference(wanted: frozenset[str]) -> float | None:
-        one, other = value(0, wanted), value(1, wanted)
-        return None if one is None or other is None else one - other
-
-    everything = frozenset(clusters)
-    values = value(0, everything), value(1, everything)
-    estimated = jackknifed(difference, clusters) if common else None
+    values = value(0), value(1)
+    estimated = crossed(figure, kept) if common else None
     return Answer(
         measure=measure,
         first=first,
@@ -225,6 +272,7 @@ def _compared(first: str, second: str, measure: str, arms: Arms, figure: Figure)
         values=values,
         difference=estimated,
         questions=len(common),
+        clusters=len({each.task.cluster for arm in kept for run in arm for each in run}),
         seeds=(len(runs[0]), len(runs[1])),
         adjusted=None,
         verdict="not known",
@@ -245,5 +293,6 @@ def _judged(one: Answer, adjusted: float | None, measure: Measure) -> Answer:
     verdict: Verdict = "not known"
     if one.difference is not None and adjusted is not None:
         improved = (one.difference.value > 0) == (measure.better == "higher")
-        verdict = ("better" if improved else "worse") if adjusted < LEVEL else "not shown"
+        shown: Verdict = "policies differ" if min(one.seeds) < 2 else "better" if improved else "worse"
+        verdict = shown if adjusted < LEVEL else "not shown"
     return replace(one, adjusted=adjusted, verdict=verdict)

@@ -45,6 +45,8 @@ class Score:
         high: Upper end.
         graded: Number of graded episodes behind it.
         iteration: Iteration of the policy that was evaluated; None for a run that trains nothing.
+        questions: Questions that the graded episodes answer; None where the run does not say.
+        clusters: Companies, or what else the questions are clustered by; None where the run does not say.
     """
 
     name: Literal["accuracy", "reward"]
@@ -53,6 +55,8 @@ class Score:
     high: float | None = None
     graded: int | None = None
     iteration: int | None = None
+    questions: int | None = None
+    clusters: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,11 +301,20 @@ def _score_of(report: Mapping[str, Any], iteration: int | None = None) -> Score 
         value = value.get("value")
     if value is None:
         return None
-    if (graded := report.get("candidates", report.get("questions"))) is None:
-        graded = report["episodes"] - report["faults"]
+    questions = _count(report.get("questions"))
+    graded = report.get("candidates")
+    if graded is None:
+        graded = report["episodes"] - report["faults"] if "episodes" in report else report["questions"]
     ends = [None if end is None else float(end) for end in (low, high)]
     return Score(
-        name="accuracy", value=float(value), low=ends[0], high=ends[1], graded=int(graded), iteration=iteration
+        name="accuracy",
+        value=float(value),
+        low=ends[0],
+        high=ends[1],
+        graded=int(graded),
+        iteration=iteration,
+        questions=questions,
+        clusters=_count(report.get("clusters")),
     )
 
 

@@ -1,5 +1,13 @@
 """Statistics of evaluations: intervals, paired tests, power, metrics, and a row per attempt. Pure."""
 
+from finqa_cli.statistics.crossed import (
+    ONE_RUN,
+    RunSpread,
+    crossed_error,
+    crossed_interval,
+    run_spread,
+    spread_of,
+)
 from finqa_cli.statistics.evaluation_report import (
     EvalReport,
     item_rows,
@@ -34,6 +42,7 @@ from finqa_cli.statistics.paired import (
     Comparison,
     Scores,
     compare_all,
+    crossed_difference,
     exact_mcnemar,
     holm,
     paired_difference,
@@ -46,9 +55,11 @@ from finqa_cli.statistics.power import (
     assumed_variation,
     attempts_for,
     detectable,
+    detectable_methods,
     observe,
     observed_variation,
     questions_for,
+    seeds_for,
 )
 
 __all__ = [
@@ -57,9 +68,11 @@ __all__ = [
     "EvalReport",
     "Interval",
     "MALFORMED",
+    "ONE_RUN",
     "Observed",
     "Outcome",
     "REASONS",
+    "RunSpread",
     "Scores",
     "Variation",
     "assumed_variation",
@@ -70,7 +83,11 @@ __all__ = [
     "clustered_interval",
     "clustered_mean",
     "compare_all",
+    "crossed_difference",
+    "crossed_error",
+    "crossed_interval",
     "detectable",
+    "detectable_methods",
     "evaluation_metrics",
     "exact_mcnemar",
     "failure_counts",
@@ -87,7 +104,10 @@ __all__ = [
     "questions_for",
     "read_outcome",
     "reward_interval",
+    "run_spread",
     "scores_of",
+    "seeds_for",
+    "spread_of",
     "summarize",
     "t_quantile",
 ]

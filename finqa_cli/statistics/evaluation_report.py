@@ -37,7 +37,8 @@ class EvalReport:
     Attributes:
         episodes: All attempts, faults included.
         faults: Attempts that infrastructure ended; they are in no mean.
-        clusters: Clusters of questions among the graded.
+        questions: Questions with a graded attempt.
+        clusters: Clusters of these questions.
         clustered_by: What a cluster is, in the singular: `company`, `question`.
         accuracy: Share that is right: by the reward's part `correct` where it has one, else with full reward.
         accuracy_interval: 95 %, clustered.
@@ -55,6 +56,7 @@ class EvalReport:
 
     episodes: int
     faults: int
+    questions: int
     clusters: int
     clustered_by: str
     accuracy: float
@@ -113,6 +115,7 @@ def summarize(
     return EvalReport(
         episodes=len(trajectories),
         faults=len(trajectories) - len(graded),
+        questions=len({one.task.id for one, _ in graded}),
         clusters=interval.clusters,
         clustered_by=clustered_by,
         accuracy=interval.mean,

@@ -152,20 +152,25 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
         ValueError: There are no values, or not one cluster for each.
     """
     estimate = clustered_mean(values, clusters)
+    return share_interval(estimate, estimate.error, estimate.degrees, level=level)
+
+
+def share_interval(estimate: ClusteredMean, error: float, degrees: float, *, level: float) -> Interval:
+    """Returns the interval of `clustered_interval` around a mean whose standard error is `error`."""
     mean = centre = estimate.mean
     if estimate.clusters < 2:
         margin = math.inf
-    elif estimate.error < NO_SPREAD:
+    elif error < NO_SPREAD:
         margin = unseen_share(estimate.clusters, level)
     else:
-        quantile = t_quantile((1 + level) / 2, estimate.degrees)
-        effective = mean * (1 - mean) / estimate.error**2
+        quantile = t_quantile((1 + level) / 2, degrees)
+        effective = mean * (1 - mean) / error**2
         weight = quantile**2 / effective
         centre = (mean + weight / 2) / (1 + weight)
         margin = quantile * math.sqrt(mean * (1 - mean) / effective + weight / (4 * effective)) / (1 + weight)
     return Interval(
         mean=mean,
-        standard_error=estimate.error,
+        standard_error=error,
         low=min(max(0.0, centre - margin), mean),
         high=max(min(1.0, centre + margin), mean),
         clusters=estimate.clusters,

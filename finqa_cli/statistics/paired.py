@@ -1,4 +1,4 @@
-"""Policies on the same questions: differences question by question, two tests of each, and Holm's correction."""
+"""Policies and methods on the same questions: paired differences, two tests of each, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from finqa_cli.statistics.crossed import crossed_error, mean_scores, run_spread
 from finqa_cli.statistics.intervals import NO_SPREAD, clustered_mean, t_test
 from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
 
 Verdict = Literal["shown", "not shown", "tests disagree"]
+
+About = Literal["methods", "method and policy", "policies"]
+"""What a comparison speaks of: a side with several runs is a method, a side with one run is that policy alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,10 @@ class PairedDifference:
 
     Attributes:
         difference: Mean over the questions.
-        standard_error: Clustered by company; NaN with a single company.
+        standard_error: Clustered by company and by run; NaN with a single company.
+        degrees: Degrees of freedom of the standard error; NaN with a single company.
+        runs: Runs of the first and of the second; with one run the error says nothing of other runs.
+        runs_error: The part of the error that is of runs and not of questions; 0 with one run a side.
         low: Lower end of the interval.
         high: Upper end of the interval.
         p_value: Two-sided, of the clustered t-test; 1 when nothing can be said.
@@ -35,6 +42,9 @@ class PairedDifference:
 
     difference: float
     standard_error: float
+    degrees: float
+    runs: tuple[int, int]
+    runs_error: float
     low: float
     high: float
     p_value: float
@@ -45,36 +55,66 @@ class PairedDifference:
     second_better: int
     mcnemar: float
 
+    @property
+    def about(self) -> About:
+        """What the difference is of."""
+        several = [runs > 1 for runs in self.runs]
+        return "methods" if all(several) else "method and policy" if any(several) else "policies"
+
 
 def paired_difference(
     first: Sequence[float], second: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
 ) -> PairedDifference:
-    """Compares scores in [0, 1] of the same questions (Miller, arXiv 2411.00640, section 4, clustered).
-
-    A score is the share of a question's attempts that were right, so repeated attempts count once per question. See
-    `clustered_mean` for the standard error and `t_test` for the case that all clusters differ by the same amount.
+    """Compares two policies by their scores in [0, 1] of the same questions; see `crossed_difference`.
 
     Raises:
         ValueError: There are no questions, or the three lists are not of one length.
     """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} scores")
-    differences = [one - other for one, other in zip(first, second, strict=True)]
+    return crossed_difference([first], [second], clusters, level=level)
+
+
+def crossed_difference(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    clusters: Sequence[str],
+    *,
+    level: float = 0.95,
+) -> PairedDifference:
+    """Compares two methods of R runs each by their scores of the same questions, `[R][n]`.
+
+    Source: Miller, arXiv 2411.00640, section 4, clustered; with several runs crossed with them (`crossed`).
+
+    A score is the share of a question's attempts that were right, so repeated attempts count once per question, and a
+    question's score of a method is the mean over its runs. See `clustered_mean` for the standard error over companies,
+    `crossed_error` for that over runs and `t_test` for the case that all clusters differ by the same amount.
+
+    Raises:
+        ValueError: There are no runs or no questions, or the lists are not of one length.
+    """
+    means = mean_scores(first), mean_scores(second)
+    differences = [one - other for one, other in zip(*means, strict=True)]
     estimate = clustered_mean(differences, clusters)
     mean, groups = estimate.mean, estimate.clusters
-    margin, p_value = t_test(mean, estimate.error, degrees=estimate.degrees, clusters=groups, level=level)
-    constant = any(max(scores) - min(scores) < NO_SPREAD for scores in (first, second))
+    spreads = [run_spread(runs, clusters) for runs in (first, second)]
+    error, degrees = crossed_error(estimate.error, estimate.degrees, spreads)
+    margin, p_value = t_test(mean, error, degrees=degrees, clusters=groups, level=level)
+    constant = any(max(scores) - min(scores) < NO_SPREAD for scores in means)
     better = sum(difference > NO_SPREAD for difference in differences)
     worse = sum(difference < -NO_SPREAD for difference in differences)
     return PairedDifference(
         difference=mean,
-        standard_error=estimate.error,
+        standard_error=error,
+        degrees=degrees,
+        runs=(len(first), len(second)),
+        runs_error=math.sqrt(max(0.0, error**2 - estimate.error**2)) if groups > 1 else 0.0,
         low=max(-1.0, mean - margin),
         high=min(1.0, mean + margin),
         p_value=p_value,
         questions=len(differences),
         clusters=groups,
-        correlation=None if constant else statistics.correlation(first, second),
+        correlation=None if constant else statistics.correlation(*means),
         first_better=better,
         second_better=worse,
         mcnemar=exact_mcnemar(better, worse),
@@ -85,7 +125,8 @@ def exact_mcnemar(first_only: int, second_only: int) -> float:
     """Two-sided p-value of McNemar's test without approximation: a fair coin on the questions that differ.
 
     Source: McNemar 1947; the exact form is the binomial sign test. With several attempts a question differs when its
-    share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold.
+    share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold,
+    and the runs as given: it says nothing of other runs of the same methods.
     """
     from scipy.special import bdtr
 
@@ -104,22 +145,28 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one policy, or one training method over several seeds, scored.
+    """What one policy, or one training method over several runs, scored.
 
     Attributes:
         label: Name in the report.
-        shares: Question -> share of its attempts that were right; with several seeds the mean over the seeds.
+        shares: Question -> share of its attempts that were right; with several runs the mean over the runs.
         companies: Question -> company.
+        runs: The shares of each run, on the same questions; empty for one run, whose shares are `shares`.
     """
 
     label: str
     shares: Mapping[str, float]
     companies: Mapping[str, str]
+    runs: Sequence[Mapping[str, float]] = ()
+
+    def of_runs(self, questions: Sequence[str]) -> list[list[float]]:
+        """The scores of each run on these questions, `[R][n]`."""
+        return [[shares[name] for name in questions] for shares in self.runs or (self.shares,)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One pair of policies.
+    """One pair of policies or methods.
 
     Attributes:
         first: Label of the first.
@@ -127,7 +174,8 @@ class Comparison:
         paired: First minus second.
         adjusted: Holm's p-value of the clustered t-test among all pairs.
         adjusted_mcnemar: Holm's p-value of the exact McNemar test.
-        verdict: `shown` when both adjusted p-values are below 1 - level, `tests disagree` when one is.
+        verdict: `shown` when both adjusted p-values are below 1 - level, `tests disagree` when one is. What it speaks
+            of, methods or these policies, is `paired.about`.
         gained: Questions on which the first scored higher.
         lost: Questions on which it scored lower.
     """
@@ -146,8 +194,13 @@ def scores_of(label: str, runs: Sequence[Sequence[Outcome]]) -> Scores:
     """Returns the scores over the questions that every run has a graded attempt at, each run counting the same."""
     found = [by_question(run) for run in runs]
     questions = sorted(set.intersection(*(set(run) for run in found)))
-    shares = {name: math.fsum(share_right(run[name]) for run in found) / len(found) for name in questions}
-    return Scores(label=label, shares=shares, companies={name: found[0][name][0].company for name in questions})
+    each = [{name: share_right(run[name]) for name in questions} for run in found]
+    return Scores(
+        label=label,
+        shares={name: math.fsum(shares[name] for shares in each) / len(each) for name in questions},
+        companies={name: found[0][name][0].company for name in questions},
+        runs=each,
+    )
 
 
 def compare_all(scores: Sequence[Scores], *, baseline: str = "", level: float = 0.95) -> list[Comparison]:
@@ -165,9 +218,9 @@ def compare_all(scores: Sequence[Scores], *, baseline: str = "", level: float = 
     ]
     names = [sorted(first.shares.keys() & second.shares.keys()) for first, second in pairs]
     results = [
-        paired_difference(
-            [first.shares[name] for name in common],
-            [second.shares[name] for name in common],
+        crossed_difference(
+            first.of_runs(common),
+            second.of_runs(common),
             [first.companies[name] for name in common],
             level=level,
         )

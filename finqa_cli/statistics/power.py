@@ -11,7 +11,9 @@ independently. What is shown with probability `power` at a two-sided level 1 - a
 
     (t[1 - alpha/2] + t[power]) * sqrt(V)       Student's quantiles with companies - 1 degrees of freedom
 
-the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evaluation Review 19(5).
+the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evaluation Review 19(5). That is of two
+policies. Of two methods with R runs each whose accuracies vary by `deviation`, the variance is V with k * R attempts
+for k, plus 2 * deviation^2 / R, and the degrees of freedom are those of `crossed`.
 """
 
 from __future__ import annotations
@@ -86,16 +88,55 @@ def assumed_variation(
 
 
 def detectable(design: Design, variation: Variation) -> float:
-    """Returns the smallest difference in accuracy that the design shows; infinite with fewer than two companies."""
+    """Returns the smallest difference of two policies that the design shows; infinite with fewer than two companies."""
     degrees = design.companies - 1
     if degrees <= 0:
         return math.inf
+    return _factor(design, degrees) * math.sqrt(_variance(design, variation))
+
+
+def detectable_methods(design: Design, variation: Variation, *, deviation: float, seeds: int) -> float:
+    """Returns the smallest difference of two methods that the design shows with this many runs of each.
+
+    The degrees of freedom are what they are on average, so with three runs the difference is shown in 70 to 77 %
+    where 80 % are planned, and from five runs on in 79 % (simulated).
+
+    Args:
+        design: The evaluation of each run.
+        variation: That of two policies, so an upper bound for methods, whose runs are averaged.
+        deviation: Standard deviation of the accuracies of a method's runs over all questions there might be.
+        seeds: Runs of each method.
+
+    Returns:
+        Infinite with one run each, which says nothing of methods, and with fewer than two companies.
+    """
+    companies = design.companies - 1
+    if companies <= 0 or seeds < 2:
+        return math.inf
+    questions = _variance(replace(design, attempts=design.attempts * seeds), variation)
+    runs = 2 * deviation**2 / seeds
+    spread = runs + variation.within / (design.attempts * seeds * design.questions)
+    variance = questions + runs
+    # Welch's degrees are estimated: of two equal variances not 2 (R - 1), but on average about R / (R + 1) of that
+    of_runs = 2 * (seeds - 1) * seeds / (seeds + 1)
+    degrees = variance**2 / (questions**2 / companies + spread**2 / of_runs)
+    return _factor(design, min(companies, degrees)) * math.sqrt(variance)
+
+
+def seeds_for(difference: float, design: Design, variation: Variation, *, deviation: float) -> int | None:
+    """Returns the runs of each method that are needed; None when no number of runs suffices."""
+    return _first(lambda seeds: detectable_methods(design, variation, deviation=deviation, seeds=seeds) <= difference)
+
+
+def _factor(design: Design, degrees: float) -> float:
     alpha = (1 - design.level) / design.comparisons  # the first step of Holm, so the demand on every comparison
-    factor = t_quantile(1 - alpha / 2, degrees) + t_quantile(design.power, degrees)
+    return t_quantile(1 - alpha / 2, degrees) + t_quantile(design.power, degrees)
+
+
+def _variance(design: Design, variation: Variation) -> float:
     size = design.questions / design.companies * variation.unevenness
     effect = max(1.0, 1 + (size - 1) * variation.correlation)
-    variance = variation.between * effect + variation.within / design.attempts
-    return factor * math.sqrt(variance / design.questions)
+    return (variation.between * effect + variation.within / design.attempts) / design.questions
 
 
 def questions_for(difference: float, design: Design, variation: Variation) -> int | None:

@@ -135,6 +135,31 @@ def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
     _redone_and_changed(relay, capsys)
 
 
+def test_a_cell_is_run_once_for_each_seed_and_reported_over_them(
+    relay: InThisProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SMALL.replace('cell = "cell-{way}"', 'cell = "cell-{way}"\nseeds = [0, 1]')
+    Path("small.toml").write_text(text.replace("N = 3", "N = 3\nseeds = [4]"))
+    run = ["experiment", "run", "small.toml"]
+    assert main([*run, "--dry-run"]) == 0
+    assert "2 cells, 3 runs over their seeds, in outputs/small" in capsys.readouterr().out
+    told = document([*run, "--only=cell-two_seed1"], capsys)
+    assert told["states"] == {"cell-two_seed0": "to do", "cell-two_seed1": "done", "cell-three": "to do"}
+    told = document(run, capsys)
+    assert set(told["states"].values()) == {"done"}
+    assert [words[0] for words in relay.ran] == ["eval", "train", "eval", "train", "eval", "train", "eval"]
+    two = told["methods"]["cell-two"]
+    assert (two["seeds"], two["planned"], two["questions"]) == ([0, 1], 2, 3)
+    each = [told["cells"][f"cell-two_seed{seed}"]["figures"]["accuracy"]["value"] for seed in (0, 1)]
+    assert two["figures"]["accuracy"]["value"] == pytest.approx(sum(each) / 2)
+    (answer, *_) = told["questions"][0]["answers"]
+    assert (answer["first"], answer["second"], answer["seeds"]) == ("cell-three", "cell-two", [1, 2])
+    compared = json.loads(Path("outputs/small/comparison/comparison.json").read_text())
+    assert [len(method["runs"]) for method in compared["methods"]] == [2, 1]
+    report = Path("outputs/small/report.md").read_text()
+    assert "## Cells over their seeds" in report and "| cell-two | 2 of 2 | 0, 1 |" in report
+
+
 def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]) -> None:
     """Goes on with the finished experiment of the test above."""
     with Path("outputs/small/evals/cell-two/report.json").open("a") as file:

@@ -26,6 +26,19 @@ def test_companies_and_comparisons_make_it_harder(capsys: pytest.CaptureFixture[
     assert plain < clustered < many
 
 
+def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["plan", "-n", "290", "--companies", "30", "--difference", "0.08"]
+    found = document([*flags, "--run-deviation", "0.04"], capsys)
+    assert found["by_seeds"]["1"] is None and found["by_seeds"]["3"] > found["by_seeds"]["5"] > 0.08
+    assert found["assumptions"]["deviation"] == {"value": 0.04, "origin": "given"}
+    closer = document([*flags, "--run-deviation", "0.02"], capsys)
+    assert closer["seeds_needed"] < found["seeds_needed"]
+    assert document(flags, capsys)["assumptions"]["deviation"] == {"value": 0.025, "origin": "assumed"}
+    assert main(flags) == 0
+    out = capsys.readouterr().out
+    assert "Of two methods it takes 5 seeds of each" in out and "one run says nothing of methods" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
@@ -39,6 +52,7 @@ def test_companies_and_comparisons_make_it_harder(capsys: pytest.CaptureFixture[
         (["-n", "9", "--accuracy", "0"], 65, "no question varies"),
         (["-n", "9", "--paired-correlation", "2"], 2, "'--paired-correlation'"),
         (["-n", "9", "--paired-correlation", "0.9", "--attempt-correlation", "0.2"], 2, "cannot be more alike"),
+        (["-n", "9", "--run-deviation", "2"], 2, "'--run-deviation'"),
         (["--from", "nowhere"], 65, "no run folder"),
         (["--from", "a", "--from", "a"], 2, "the same run"),
         (["--from", "a", "--from", "b", "--from", "c"], 2, "from one run, or from two"),

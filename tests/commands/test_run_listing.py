@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from fixtures.command_calls import document, failure
 from fixtures.written_runs import begin, evaluation, killed_run, write_evaluation
 
 from finqa_cli.app import main
+from finqa_cli.commands.recorded.list_runs import score_text
 from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.run_folder import process_facts, write_manifest
+from finqa_cli.runs.run_summary import Score
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -40,7 +43,9 @@ def test_a_killed_run_has_crashed_at_its_last_finished_iteration(capsys: pytest.
     run = listed(capsys)["killed"]
     assert run["status"] == "crashed" and run["state"] == "crashed at iteration 7 of 24"
     assert run["progress"] == {"unit": "iteration", "done": 7, "total": 24, "step": ""}
-    assert run["score"] == {"name": "accuracy", "value": 0.25, "low": 0.15, "high": 0.35, "graded": 40, "iteration": 0}
+    score = {"name": "accuracy", "value": 0.25, "low": 0.15, "high": 0.35, "graded": 40, "iteration": 0}
+    # an evaluation of an earlier version does not say how many questions there were
+    assert run["score"] == {**score, "questions": None, "clusters": 7}
     text = shown(capsys)
     assert "crashed at iteration 7 of 24" in text and "0.250 [0.150, 0.350] n=40" in text
 
@@ -188,3 +193,9 @@ def test_two_hundred_runs_are_listed_within_a_second(capsys: pytest.CaptureFixtu
     runs = listed(capsys)
     assert time.process_time() - begun < 1.0
     assert len(runs) == 200 and runs["150"]["score"]["value"] == 0.5
+
+
+def test_questions_stand_beside_a_score_where_they_are_fewer_than_episodes() -> None:
+    score = Score(name="accuracy", value=0.5, low=0.4, high=0.6, graded=40, questions=40)
+    assert score_text(score) == "0.500 [0.400, 0.600] n=40"
+    assert score_text(replace(score, graded=80)) == "0.500 [0.400, 0.600] n=80 questions=40"

@@ -17,8 +17,8 @@ from fixtures.command_calls import document, failure
 from finqa_cli.app import main
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.compare.comparison import compare
+from finqa_cli.evaluation.compare.comparison_report import accuracy_lines, markdown, sentence
 from finqa_cli.evaluation.compare.comparison_report import document as as_document
-from finqa_cli.evaluation.compare.comparison_report import markdown
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.runs.durable_files import sha256_of
 from finqa_cli.statistics import evaluation_metrics
@@ -308,3 +308,82 @@ def test_a_plan_from_runs(expert: Path, weaker: Path, capsys: pytest.CaptureFixt
     assert both["variation"]["within"] == 0.0 and both["variation"]["between"] == pytest.approx(15 / 64 * 8 / 7)
     status, errors = failure(["plan", "--from", str(expert)], capsys)
     assert status == 65 and "no question varies" in errors and "--accuracy" in errors
+
+
+def test_seeds_of_a_method_tell_how_runs_spread(
+    expert: Path, weaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The expert and its weaker copy as two seeds of one method, 37.5 points apart, against two further copies."""
+
+    def none(row: int, record: dict[str, Any]) -> None:
+        record["explanation"] = f"graded again, row {row}"
+
+    others = [changed(run, tmp_path / f"other_{run.name}", none) for run in (expert, weaker)]
+    sides = [f"a={expert}", f"a={weaker}", *(f"b={run}" for run in others)]
+    found = document(["compare", *sides, "--no-plots", "--out", str(tmp_path / "methods")], capsys)
+    (pair,) = found["comparisons"]
+    assert (pair["about"], pair["runs"], pair["difference"], pair["verdict"]) == ("methods", [2, 2], 0.0, "not shown")
+    first = found["methods"][0]
+    assert (first["questions"], first["seeds_deviation"]) == (8, pytest.approx(3 / 8 / math.sqrt(2)))
+    assert first["interval"][0] < 0.5 < first["interval"][1], "the spread of the runs is in the interval"
+    assert any("Two runs each of a, b" in note for note in found["notes"])
+    assert "2 runs each" in (tmp_path / "methods" / "report.md").read_text()
+
+    assert accuracy_lines(tmp_path / "methods") == [
+        f"{method['label']}: accuracy 0.812 [{method['interval'][0]:.3f}, {method['interval'][1]:.3f}] on 8 questions, "
+        f"{method['companies']} companies, 2 runs"
+        for method in found["methods"]
+    ]
+    assert accuracy_lines(tmp_path) == []
+
+    (mixed,) = document(["compare", *sides[:3], "--no-plots", "--out", str(tmp_path / "mixed")], capsys)["comparisons"]
+    assert (mixed["about"], mixed["runs"]) == ("method and policy", [1, 2])
+
+    planned = document(["plan", "--accuracy=0.8", *(word for side in sides[:2] for word in ("--from", side))], capsys)
+    assert planned["assumptions"]["deviation"]["origin"] == "from 2 runs"
+    # of s^2 = 9/128 the questions explain 3/8 * 5/8 / 7 / 2: halves of what 8 questions differ by, of one another
+    assert 0.1 < planned["assumptions"]["deviation"]["value"] < 3 / 8 / math.sqrt(2)
+    status, errors = failure(
+        ["plan", *(word for side in ("a", "b", "c") for word in ("--from", f"{side}={expert}"))], capsys
+    )
+    assert status == 2 and "the same run" in errors
+
+
+def test_the_words_of_a_verdict_are_about_policies_or_methods(expert: Path, tmp_path: Path) -> None:
+    """Of one run a side no method is called better; of several the methods are."""
+    result = compare([f"a={expert}", f"b={changed(expert, tmp_path / 'worse', _wrong)}"], level=0.8)
+    (one,) = result.comparisons
+    assert one.verdict == "shown" and sentence(result, one).count("These two policies differ") == 1
+    assert "one run each says nothing about the methods" in sentence(result, one) and "better" not in sentence(
+        result, one
+    )
+    several = [
+        changed(expert, tmp_path / f"{name}{seed}", change)
+        for name, change in (("a", _same), ("b", _wrong))
+        for seed in range(3)
+    ]
+    result = compare([f"{run.name[0]}={run}" for run in several], level=0.8)
+    (one,) = result.comparisons
+    assert one.verdict == "shown" and "The difference of the methods is shown" in sentence(result, one)
+    result = compare([f"{run.name[0]}={run}" for run in several[:4]], level=0.8)
+    (one,) = result.comparisons
+    assert "The method a differs from the one policy b" in sentence(result, one)
+
+
+def test_runs_that_differ_do_not_show_that_their_methods_do(expert: Path, tmp_path: Path) -> None:
+    """One run of three is right everywhere, the others nowhere, against three that are right nowhere."""
+    runs = [changed(expert, tmp_path / f"run{place}", _wrong if place else _same) for place in range(6)]
+    result = compare([f"{'ab'[place // 3]}={run}" for place, run in enumerate(runs)], level=0.8)
+    (one,) = result.comparisons
+    assert one.verdict == "tests disagree" and one.adjusted_mcnemar < 0.2 < one.adjusted
+    assert "it is not shown of the methods" in sentence(result, one) and "train more seeds" in sentence(result, one)
+
+
+def _same(row: int, record: dict[str, Any]) -> None:
+    record["explanation"] = f"graded again as {row} {record['id']} {id(record)}"
+
+
+def _wrong(row: int, record: dict[str, Any]) -> None:
+    _same(row, record)
+    record["reward"] = 0.0
+    record["components"] |= {"correct": 0.0, "execution": 0.0, "program": 0.0}

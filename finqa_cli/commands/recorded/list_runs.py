@@ -41,8 +41,9 @@ def main(
     """List runs, newest first: status, score with its 95 % interval, age, time that they took and size on disk.
 
     A run whose process is gone has crashed, at the last iteration that was finished; one of another machine is unknown
-    here. The score is the accuracy of the last evaluation, and n its graded episodes; of a training without an
-    evaluation it is the mean reward of its last iteration. Folders that are no runs are named below.
+    here. The score is the accuracy of the last evaluation, and n its graded episodes, with the number of questions
+    where they are fewer; of a training without an evaluation it is the mean reward of its last iteration. Folders that
+    are no runs are named below.
     """
     place = folder or RUNS
     if not place.is_dir():
@@ -69,12 +70,16 @@ def document_of(summary: RunSummary) -> dict[str, Any]:
 
 
 def score_text(score: Score | None) -> str | None:
-    """Return a score with its interval and the number of graded episodes: `0.960 [0.900, 0.985] n=224`."""
+    """Return a score with its interval and the numbers behind it: `0.960 [0.900, 0.985] n=448 questions=224`.
+
+    The number of questions stands there where it is not that of graded episodes.
+    """
     if score is None:
         return None
     interval = f" [{score.low:.3f}, {score.high:.3f}]" if score.low is not None and score.high is not None else ""
     name = "" if score.name == "accuracy" else f"{score.name} "
-    return f"{name}{score.value:.3f}{interval} n={score.graded}"
+    asked = "" if score.questions in (None, score.graded) else f" questions={score.questions}"
+    return f"{name}{score.value:.3f}{interval} n={score.graded}{asked}"
 
 
 def _text(folder: Path, runs: Sequence[RunSummary], others: Sequence[Path], *, everything: bool) -> str:

@@ -18,8 +18,8 @@ from finqa_cli.statistics import (
     Comparison,
     Interval,
     by_question,
-    clustered_interval,
     compare_all,
+    crossed_interval,
     failure_counts,
     scores_of,
 )
@@ -35,7 +35,8 @@ class Method:
     Attributes:
         label: Name in the report.
         runs: One for each seed.
-        accuracy: Accuracy over the questions that all its runs answered, clustered.
+        accuracy: Accuracy over the questions that all its runs answered, clustered by company and by run.
+        questions: Number of these questions.
         of_runs: The same accuracy of each run alone, on the same questions.
         failures: Attempts by why they were not right, over its runs.
     """
@@ -43,6 +44,7 @@ class Method:
     label: str
     runs: tuple[EvaluatedRun, ...]
     accuracy: Interval
+    questions: int
     of_runs: tuple[float, ...]
     failures: Mapping[str, int]
 
@@ -111,7 +113,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
     return CompareResult(
         methods=methods,
         comparisons=tuple(compare_all(scores, baseline=baseline, level=level)),
-        notes=tuple(notes_on(ordered)),
+        notes=(*notes_on(ordered), *_notes_on_seeds(methods)),
         differing=differing_settings(ordered),
         level=level,
         baseline=baseline,
@@ -199,6 +201,13 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
     return notes
 
 
+def _notes_on_seeds(methods: Sequence[Method]) -> list[str]:
+    """Says of which methods two runs were given, whose spread is hardly known."""
+    pairs = [method.label for method in methods if len(method.runs) == 2]
+    few = f"Two runs each of {', '.join(pairs)}: how far runs spread is hardly known from two, so give three or more."
+    return [few] if pairs else []
+
+
 def differing_settings(runs: Sequence[EvaluatedRun]) -> dict[str, list[Any]]:
     """Returns dotted path -> value in each run, for settings that differ and are not about the machine."""
     found = differing([run.settings for run in runs])
@@ -259,15 +268,13 @@ def _method(label: str, runs: Sequence[EvaluatedRun], level: float) -> Method:
     if not scores.shares:
         raise UsageError(f"The runs of {label} have no question in common.", remedy="label them apart: a=RUN b=RUN")
     questions = list(scores.shares)
-    interval = clustered_interval(
-        [scores.shares[name] for name in questions], [scores.companies[name] for name in questions], level=level
-    )
-    each = [scores_of(label, [run.outcomes]).shares for run in runs]
+    each = scores.of_runs(questions)
     return Method(
         label=label,
         runs=tuple(runs),
-        accuracy=interval,
-        of_runs=tuple(statistics.fmean(shares[name] for name in questions) for shares in each),
+        accuracy=crossed_interval(each, [scores.companies[name] for name in questions], level=level),
+        questions=len(questions),
+        of_runs=tuple(map(statistics.fmean, each)),
         failures=failure_counts([outcome for run in runs for outcome in run.outcomes]),
     )
 

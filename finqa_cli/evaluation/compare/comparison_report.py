@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.evaluation.cluster_nouns import alike, plural_noun
+from finqa_cli.evaluation.cluster_nouns import alike, counted, plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
 from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.evaluation.markdown import cell, points, render
-from finqa_cli.runs.durable_files import new_folder, storage, write_csv, write_json
+from finqa_cli.runs.durable_files import new_folder, read_document, storage, write_csv, write_json
 from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.statistics import REASONS, Comparison, evaluation_metrics, scores_of, t_quantile
 
@@ -22,6 +23,11 @@ MOST_QUESTIONS = 10
 """Changed questions shown each way; questions.csv has all."""
 
 _POWER = 0.8
+
+_SAID_OF_ONE_RUN = {
+    "policies": "; one run each says nothing about the methods",
+    "method and policy": "; one run says nothing about the method of that policy",
+}
 
 
 def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) -> None:
@@ -82,7 +88,7 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
         labels=[method.label for method in methods],
         level=f"{100 * result.level:g}",
         false_findings=f"{100 - 100 * result.level:g}",
-        sentence=sentence,
+        sentence=lambda one: sentence(result, one),
         clusters=plural_noun(noun),
         alike=alike(noun),
         folders=folders,
@@ -100,17 +106,47 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
     )
 
 
-def sentence(comparison: Comparison, level: float) -> str:
-    """Describes one pair in Markdown, with its interval and the smallest difference that would have been seen."""
-    paired = comparison.paired
+def sentence(result: CompareResult, comparison: Comparison) -> str:
+    """Describes one pair in Markdown, with its interval and the smallest difference that would have been seen.
+
+    With several runs a side it speaks of methods, with one of these two policies only.
+    """
+    paired, first, second = comparison.paired, cell(comparison.first), cell(comparison.second)
     numbers = f"{points(paired.difference)} points [{points(paired.low)}, {points(paired.high)}]"
-    about = f"{cell(comparison.first)} against {cell(comparison.second)}: {numbers} on {paired.questions} questions"
+    about = f"{first} against {second}: {numbers} on {_counts(result, comparison)}"
     tests = f"p = {comparison.adjusted:.3g}, exact McNemar {comparison.adjusted_mcnemar:.3g} after Holm"
     if comparison.verdict == "shown":
-        return f"{about}. The difference is shown ({tests})."
+        return f"{about}. {_shown(comparison)} ({tests}){_SAID_OF_ONE_RUN.get(paired.about, '')}."
     if comparison.verdict == "tests disagree":
+        if paired.about != "policies" and comparison.adjusted >= 1 - result.level:
+            whose = "the methods" if paired.about == "methods" else "the method"
+            return (
+                f"{about}. These runs differ on these questions, but it is not shown of {whose}, given how runs and "
+                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or ask more questions."
+            )
         return f"{about}. The two tests disagree ({tests}); do not build on it, ask more questions."
-    return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, level)}"
+    return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, result.level)}"
+
+
+def _shown(comparison: Comparison) -> str:
+    paired = comparison.paired
+    if paired.about == "policies":
+        return "These two policies differ"
+    if paired.about == "methods":
+        return "The difference of the methods is shown"
+    sides = zip((comparison.first, comparison.second), paired.runs, strict=True)
+    method, policy = (cell(label) for label, _ in sorted(sides, key=lambda side: -side[1]))
+    return f"The method {method} differs from the one policy {policy}"
+
+
+def _counts(result: CompareResult, comparison: Comparison) -> str:
+    """Numbers that a difference rests on: questions, clusters and runs."""
+    paired = comparison.paired
+    first, second = paired.runs
+    runs = f"{first} and {second} runs" if first != second else "one run each" if first == 1 else f"{first} runs each"
+    own = paired.clusters == paired.questions
+    clusters = "" if own else f" about {counted(paired.clusters, result.clustered_by)}"
+    return f"{paired.questions} questions{clusters}, {runs}"
 
 
 def _blind_spot(comparison: Comparison, level: float) -> str:
@@ -118,8 +154,7 @@ def _blind_spot(comparison: Comparison, level: float) -> str:
     paired = comparison.paired
     if paired.clusters < 2 or not paired.standard_error > 0:
         return ""
-    degrees = paired.clusters - 1
-    factor = t_quantile((1 + level) / 2, degrees) + t_quantile(_POWER, degrees)
+    factor = t_quantile((1 + level) / 2, paired.degrees) + t_quantile(_POWER, paired.degrees)
     smallest = min(1.0, factor * paired.standard_error)
     return f" One below {100 * smallest:.1f} points would mostly go unseen here; `finqa plan` says what it takes."
 
@@ -143,6 +178,7 @@ def document(result: CompareResult) -> dict[str, Any]:
                 "runs": [str(run.path) for run in method.runs],
                 "accuracy": method.accuracy.mean,
                 "interval": [method.accuracy.low, method.accuracy.high],
+                "questions": method.questions,
                 "companies": method.accuracy.clusters,
                 "seeds_deviation": method.seeds_deviation,
                 "failure_reasons": dict(method.failures),
@@ -177,6 +213,22 @@ def question_rows(result: CompareResult) -> list[dict[str, Any]]:
     ]
 
 
+def accuracy_lines(folder: Path) -> list[str]:
+    """Returns the accuracy of each method in a written comparison, a line each with the numbers behind it.
+
+    Args:
+        folder: Folder that `write_comparison` wrote; one without `comparison.json` gives no line.
+    """
+    compared = read_document(folder / "comparison.json")
+    return [
+        f"{method['label']}: accuracy {method['accuracy']:.3f} [{method['interval'][0]:.3f}, "
+        f"{method['interval'][1]:.3f}] on {method['questions']} questions, "
+        f"{counted(method['companies'], compared['clustered_by'])}, {counted(len(method['runs']), 'run')}"
+        for method in compared.get("methods", ())
+        if "questions" in method  # comparisons of earlier versions do not say
+    ]
+
+
 def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
     metrics, cost = evaluation_metrics(run.outcomes, level=level), run.cost
     graded = [outcome for outcome in run.outcomes if outcome.reward is not None]
@@ -187,6 +239,7 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
         "seed": run.seed,
         "run": str(run.path),
         "questions": metrics["questions"],
+        "companies": len({outcome.company for outcome in graded}),
         "accuracy": metrics["accuracy"]["value"],
         "accuracy_low": low,
         "accuracy_high": high,
@@ -207,11 +260,13 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     paired = asdict(comparison.paired)
-    if comparison.paired.standard_error != comparison.paired.standard_error:  # NaN, which is no JSON
-        paired["standard_error"] = None
+    for name in ("standard_error", "degrees"):
+        if math.isnan(paired[name]):  # which is no JSON
+            paired[name] = None
     return {
         "first": comparison.first,
         "second": comparison.second,
+        "about": comparison.paired.about,
         **paired,
         "p_value_holm": comparison.adjusted,
         "mcnemar_holm": comparison.adjusted_mcnemar,

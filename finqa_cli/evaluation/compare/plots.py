@@ -72,8 +72,9 @@ def _accuracy(result: CompareResult, axes: Axes) -> None:
             axes.plot(method.of_runs, [row + 0.18] * len(method.runs), "|", color=_colour(row), markersize=9)
     _rows(axes, [method.label for method in result.methods])
     axes.set_xlim(-0.02, 1.02)
-    seeds_shown = "; ticks: single seeds" if any(len(method.runs) > 1 for method in result.methods) else ""
-    interval_shown = f"{100 * result.level:g} % interval clustered by {result.clustered_by}"
+    seeds_shown = "; ticks: single runs" if any(len(method.runs) > 1 for method in result.methods) else ""
+    and_run = " and run" if seeds_shown else ""
+    interval_shown = f"{100 * result.level:g} % interval clustered by {result.clustered_by}{and_run}"
     axes.set_xlabel(f"accuracy on held-out questions, {interval_shown}{seeds_shown}")
 
 
@@ -84,7 +85,7 @@ def _differences(result: CompareResult, axes: Axes) -> None:
         colour = _COLOURS[0] if comparison.verdict == "shown" else "#777777"
         axes.errorbar([mean], [row], xerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color=colour, zorder=3)
     axes.axvline(0, color="black", linewidth=1)
-    _rows(axes, [f"{comparison.first} less {comparison.second}" for comparison in result.comparisons])
+    _rows(axes, [f"{one.first} less {one.second} ({one.paired.about})" for one in result.comparisons])
     axes.set_xlabel(
         f"difference in percentage points, paired by question, {100 * result.level:g} % interval\n"
         "(blue: both tests show it after Holm's correction)"

@@ -43,11 +43,31 @@ def test_attempts_are_alike_where_questions_are_the_clusters() -> None:
         ("", 40, "(40 of 8 clusters, never trained on)"),
     ],
 )
-def test_training_says_what_was_asked(noun: str, episodes: int, words: str) -> None:
+def test_training_says_what_was_asked_of_records_without_numbers_of_questions(
+    noun: str, episodes: int, words: str
+) -> None:
     facts: dict[str, Any] = {
         **{"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "turns_mean": 1.0, "temperature": 0.0},
         **{"clusters": 8, "episodes": episodes, "quoted_years": None, "sql_error_rate": None},
         **({"clustered_by": noun} if noun else {}),
+    }
+    result = TrainResult(run=Path("r"), iterations=1, seconds=1.0, before=facts, after=facts)
+    assert words in training_text(result)
+
+
+@pytest.mark.parametrize(
+    ("noun", "questions", "episodes", "words"),
+    [
+        ("company", 40, 40, "(40 of 8 companies, never trained on)"),
+        ("company", 40, 80, "(40 of 8 companies, 80 attempts, never trained on)"),
+        ("question", 8, 24, "(8, 24 attempts, never trained on)"),
+    ],
+)
+def test_training_says_how_many_questions_were_asked(noun: str, questions: int, episodes: int, words: str) -> None:
+    facts: dict[str, Any] = {
+        **{"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "turns_mean": 1.0, "temperature": 0.0},
+        **{"clusters": 8, "episodes": episodes, "questions": questions, "clustered_by": noun},
+        **{"quoted_years": None, "sql_error_rate": None},
     }
     result = TrainResult(run=Path("r"), iterations=1, seconds=1.0, before=facts, after=facts)
     assert words in training_text(result)

@@ -18,10 +18,18 @@ from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
 from finqa_cli.experiments.experiment_file import Measure, Question
 from finqa_cli.experiments.experiment_plan import ExperimentPlan, PlannedCell
-from finqa_cli.experiments.research_questions import Answer, answers, conclusion, figure, jackknifed, read_attempts
+from finqa_cli.experiments.research_questions import (
+    Answer,
+    answers,
+    conclusion,
+    crossed,
+    figure,
+    jackknifed,
+    read_attempts,
+)
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.trajectory_records import trajectory_record
-from finqa_cli.statistics import t_quantile
+from finqa_cli.statistics import crossed_difference, t_quantile
 from finqa_cli.statistics.intervals import clustered_mean
 from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
 
@@ -154,11 +162,47 @@ def test_a_large_difference_is_shown_and_its_direction_is_judged_by_the_measure(
     chance = random.Random(5)
     worse = arm([float(chance.random() < 0.2) for _ in range(80)])
     better = arm([float(chance.random() < 0.9) for _ in range(80)])
-    one = answered(plan_of("a", "b"), {"a": worse, "b": better})
+    arms = {"a": worse * 3, "b": better * 3}
+    one = answered(plan_of("a", "b"), arms)
     assert one.verdict == "better" and one.difference is not None and one.difference.value > 0.5
-    assert (one.first, one.second, one.questions, one.seeds) == ("b", "a", 80, (1, 1))
-    assert answered(plan_of("a", "b", better="lower"), {"a": worse, "b": better}).verdict == "worse"
+    assert (one.first, one.second, one.questions, one.clusters, one.seeds) == ("b", "a", 80, 10, (3, 3))
+    assert answered(plan_of("a", "b", better="lower"), arms).verdict == "worse"
     assert conclusion([one]) == "Shown to be better: m of b against a."
+
+
+@pytest.mark.parametrize("runs", [(1, 1), (3, 1), (1, 3)])
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_of_one_run_no_cell_is_called_better(runs: tuple[int, int], better: str) -> None:
+    arms = {"a": arm([0.0] * 60) * runs[0], "b": arm([1.0] * 57 + [0.0] * 3) * runs[1]}
+    one = answered(plan_of("a", "b", better=better), arms)
+    assert one.verdict == "policies differ" and one.adjusted is not None and one.adjusted < 0.01
+    words = conclusion([one])
+    assert words == "These two policies differ, one run says nothing about others: m of b against a."
+
+
+def test_runs_that_spread_widely_show_less_than_each_of_them() -> None:
+    """Seeds end at 0.2, 0.5 and 0.8 against 0.1, 0.3 and 0.6: each pair differs, the cells are not shown to."""
+
+    def ended(*shares: float) -> list[list[Trajectory]]:
+        chance = random.Random(2)
+        return [run for share in shares for run in arm([float(chance.random() < share) for _ in range(200)], 20)]
+
+    first, second = ended(0.2, 0.5, 0.8), ended(0.1, 0.3, 0.6)
+    for one, other in zip(first, second, strict=True):
+        assert answered(plan_of("a", "b"), {"a": [other], "b": [one]}).verdict == "policies differ"
+    assert answered(plan_of("a", "b"), {"a": second, "b": first}).verdict == "not shown"
+
+
+def test_a_mean_over_equal_clusters_has_the_crossed_error_of_comparisons() -> None:
+    chance = random.Random(3)
+    runs = [[[float(chance.random() < 0.3 + 0.2 * seed) for _ in range(40)] for seed in range(3)] for _ in range(2)]
+    arms = [[arm(values)[0] for values in side] for side in runs]
+    found = crossed(figure("accuracy", no_environment), arms)
+    expected = crossed_difference(*runs, [f"c{place % 10}" for place in range(40)])
+    assert found is not None and expected.runs_error > 0
+    assert (found.value, found.low, found.high, found.p_value) == pytest.approx(
+        (expected.difference, expected.low, expected.high, expected.p_value)
+    )
 
 
 def test_a_question_that_one_cell_has_a_fault_on_is_compared_in_none() -> None:

@@ -217,6 +217,35 @@ def test_a_plan_can_be_written_and_read() -> None:
         read_plan({"name": "x"})
 
 
+def test_seeds_of_the_file_and_of_a_choice() -> None:
+    text = SMALL.replace('compare_within = "size"', 'compare_within = "size"\nseeds = [0, 1]')
+    plan, run = planned(text)
+    assert list(plan.cells)[:3] == ["a-plain_seed0", "a-plain_seed1", "a-many_seed0"] and len(plan.cells) == 8
+    assert len({step.name for cell in plan.cells for step in steps_of(plan, cell, run)}) == 16
+    assert total(estimates(plan, run)) is None and len(estimates(plan, run)) == 8
+    of_choice, _ = planned(text.replace("N = 8", "N = 8\nseeds = [4, 5, 6]"))
+    seeds = [(cell.label, settings_of(cell).train.seed) for cell in of_choice.cells.values() if cell.group == "a"]
+    assert seeds == [("a-plain", 0), ("a-plain", 1), ("a-many", 4), ("a-many", 5), ("a-many", 6)]
+    given, _ = planned(text.replace("N = 8", "N = 8\nseeds = [4, 5, 6]"), seeds=(9,))
+    assert list(given.cells) == ["a-plain", "a-many", "b-plain", "b-many"], "the command line replaces both"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("compare_within", "seeds = [1, 1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
+        ("compare_within", "seeds = [-1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
+        ("N = 8", "seeds = 3", r"axes.way.many.seeds .* no list of different natural"),
+        ("N = 8", "seeds = []", r"axes.way.many.seeds .* no list of different natural"),
+        ("N = 8", "seeds = [1]\n[axes.size.c]\nseeds = [2]", "gives other seeds to the same cell"),
+        ("N = 8", "train.seed = 3", r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] in its place"),
+    ],
+)
+def test_seeds_that_cannot_be_are_refused(old: str, new: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        planned(SMALL.replace(old, new))
+
+
 def test_every_step_is_a_command_that_its_parser_takes() -> None:
     assert registry().find("environment", "forecast")
     for name in ("financial_qa", "financial_qa_tiny"):

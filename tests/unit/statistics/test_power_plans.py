@@ -7,17 +7,22 @@ from dataclasses import replace
 import pytest
 from fixtures.eval_outcomes import outcome as named_outcome
 
+from benchmarks.seeds import simulate
 from finqa_cli.statistics import (
     Design,
     Outcome,
     Variation,
     assumed_variation,
     attempts_for,
+    compare_all,
     detectable,
+    detectable_methods,
     observe,
     observed_variation,
     paired_difference,
     questions_for,
+    seeds_for,
+    t_quantile,
 )
 
 
@@ -74,6 +79,42 @@ def test_a_planned_difference_is_found_as_often_as_planned() -> None:
         second = [float(not change or not up) for change, up in zip(differs, better, strict=True)]
         found += paired_difference(first, second, names).p_value < 0.05
     assert 0.76 <= found / draws <= 0.85
+
+
+def test_methods_by_hand_and_the_fewest_seeds_that_will_do() -> None:
+    variation, design = Variation(between=0.05, within=0.2, correlation=0.1), Design(questions=300, companies=30)
+    # (0.05 * 1.9 + 0.2 / 3) / 300 of questions, and 2 * 0.04^2 / 3 of runs, estimated with 0.2 / 900 of noise
+    questions, runs = (0.095 + 0.2 / 3) / 300, 2 * 0.04**2 / 3
+    degrees = (questions + runs) ** 2 / (questions**2 / 29 + (runs + 0.2 / 900) ** 2 / 3)
+    expected = (t_quantile(0.975, degrees) + t_quantile(0.8, degrees)) * math.sqrt(questions + runs)
+    assert detectable_methods(design, variation, deviation=0.04, seeds=3) == pytest.approx(expected)
+    assert detectable_methods(design, variation, deviation=0.04, seeds=1) == math.inf
+    seeds = seeds_for(0.1, design, variation, deviation=0.04)
+    assert seeds is not None and seeds > 2
+    assert detectable_methods(design, variation, deviation=0.04, seeds=seeds) <= 0.1
+    assert detectable_methods(design, variation, deviation=0.04, seeds=seeds - 1) > 0.1
+    assert seeds_for(0.04, design, variation, deviation=0.04) is None, "seeds do not help where questions are too few"
+
+
+@pytest.mark.parametrize(("seeds", "deviation", "least"), [(3, 0.07, 0.7), (5, 0.04, 0.75)])
+def test_a_planned_difference_of_methods_is_found_about_as_often(seeds: int, deviation: float, least: float) -> None:
+    """Methods and runs differ in the companies they are good at, by 5 points each; chances vary by 27 points."""
+    design = Design(questions=150, companies=30)
+    chances = 0.1**2 + 0.25**2 + 0.05**2 * 2 + deviation**2
+    between = 2 * 0.05**2 * (1 + 1 / seeds)
+    variation = Variation(between=between, within=2 * (0.25 - chances), correlation=1.0)
+    effect = detectable_methods(design, variation, deviation=deviation, seeds=seeds)
+    drawn = simulate(
+        400,
+        runs=(seeds, seeds),
+        companies=30,
+        per_company=5,
+        spread=(deviation, deviation),
+        seed=5,
+        effect=effect,
+    )
+    found = [compare_all(each.scores, baseline="b")[0].paired.p_value < 0.05 for each in drawn]
+    assert least <= sum(found) / len(found) <= 0.85
 
 
 def outcome(question: int, company: int, member: int, correct: bool | None) -> Outcome:

@@ -9,10 +9,11 @@ from finqa_cli.grading.items import Item, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
-from finqa_cli.grading.strict_2.labels import quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, elements
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -55,10 +56,29 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
         return "The answer rejects a value."
     kept = {one.start for one in merged}
     shown = [one for one in found if one.sort is not Sort.VALUE or one.start in kept]
-    given = _keyed(shown, found) if any(item.key for item in truths) else _labelled(shown, question)
+    is_keyed = any(item.key for item in truths)
+    if is_keyed and question.known and (why := _why_other(shown, question)):
+        return why
+    given = _keyed(shown, found) if is_keyed else _labelled(shown, question)
     if isinstance(given, str):
         return given
     return _signed_all(given, found, question)
+
+
+def _why_other(found: Sequence[Element], question: Question) -> str:
+    """Why the words around the values of a list with years or names are of another measure, or nothing."""
+    for run in _runs(found):
+        label = " ".join(run)
+        if contradicts(label, question.text):
+            return "A value is labelled as another one."
+        named = quantities(label)
+        if named and question.quantities and not named & question.quantities:
+            return "A value is labelled as another quantity."
+        if unaccounted([word for word in run if word not in _HEADINGS], question.words):
+            return "A word beside a value has nothing to do with the question."
+        if not ASKS_CHANGE.search(question.text) and any(CHANGE.fullmatch(word) or word == "growth" for word in run):
+            return "The values are of a change, and the question asks for none."
+    return ""
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:

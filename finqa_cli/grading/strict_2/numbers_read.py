@@ -13,7 +13,7 @@ from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccount
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, is_about_something_else, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
@@ -47,6 +47,8 @@ def read_one(text: str, question: Question) -> Given | str:
         _MONTH_NAMES.findall(question.text)
     ):
         return "The value is of another month."
+    if question.known and (why := another_span(text, question) or _from_range(text, question)):
+        return why
     tenors = set(_TENORS.findall(question.text))
     if tenors and set(_TENORS.findall(text)) - tenors:
         return "The value is of another term."
@@ -103,6 +105,27 @@ def _is_over_years(text: str, question: Question) -> bool:
     return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
 
 
+def _from_range(text: str, question: Question) -> str:
+    """Why a value is none that was read: the middle of two others, or one out of a range."""
+    if _ASKS_MIDDLE.search(question.text):
+        return ""
+    if _MIDDLE.search(text):
+        return "The value is the middle of others."
+    for match in _RANGE.finditer(text):
+        low, high, value = (float(match[place].replace(",", "")[:30]) for place in (1, 2, 3))
+        if low < value < high and not (1900 <= low < high < 2100):
+            return "The value is one out of a range."
+    return ""
+
+
+_ASKS_MIDDLE = re.compile(r"\b(?:average|mean|midpoint|median|middle|weighted|blended)\b")
+_MIDDLE = re.compile(
+    r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= (?:of|=|:|is|was|[0-9]))|splitting)\b"
+)
+_NUMERAL = r"[$€£]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?:%| million| billion| thousand|x)?"
+_RANGE = re.compile(rf"(?<![\w.,-]){_NUMERAL} ?(?:-|to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])")
+
+
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
@@ -151,11 +174,20 @@ def says_nothing(text: str, question: Question) -> bool:
     if match is None or any(year not in question.years for year in _YEAR.findall(text)):
         return False
     words = _LETTERS.findall(match[1] or "")
+    if not _NOT_FOUND.isdisjoint(words):
+        return False  # the answer has no value, which is none of 0
     if not words:
         return text.strip(" .!*\n\x1f") in ("none", "nil", "zero", "nothing")
     return question.known and not unaccounted(words, question.words) and is_related(words, question.words)
 
 
+_NOT_FOUND = word_set(
+    "data datum info information figure figures value values amount amounts number numbers disclosure disclosures "
+    "disclosed mention mentions mentioned record records evidence table tables found find finds located listed list shown "
+    "given provided stated extracted available source sources document documents filing text context appears appear "
+    "appearing row rows column columns entry entries line result results answer match matches detail details seen visible "
+    "identified retrieved returned indicated specified noted presented displayed included exists sign signs trace"
+)
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
 _NOTHING = re.compile(
     r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,80}"

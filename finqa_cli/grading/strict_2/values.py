@@ -393,7 +393,7 @@ def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -
         return False
     first, second = others[0], others[1]
     total = sum(others, start=Fraction(0))
-    possible = [total, total / len(others)]
+    possible = [total, total / len(others)] if len(set(others)) > 1 else [total]
     if len(others) == 2:
         possible += [first - second, second - first, first * second]
         possible += [first / second, (first - second) / second] if second else []

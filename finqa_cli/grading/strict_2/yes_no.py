@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import covers, is_foreign
+from finqa_cli.grading.strict_2.labels import contradicts, covers, is_foreign
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
@@ -22,7 +22,7 @@ _ALONE = {"y": "yes", "n": "no", "negative": "no", **_MEANS}
 _ONLY = re.compile(rf"[\s\x1f\"'(\[*•-]*({'|'.join(_ALONE)})[\s\x1f\"')\].,;:!*]*")
 _ABBREVIATION = re.compile(r"\bno\.[ ]?(?:of\b|#|[0-9])")
 _TAKEN_BACK = re.compile(
-    r"(?<![\w'-])(?:but|however|although|though|except|yet|maybe|partly|partially|mostly|technically"
+    r"(?<![\w'-])(?:but|however|although|though|except|yet|maybe|unlike|partly|partially|mostly|technically"
     r"|(?:in|on|to some|to an|to a certain|to a degree|more) (?:part|balance|extent|less)|somewhat|more or less"
     r"|[0-9]+ ?% (?:sure|certain|confident|likely|chance|probability|yes|no))(?![\w'])"
 )
@@ -63,6 +63,8 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if _NOT.search(text, start, first.start()) or not _stands_alone(text, first, start):
         return None
     meaning = meanings.pop()
+    if question.known and _is_of_another(text, first, start, meaning, question):
+        return None
     if (moved := movement(text, question)) and (moved > 0) != (meaning == "yes"):
         return None
     rest = text[first.end() :]
@@ -73,6 +75,29 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if meaning == "yes" and _NOT.search(rest):
         return None
     return None if _contradicts(rest, meaning, question) else meaning
+
+
+def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:
+    """The decision is given for another measure or other years than those of the question, or denied in a clause."""
+    around = _CLAUSE_END.split(f"{text[start : decision.start()]} {text[decision.end() :].lstrip(' ,:;.—-*')}")
+    if any(contradicts(clause, question.text) for clause in around[:1]):
+        return True
+    if meaning == "yes" and any(_NOT.search(part) and covers(_WORDS.findall(part), _subject(question)) for part in around):
+        return True
+    return len(question.years) == 2 and any(
+        not {match[1], match[2]} <= question.years for match in _FROM_YEAR.finditer(text)
+    )
+
+
+def _subject(question: Question) -> list[str]:
+    """The words of a question without those of a direction and its instructions."""
+    text = question.text.partition("?")[0]
+    return [word for word in _WORDS.findall(text) if word not in UP | DOWN and word not in ("improve", "grow", "exceed")]
+
+
+_WORDS = re.compile(r"[a-z][a-z'&-]*")
+_CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s|\b(?:but|while|whereas|though)\b")
+_FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 
 
 def _restated(text: str, question: Question) -> str | None:

@@ -76,7 +76,9 @@ def _why_other(found: Sequence[Element], question: Question) -> str:
             return "A value is labelled as another quantity."
         if unaccounted([word for word in run if word not in _HEADINGS], question.words):
             return "A word beside a value has nothing to do with the question."
-        if not ASKS_CHANGE.search(question.text) and any(CHANGE.fullmatch(word) or word == "growth" for word in run):
+        if not ASKS_CHANGE.search(question.text) and "from" not in run and any(
+            CHANGE.fullmatch(word) or word == "growth" for word in run
+        ):
             return "The values are of a change, and the question asks for none."
     return ""
 

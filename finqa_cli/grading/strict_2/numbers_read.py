@@ -113,7 +113,7 @@ def _from_range(text: str, question: Question) -> str:
         return "The value is the middle of others."
     for match in _RANGE.finditer(text):
         low, high, value = (float(match[place].replace(",", "")[:30]) for place in (1, 2, 3))
-        if low < value < high and not (1900 <= low < high < 2100):
+        if low < value < high and not any(_YEAR.fullmatch(match[place]) for place in (1, 2, 3)):
             return "The value is one out of a range."
     return ""
 

@@ -22,6 +22,7 @@ LONGEST = 600
 _SCALE = re.compile(
     r"\b(?:in|\(in|as|to the nearest|expressed in)\s+(?:us |u\.s\. )?(?:[$€£¥₹]\s?|usd |eur )?(?:whole )?"
     rf"({'|'.join(word for word in SCALES if len(word) > 3)})\b"
+    r"|\bhow many (hundred|thousand|million|billion)s?\b"
 )
 _SCALE_IN_BRACKETS = re.compile(r"\((thousands|millions|billions)(?: of \w+)?\)")
 _YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
@@ -234,4 +235,4 @@ def _scale(text: str) -> Unit:
     if _PERCENTAGE_POINTS.search(text):
         return Unit(Kind.POINTS, Fraction(1, 100))
     match = _SCALE.search(text) or _SCALE_IN_BRACKETS.search(text)
-    return Unit(Kind.SCALE, Fraction(SCALES[match[1]])) if match else NO_UNIT
+    return Unit(Kind.SCALE, Fraction(SCALES[match[match.lastindex or 1]])) if match else NO_UNIT

@@ -56,7 +56,7 @@ def supports(reason: str, question: Question) -> int:
     if not asked:
         return 0
     signs = set()
-    for clause in _CLAUSES.split(reason)[:_MOST_CLAUSES]:
+    for clause in _CLAUSES.split(reason.replace("vs.", "vs"))[:_MOST_CLAUSES]:
         sign, at = _first(clause, _ABOVE, _BELOW)
         if sign and compares and _is_swapped(clause, at, question.text, asked_at):
             sign = -sign

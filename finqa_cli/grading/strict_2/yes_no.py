@@ -102,7 +102,7 @@ _FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?
 
 def _restated(text: str, question: Question) -> str | None:
     """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
-    text = text.strip(" .*!\n\x1f")
+    text = _in_full(text.strip(" .*!\n\x1f"), question)
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
     words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
@@ -110,16 +110,42 @@ def _restated(text: str, question: Question) -> str | None:
     if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
         return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
-    if not covers(own, question.words) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
+    asked = _WORDS.findall(question.text.partition("?")[0])
+    if not covers(own, asked) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
         return None
-    if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN | _AUXILIARIES):
+    if any(is_foreign([one], own, related=False) for one in asked if one not in UP | DOWN | _AUXILIARIES):
         return None
-    if re.search(r"[;!?\n]|[.,](?![0-9])", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
+    if re.search(r"[;!?\n]|[.,](?![0-9])", text.replace("selling,", "selling").replace("property,", "property")) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
         return None
     agrees = supports(text, question)
     if not agrees and not asks_direction(question):
         agrees = -1 if _NOT.search(text) or _NO_NOUN.search(text) else 1
     return {1: "yes", -1: "no"}.get(agrees)
+
+
+def _in_full(text: str, question: Question) -> str:
+    """A text with the abbreviations of the names that the question writes in full, and the other way round."""
+    for short, name in _ABBREVIATIONS.items():
+        if name in question.text:
+            text = re.sub(rf"(?<![\w&]){re.escape(short)}(?![\w&])", name, text)
+        elif short in question.text:
+            text = text.replace(name, short)
+    return text
+
+
+_ABBREVIATIONS = {
+    "r&d": "research and development",
+    "sg&a": "selling, general and administrative",
+    "d&a": "depreciation and amortization",
+    "pp&e": "property, plant and equipment",
+    "cogs": "cost of goods sold",
+    "capex": "capital expenditures",
+    "eps": "earnings per share",
+    "fcf": "free cash flow",
+    "ocf": "operating cash flow",
+    "roe": "return on equity",
+    "roa": "return on assets",
+}
 
 
 def _foreign(word: str, question: Question) -> bool:

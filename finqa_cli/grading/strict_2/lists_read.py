@@ -15,7 +15,7 @@ from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
-from finqa_cli.grading.strict_2.values import Element, Sort, elements
+from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
@@ -32,6 +32,7 @@ def bracketed_items(truth: str) -> list[Item] | None:
 
 def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
     """The numbers of a list in lower case, with the years or names that they have."""
+    text = _ZERO.sub(" 0", text)
     start, end = statement.region(text)
     found = elements(text, tokens(text))
     if why := unreadable(text, found):
@@ -48,6 +49,10 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     found = _years_as_values(found, len(truths))
     values = [one for one in found if one.sort is Sort.VALUE]
     merged = statement.merge_notations(values, found)
+    if len(merged) == len(truths) + 1 and (cut := _derived_from(found, merged)):
+        text = text[:cut]
+        found = [one for one in found if one.start < cut]
+        merged = merged[:-1]
     if len(merged) != len(truths):
         return f"{len(truths)} values are expected, got {len(merged)}."
     if any(one.text == refused_words.OR_EQUAL for one in found):
@@ -63,6 +68,31 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     if isinstance(given, str):
         return given
     return _signed_all(given, found, question)
+
+
+_ZERO = re.compile(
+    r"(?<=[0-9]:) (?:none|nil|nothing|zero)(?=[;,.\n]|\Z)| (?:none|nil|nothing)(?= in (?:19|20)[0-9]{2})"
+)
+
+
+def _derived_from(found: Sequence[Element], values: Sequence[Element]) -> int:
+    """Where the text continues with the change, sum or mean of a list's values: `, an increase of $24 million`; or 0."""
+    *others, last = [one.value.number for one in values if one.value is not None]
+    place = found.index(values[-1])
+    back = place
+    while back and found[back].text not in (",", "(", ";", ".") and found[back].sort is not Sort.BREAK:
+        back -= 1
+    between = found[back + 1 : place]
+    says = [one.text for one in between if one.sort is Sort.WORD]
+    if not back or len(others) < 2 or not any(ASKS_CHANGE.fullmatch(word) or word in _SUMS for word in says):
+        return 0
+    if any(one.sort in (Sort.YEAR, Sort.NAME) for one in between):
+        return 0
+    step = last.place * last.unit.factor
+    return found[back].start if is_computed(abs(last.value), step, [one.value for one in others]) else 0
+
+
+_SUMS = word_set("total sum average mean combined totaling")
 
 
 def _why_other(found: Sequence[Element], question: Question) -> str:

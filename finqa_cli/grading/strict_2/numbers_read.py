@@ -139,6 +139,15 @@ _BY_HOW_MUCH = re.compile(
 _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")
 _CASH_FLOW = re.compile(r"\bcash flows?\b")
+_SQUARE_FEET = re.compile(r"\bsq\.? ?(?:ft|feet)\b\.?")
+_COUNTED_OUT = re.compile(
+    r"(?<![\w.,$-])([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2} ([-+]) ([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2}(?= ?=)"
+)
+_COMPONENT = re.compile(
+    r"(?<=[a-z0-9]), (?:including|inclusive of|which includes) [^,.;0-9]{3,60} (?:of )?[$€£]?[0-9][0-9.]{0,12}"
+    r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
+)
+"""A part of the whole that the value is of: `debt, including the current portion of $0.35 billion, was $4.86 billion`."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -153,6 +162,9 @@ def _plain_numerals(text: str, question: Question) -> str:
         text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
+    text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
+    if question.known:
+        text = _COMPONENT.sub("", text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
         text = _DECIMAL_COMMA.sub(r"\1.\2", text)
     return _BELOW_ONE.sub(r"\1", text) if "ratio" in question.text or not question.known else text
@@ -170,6 +182,8 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
 
 def says_nothing(text: str, question: Question) -> bool:
     """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
+    stated = _ZERO_FIRST.fullmatch(text.strip())
+    text = stated[1] if stated else text
     match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
     if match is None or any(year not in question.years for year in _YEAR.findall(text)):
         return False
@@ -189,6 +203,10 @@ _NOT_FOUND = word_set(
     "identified retrieved returned indicated specified noted presented displayed included exists sign signs trace"
 )
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
+_ZERO_FIRST = re.compile(
+    r"(?:[$]?0(?:\.0{1,3})?(?: (?:million|thousand|billion|dollars))?|none|nil|zero)\s{0,2}[-,;:.(—]\s{0,2}"
+    r"((?:no|zero|none|there was no|there were no) [^()]{3,120})\)?"
+)
 _NOTHING = re.compile(
     r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,80}"
     r"(?:\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
@@ -204,6 +222,8 @@ def read_year(text: str, question: Question) -> str | None:
     start, end = statement.region(text)
     if unreadable(text, found):
         return None
+    runner_up = _RUNNER_UP.search(text, start, end)
+    start, end = _last_ranking(text, start, end), runner_up.start() if runner_up else end
     within = [one for one in found if start <= one.start < end]
     sides = asides.without_asides(statement.result_after_arrow(within), question)
     kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
@@ -220,6 +240,23 @@ def read_year(text: str, question: Question) -> str | None:
     if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
         return None
     return None if before in _YEAR_BOUNDS else years[0].text
+
+
+def _last_ranking(text: str, start: int, end: int) -> int:
+    """Where the sentence begins that alone says what is highest, below a series of years with their amounts."""
+    last = _RANKING.search(text, start, end)
+    if last is None or _RANKING_WORD.search(text, start, last.start()):
+        return start
+    return last.start() + 1
+
+
+_RANKING_WORD = re.compile(
+    r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b"
+)
+_RANKING = re.compile(
+    rf"[.;\n] ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}(?:19|20)[0-9]{{2}}[.! ]*\Z"
+)
+_RUNNER_UP = re.compile(r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}[^.;\n]{0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z")
 
 
 def _values(found: Sequence[Element]) -> list[Element]:

@@ -109,6 +109,8 @@ def _restated(text: str, question: Question) -> str | None:
     years = set(re.findall(r"[0-9][0-9,.]*", text))
     if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
         return None
+    if contradicts(text, question.text):
+        return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
     asked = _WORDS.findall(question.text.partition("?")[0])
     if not covers(own, asked) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):

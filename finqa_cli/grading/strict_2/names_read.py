@@ -20,7 +20,7 @@ _SUFFIXES = word_set(
 _NOUNS = word_set("segment segments division region business unit area category market company group the")
 _STARTERS = word_set(
     "only the it based in answer final result for according therefore so my a of thus hence that this as by at "
-    "among on looking company segment"
+    "among on looking company segment due"
 )
 _OTHERS = re.compile(
     r"(?<![\w'-])(?:and|than|compare\w*|versus|vs|like|similar\w*|such|rival\w*|competitor\w*|subsidiar\w+|unlike|beat|"
@@ -87,7 +87,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
 
 
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
-_WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day, (?=[A-Z])")
+_WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
 
 

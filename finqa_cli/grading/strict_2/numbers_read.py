@@ -56,6 +56,8 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
+    if not any(one.value for one in found):
+        return "1 value is expected, got 0."
     if why := unreadable(text, found, statement.decides_from(text)):
         return why
     within = [one for one in found if start <= one.start < end]
@@ -120,7 +122,7 @@ def _from_range(text: str, question: Question) -> str:
 
 _ASKS_MIDDLE = re.compile(r"\b(?:average|mean|midpoint|median|middle|weighted|blended)\b")
 _MIDDLE = re.compile(
-    r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= (?:of|=|:|is|was|[0-9]))|splitting)\b"
+    r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= ?[:=]| (?:of|is|was|[0-9]))|splitting)\b"
 )
 _NUMERAL = r"[$€£]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?:%| million| billion| thousand|x)?"
 _RANGE = re.compile(rf"(?<![\w.,-]){_NUMERAL} ?(?:-|to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])")
@@ -134,7 +136,8 @@ _STATEMENT = re.compile(
     r"\bbalance sheets?\b"
 )
 _BY_HOW_MUCH = re.compile(
-    r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"
+    r"\b(?:by )?how (?:much|many)\b.{0,120}\b(?:exceed|trail|outperform|underperform|higher|lower|more|less|greater|"
+    r"above|below|over|under)\b"
 )
 _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")

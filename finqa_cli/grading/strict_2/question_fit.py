@@ -101,7 +101,7 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
             return "The value is of a level, and the question asks for a change."
     if "margin" in question.words:  # `18.4% of revenue`
         words = [word for word in words if word not in ("revenue", "revenues", "sales")]
-    own = " ".join(words).replace("on average", "").split()
+    own = [word for word in " ".join(words).replace("on average", "").split() if word not in question.numbers]
     if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
         return "A word beside the value has nothing to do with the question."
     if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
@@ -123,7 +123,7 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     levels = any(part.text == "to" for part in before[-2:])
     if not levels and not ASKS_CHANGE.search(question.text) and any(CHANGE.fullmatch(word) for word in words):
         return "The value is of a change, and the question asks for none."
-    if _is_level(before, one, question) and not any(ASKS_CHANGE.fullmatch(word) for word in _words(after)):
+    if _is_level(before, after, one, question) and not any(ASKS_CHANGE.fullmatch(word) for word in _words(after)):
         return "The value is of a level, and the question asks for a change."
     return ""
 
@@ -215,24 +215,25 @@ _AGGREGATES = frozenset(("average", "median", "cumulative"))
 _MAKES = word_set("make makes made making take takes took add adds")
 
 
-def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
+def _is_level(before: Sequence[Element], after: Sequence[Element], one: Element, question: Question) -> bool:
     """`gross profit was 57` to a question by how much it changed."""
-    words = _words(before)
+    words = [word for word in _words(before) if word not in ("negative", "minus", "about")]
     if not _AMOUNT_OF_CHANGE.search(question.text) or not words or one.value is None:
         return False
     verb = words[-1] in _LEVEL_VERBS or (one.value.signed and "level" in words)
-    named_year = len({part.text for part in before if part.sort is Sort.YEAR}) == 1
-    of_loss = bool(_LOSS_OF.search(" ".join(words))) and "loss" not in _NEGATIVE_NOTE.sub("", question.text)
+    named_year = len({part.text for part in (*before, *after) if part.sort is Sort.YEAR}) == 1
+    of_loss = bool(_LOSS_OF.search(" ".join(words))) and not any(
+        "loss" in part for part in re.split(r"[.?]", question.text) if "negative" not in part
+    )
     if not (verb or of_loss or (named_year and one.value.signed)):
         return False
     subject = [word for word in words if word not in _FILLERS and not is_common(word)]
     said = any(ASKS_CHANGE.fullmatch(word) for word in words) and not of_loss
-    return bool(subject) and not said
+    return bool(subject or "level" in words) and not said
 
 
 _LEVEL_VERBS = frozenset(("is", "was", "were", "are"))
 _LOSS_OF = re.compile(r"\b(?:operating|net|pre-?tax) loss(?:es)? (?:of|was|is|were)\b")
-_NEGATIVE_NOTE = re.compile(r"[^.?]*\bnegative\b[^.?]*")
 _AMOUNT_OF_CHANGE = re.compile(
     r"\bby how much\b|\bby how many\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|"
     r"difference) in\b"
@@ -361,6 +362,8 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     end = place + 1
     while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
         end += 1
+    if end - start > 2 * _MOST_WORDS:
+        return "The label of the value is too long."
     before, after = _words(found[start:place]), _words(found[place + 1 : end])
     label = " ".join(before)
     if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:

@@ -318,8 +318,7 @@ _THEREAFTER = re.compile(r"\bthereafter\b|\blong[- ]term\b|\blater\b")
 _A_YEAR = re.compile(r"\b(?:compound|compounded|cagr|annual|annuali[sz]ed|annually|p\.?a\.?)\b|\b(?:per|a|each) (?:year|annum)\b")
 _IN_TOTAL = re.compile(
     r"\b(?:in (?:total|all|aggregate)|total growth|cumulative(?:ly)?|altogether|simple|arithmetic|"
-    r"overall(?! growth rate)|(?:whole|entire|full) period|"
-    r"over (?:the |all )?(?:two|three|four|five|six|seven|eight|nine|ten|[0-9]{1,2}) years?)\b"
+    r"overall(?! growth rate)|(?:whole|entire|full) period)\b"
 )
 
 

@@ -82,7 +82,8 @@ def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str,
     around = _CLAUSE_END.split(f"{text[start : decision.start()]} {text[decision.end() :].lstrip(' ,:;.—-*')}")
     if any(contradicts(clause, question.text) for clause in around[:1]):
         return True
-    if meaning == "yes" and any(_NOT.search(part) and covers(_WORDS.findall(part), _subject(question)) for part in around):
+    denied = (part for part in around if _NOT.search(part) and not supports(part, question))
+    if meaning == "yes" and any(covers(_WORDS.findall(part), _subject(question)) for part in denied):
         return True
     return len(question.years) == 2 and any(
         not {match[1], match[2]} <= question.years for match in _FROM_YEAR.finditer(text)

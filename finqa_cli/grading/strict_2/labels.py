@@ -45,6 +45,7 @@ _EXCLUSIVE = tuple(
     {member: re.compile(rf"(?<![\w-])(?:{member})(?![\w-])") for member in members.split(" / ")}
     for members in (
         r"basic / diluted",
+        r"gross (?:sales|revenues?) / net (?:sales|revenues?)",
         r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- "
         r"]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
         r"statutory / effective / marginal",

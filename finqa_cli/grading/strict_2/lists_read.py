@@ -15,7 +15,7 @@ from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
-from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed
+from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed, precision
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
@@ -88,7 +88,8 @@ def _derived_from(found: Sequence[Element], values: Sequence[Element]) -> int:
         return 0
     if any(one.sort in (Sort.YEAR, Sort.NAME) for one in between):
         return 0
-    step = last.place * last.unit.factor
+    assert values[-1].value is not None
+    step = precision(values[-1].value)
     return found[back].start if is_computed(abs(last.value), step, [one.value for one in others]) else 0
 
 
@@ -106,8 +107,10 @@ def _why_other(found: Sequence[Element], question: Question) -> str:
             return "A value is labelled as another quantity."
         if unaccounted([word for word in run if word not in _HEADINGS], question.words):
             return "A word beside a value has nothing to do with the question."
-        if not ASKS_CHANGE.search(question.text) and "from" not in run and any(
-            CHANGE.fullmatch(word) or word == "growth" for word in run
+        if (
+            not ASKS_CHANGE.search(question.text)
+            and "from" not in run
+            and any(CHANGE.fullmatch(word) or word == "growth" for word in run)
         ):
             return "The values are of a change, and the question asks for none."
     return ""

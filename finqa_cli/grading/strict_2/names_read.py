@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import is_foreign, unaccounted
+from finqa_cli.grading.strict_2.labels import is_foreign, quantities, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -142,6 +142,11 @@ def are_names(text: str, names: Sequence[str], question: Question) -> bool:
 
     They may come in any order, unless the question asks for one.
     """
+    lowered = text.lower()
+    if refused_words.undecided(lowered, question.words) or refused_words.REJECTED.search(lowered):
+        return False
+    if "loss" in question.words and _GAIN.search(lowered) and "loss" not in lowered:
+        return False
     text = _EVERY_AMOUNT.sub("", " ".join(_AMOUNTS.sub("", text).split("\n"))).replace(", and ", " and ")
     wanted = [_core(_tokens(name)) for name in names]
     given = [_core(_tokens(part)) for part in _AND.split(_without_label(text, [], question)) if _tokens(part)]
@@ -153,12 +158,15 @@ def are_names(text: str, names: Sequence[str], question: Question) -> bool:
     return any(is_name(text, name, question) for name in joined if _tokens(name)[0] in text.lower())
 
 
+_GAIN = re.compile(r"\b(?:income|profit)s?\b")
 _MOST_NAMES = 8
 _AND = re.compile(r",? and |[,;/] |\n|,? & ")
 _SEVERAL = re.compile(
     r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)|\b(?:list|name) (?:the|all|two)\b"
 )
-_ORDERED = re.compile(r"\border\b|\brank|\brespectively\b|\b(?:de|a)scending\b|\bfirst\b|\bto (?:smallest|largest|lowest|highest)\b")
+_ORDERED = re.compile(
+    r"\border\b|\brank|\brespectively\b|\b(?:de|a)scending\b|\bfirst\b|\bto (?:smallest|largest|lowest|highest)\b"
+)
 _EVERY_AMOUNT = re.compile(r"[ ]\((?:loss of )?-?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion| thousand)?\)")
 
 
@@ -199,7 +207,9 @@ def _without_contrast(text: str, wanted: list[str]) -> str:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
     stands = _places(before, wanted) and not _places(after, wanted)
-    return _OPEN_AMOUNT.sub("", text[: contrast.start()]) if stands and not refused_words.undecided(text.lower()) else text
+    return (
+        _OPEN_AMOUNT.sub("", text[: contrast.start()]) if stands and not refused_words.undecided(text.lower()) else text
+    )
 
 
 _OPEN_AMOUNT = re.compile(r"[ ]\([ ]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?,?\Z")
@@ -222,6 +232,9 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         return False
     if any(match[0] not in asked for match in _OTHERS.finditer(said)) or other_extreme(said, question):
         return False
+    of = quantities(said) if _HIGH.search(said) or _LOW.search(said) else frozenset()
+    if of and question.quantities and not of & question.quantities:
+        return False  # the highest of another measure
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)

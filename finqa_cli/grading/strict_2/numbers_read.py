@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS
+from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
 from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
@@ -15,6 +16,7 @@ from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, is_about_something_else, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
+from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -96,6 +98,9 @@ def read_one(text: str, question: Question) -> Given | str:
     if why := why_other(kept, values[0], question):
         return why
     unit = text[values[0].start : values[0].end]
+    scales = {SCALES[word] for word in _IN_SCALE.findall(text)}
+    if question.scale.kind is Kind.SCALE and not value.at_word and scales - {question.scale.factor}:
+        return "The value is in another scale."
     if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
         return "The value is of another unit, or of several years."
     return Given("", value)
@@ -103,8 +108,17 @@ def read_one(text: str, question: Question) -> Given | str:
 
 def _is_over_years(text: str, question: Question) -> bool:
     if len(question.years) > 1:
-        return False
+        first, last = min(map(int, question.years)), max(map(int, question.years))
+        counts = {_COUNTS.get(match[1], match[1]) for match in _OVER.finditer(text)}
+        return bool(counts) and not counts & {str(last - first), str(last - first + 1)}
     return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
+
+
+_COUNTS = {
+    name: str(count)
+    for count, name in enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), start=2)
+}
+_OVER = re.compile(rf"\bover (?:the )?(?:past |last )?({'|'.join(_COUNTS)}|[0-9]{{1,2}})[ -]years?\b")
 
 
 def _from_range(text: str, question: Question) -> str:
@@ -125,9 +139,12 @@ _MIDDLE = re.compile(
     r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= ?[:=]| (?:of|is|was|[0-9]))|splitting)\b"
 )
 _NUMERAL = r"[$€£]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?:%| million| billion| thousand|x)?"
-_RANGE = re.compile(rf"(?<![\w.,-]){_NUMERAL} ?(?:-|to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])")
+_RANGE = re.compile(
+    rf"(?<![\w.,-]){_NUMERAL} ?(?:-|to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])"
+)
 
 
+_IN_SCALE = re.compile(r"\bin (thousands|millions|billions)\b")
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
@@ -253,13 +270,14 @@ def _last_ranking(text: str, start: int, end: int) -> int:
     return last.start() + 1
 
 
-_RANKING_WORD = re.compile(
-    r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b"
-)
+_RANKING_WORD = re.compile(r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b")
 _RANKING = re.compile(
     rf"[.;\n] ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}(?:19|20)[0-9]{{2}}[.! ]*\Z"
 )
-_RUNNER_UP = re.compile(r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}[^.;\n]{0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z")
+_RUNNER_UP = re.compile(
+    r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}"
+    r"(?:(?!(?:19|20)[0-9]{2})[^.;\n]){0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z"
+)
 
 
 def _values(found: Sequence[Element]) -> list[Element]:

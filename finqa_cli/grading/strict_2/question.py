@@ -38,7 +38,9 @@ _COUNTS = re.compile(
 _DOWN = re.compile(
     r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*"
 )
-_UP = re.compile(r"\b(?:inflow|surplus|increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
+_UP = re.compile(
+    r"\b(?:inflow|surplus|increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*"
+)
 _LOSSES = re.compile(
     r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|"
     r"reserves?) for (?:\w+ ){0,2}loss(?:es)?"
@@ -48,7 +50,9 @@ _EITHER = re.compile(
     rf"\b(?:loss|deficit)(?:es)? ?/|{_LOSSES.pattern}"
 )
 _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
-_BOTH_WAYS = re.compile(r"\b(?:negative|minus|parenthes[ei]s|brackets)\b|\bsign\b|\b(?:provided|generated|from|or) ?\(?(?:by )?[/(]*used")
+_BOTH_WAYS = re.compile(
+    r"\b(?:negative|minus|parenthes[ei]s|brackets)\b|\bsign\b|\b(?:provided|generated|from|or) ?\(?(?:by )?[/(]*used"
+)
 """The question says how a decrease is written, or asks for an amount that may go either way: one sign is right."""
 _LEFT_OUT = re.compile(
     r"\b(?:net of|excluding|exclusive of|after deducting|before deducting|after subtracting|other than|"

@@ -297,6 +297,9 @@ def another_span(words: str, question: Question) -> str:
     said = {_horizon(match) for match in _HORIZON.finditer(words)}
     if asked and (said - asked or (_THEREAFTER.search(words) and not _THEREAFTER.search(question.text))):
         return "The value is due in another span of time."
+    spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
+    if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
+        return "The years are the other way round."
     if _A_YEAR.search(question.text) and not _A_YEAR.search(words) and _IN_TOTAL.search(words):
         return "The value is of all years together."
     return ""
@@ -309,13 +312,16 @@ def _horizon(match: re.Match[str]) -> tuple[bool, str]:
     return match[1] not in _WITHIN, "1 year" if (count, unit) == ("12", "month") else f"{count} {unit}"
 
 
+_FROM_TO = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 _WITHIN = frozenset(("within", "less than", "under", "up to", "over the next", "in the next", "the next"))
 _HORIZON = re.compile(
     r"\b(within|less than|under|up to|over the next|in the next|the next|after|beyond|more than|over|later than)"
     r"(?: the next| more than)? (a|one|two|three|four|five|twelve|[0-9]{1,2}) (years?|months?)\b"
 )
 _THEREAFTER = re.compile(r"\bthereafter\b|\blong[- ]term\b|\blater\b")
-_A_YEAR = re.compile(r"\b(?:compound|compounded|cagr|annual|annuali[sz]ed|annually|p\.?a\.?)\b|\b(?:per|a|each) (?:year|annum)\b")
+_A_YEAR = re.compile(
+    r"\b(?:compound|compounded|cagr|annual|annuali[sz]ed|annually|p\.?a\.?)\b|\b(?:per|a|each) (?:year|annum)\b"
+)
 _IN_TOTAL = re.compile(
     r"\b(?:in (?:total|all|aggregate)|total growth|cumulative(?:ly)?|altogether|simple|arithmetic|"
     r"overall(?! growth rate)|(?:whole|entire|full) period)\b"

@@ -268,6 +268,8 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return True
     if value.measure == "unit" and question.counts:
         return False
-    if value.measure == "per share" and question.scale.kind is Kind.SCALE:
+    if value.currency and _PERCENTAGE.search(question.text):
+        return True
+    if value.measure in ("per share", "times") and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

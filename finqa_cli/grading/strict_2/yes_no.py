@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import contradicts, covers, is_foreign
+from finqa_cli.grading.strict_2.labels import contradicts, covers, is_foreign, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
@@ -82,6 +82,12 @@ def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str,
     around = _CLAUSE_END.split(f"{text[start : decision.start()]} {text[decision.end() :].lstrip(' ,:;.—-*')}")
     if any(contradicts(clause, question.text) for clause in around[:1]):
         return True
+    said = set(_IN_YEAR.findall(around[0]))
+    if said and question.years and not said & question.years:
+        return True
+    named = quantities(_REASON.split(around[0])[0])
+    if named and question.quantities and not named & question.quantities and supports(around[0], question):
+        return True
     denied = (part for part in around if _NOT.search(part) and not supports(part, question))
     if meaning == "yes" and any(covers(_WORDS.findall(part), _subject(question)) for part in denied):
         return True
@@ -93,11 +99,15 @@ def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str,
 def _subject(question: Question) -> list[str]:
     """The words of a question without those of a direction and its instructions."""
     text = question.text.partition("?")[0]
-    return [word for word in _WORDS.findall(text) if word not in UP | DOWN and word not in ("improve", "grow", "exceed")]
+    return [
+        word for word in _WORDS.findall(text) if word not in UP | DOWN and word not in ("improve", "grow", "exceed")
+    ]
 
 
 _WORDS = re.compile(r"[a-z][a-z'&-]*")
 _CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s|\b(?:but|while|whereas|though)\b")
+_REASON = re.compile(r"\b(?:because|since|as|given|with)\b")
+_IN_YEAR = re.compile(r"\b(?:in|for|during) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\b")
 _FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
 
 
@@ -110,7 +120,7 @@ def _restated(text: str, question: Question) -> str | None:
     years = set(re.findall(r"[0-9][0-9,.]*", text))
     if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
         return None
-    if contradicts(text, question.text):
+    if contradicts(text, question.text) or set(_SCALES.findall(text)) - set(_SCALES.findall(question.text)):
         return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
     asked = _WORDS.findall(question.text.partition("?")[0])
@@ -118,7 +128,10 @@ def _restated(text: str, question: Question) -> str | None:
         return None
     if any(is_foreign([one], own, related=False) for one in asked if one not in UP | DOWN | _AUXILIARIES):
         return None
-    if re.search(r"[;!?\n]|[.,](?![0-9])", text.replace("selling,", "selling").replace("property,", "property")) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
+    if (
+        re.search(r"[;!?\n]|[.,](?![0-9])", text.replace("selling,", "selling").replace("property,", "property"))
+        or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1
+    ):
         return None
     agrees = supports(text, question)
     if not agrees and not asks_direction(question):
@@ -136,6 +149,7 @@ def _in_full(text: str, question: Question) -> str:
     return text
 
 
+_SCALES = re.compile(r"\b(?:thousand|million|billion|trillion)\b|%")
 _ABBREVIATIONS = {
     "r&d": "research and development",
     "sg&a": "selling, general and administrative",

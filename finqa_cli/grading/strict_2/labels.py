@@ -199,6 +199,7 @@ _SYNONYMS = tuple(
         "directors members people persons individuals executives employees",
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
+        "drawn borrowings borrowed borrowing outstanding",
         "add added adding additions new",
         "spent spend paid pay payment payments cost expense expenses outlay cash",
         "effective etr tax taxes income",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import is_foreign, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import is_foreign, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -86,6 +86,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+_GROWTH = frozenset(("growth", "growing", "improve"))
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
@@ -147,9 +148,11 @@ def are_names(text: str, names: Sequence[str], question: Question) -> bool:
         return False
     if "loss" in question.words and _GAIN.search(lowered) and "loss" not in lowered:
         return False
-    text = _EVERY_AMOUNT.sub("", " ".join(_AMOUNTS.sub("", text).split("\n"))).replace(", and ", " and ")
+    lines = _EVERY_AMOUNT.sub("", text)
+    text = " ".join(lines.split("\n")).replace(", and ", " and ")
     wanted = [_core(_tokens(name)) for name in names]
-    given = [_core(_tokens(part)) for part in _AND.split(_without_label(text, [], question)) if _tokens(part)]
+    listed = _AND.split(_without_label(lines, [], question))
+    given = [_core(_tokens(part)) for part in listed if _tokens(part)]
     is_ordered = bool(_ORDERED.search(question.text))
     if given == wanted or (not is_ordered and sorted(given) == sorted(wanted)):
         return True
@@ -162,12 +165,15 @@ _GAIN = re.compile(r"\b(?:income|profit)s?\b")
 _MOST_NAMES = 8
 _AND = re.compile(r",? and |[,;/] |\n|,? & ")
 _SEVERAL = re.compile(
-    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)|\b(?:list|name) (?:the|all|two)\b"
+    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)"
+    r"|\b(?:list|name) (?:the|all|two)\b"
 )
 _ORDERED = re.compile(
     r"\border\b|\brank|\brespectively\b|\b(?:de|a)scending\b|\bfirst\b|\bto (?:smallest|largest|lowest|highest)\b"
 )
-_EVERY_AMOUNT = re.compile(r"[ ]\((?:loss of )?-?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion| thousand)?\)")
+_EVERY_AMOUNT = re.compile(
+    r"[ ]\((?:loss of |up |down )?[-+]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion| thousand)?\)"
+)
 
 
 def _has_digit(text: str) -> bool:
@@ -239,11 +245,11 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         return False
     before, after = _around(text.lower(), wanted)
     if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
-        after not in _FOLLOWS | asked
+        after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
     clause = _clause_words(text, wanted)
-    asked_down, asked_up = bool(asked & DOWN), bool(asked & UP)
+    asked_down, asked_up = bool(asked & DOWN), bool(asked & (UP | _GROWTH))
     if (
         asked_down != asked_up
         and set(clause) & (UP if asked_down else DOWN)

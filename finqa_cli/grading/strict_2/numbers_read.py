@@ -167,7 +167,7 @@ _COMPONENT = re.compile(
     r"(?<=[a-z0-9]), (?:including|inclusive of|which includes) [^,.;0-9]{3,60} (?:of )?[$€£]?[0-9][0-9.]{0,12}"
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
 )
-"""A part of the whole that the value is of: `debt, including the current portion of $0.35 billion, was $4.86 billion`."""
+"""A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -228,8 +228,8 @@ _ZERO_FIRST = re.compile(
     r"((?:no|zero|none|there was no|there were no) [^()]{3,120})\)?"
 )
 _NOTHING = re.compile(
-    r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,80}"
-    r"(?:\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
+    r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,120}"
+    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
 )
 
 
@@ -272,7 +272,8 @@ def _last_ranking(text: str, start: int, end: int) -> int:
 
 _RANKING_WORD = re.compile(r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b")
 _RANKING = re.compile(
-    rf"[.;\n] ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}(?:19|20)[0-9]{{2}}[.! ]*\Z"
+    rf"(?:[.;\n]|, (?=so |hence |thus |therefore )) ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}"
+    r"(?:19|20)[0-9]{2}[.! ]*\Z"
 )
 _RUNNER_UP = re.compile(
     r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}"

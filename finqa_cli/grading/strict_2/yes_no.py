@@ -113,12 +113,14 @@ _FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?
 
 def _restated(text: str, question: Question) -> str | None:
     """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
-    text = _in_full(text.strip(" .*!\n\x1f"), question)
+    text = _DATE_COMMA.sub(" ", _in_full(text.strip(" .*!\n\x1f"), question))
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
     words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
     years = set(re.findall(r"[0-9][0-9,.]*", text))
-    if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
+    if not question.known or years - set(
+        re.findall(r"[0-9][0-9,.]*", _DATE_COMMA.sub(" ", question.text.partition("?")[0]))
+    ):
         return None
     if contradicts(text, question.text) or set(_SCALES.findall(text)) - set(_SCALES.findall(question.text)):
         return None
@@ -149,6 +151,7 @@ def _in_full(text: str, question: Question) -> str:
     return text
 
 
+_DATE_COMMA = re.compile(r"(?<=[a-z] [0-9]), (?=[0-9]{4})|(?<=[a-z] [0-9]{2}), (?=[0-9]{4})")
 _SCALES = re.compile(r"\b(?:thousand|million|billion|trillion)\b|%")
 _ABBREVIATIONS = {
     "r&d": "research and development",

@@ -33,8 +33,8 @@ MEASURED = tuple(profile for profile in PROFILES if profile != "strict")
 
 TABLES = Path(__file__).parents[2] / "tests/unit/grading/grading_tables.py"
 ASKED = (
-    "What was the ratio of total long-term debt, including the current portion, to total shareholders' equity at the end "
-    "of fiscal year 2020?"
+    "What was the ratio of total long-term debt, including the current portion, to total shareholders' equity at the "
+    "end of fiscal year 2020?"
 )
 """A question that hostile answers are graded with: each of their words is compared with its words."""
 QUESTIONS = "benchmark_questions/finqa.csv"

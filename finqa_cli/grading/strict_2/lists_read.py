@@ -76,7 +76,7 @@ _ZERO = re.compile(
 
 
 def _derived_from(found: Sequence[Element], values: Sequence[Element]) -> int:
-    """Where the text continues with the change or sum of a list's values, as in `, an increase of $24 million`; or 0."""
+    """Where the text continues with the change or sum of a list's values: `, an increase of $24 million`; or 0."""
     *others, last = [one.value.number for one in values if one.value is not None]
     place = found.index(values[-1])
     back = place

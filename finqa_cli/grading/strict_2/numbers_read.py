@@ -216,11 +216,12 @@ def says_nothing(text: str, question: Question) -> bool:
 
 
 _NOT_FOUND = word_set(
-    "data datum info information figure figures value values amount amounts number numbers disclosure disclosures "
-    "disclosed mention mentions mentioned record records evidence table tables found find finds located listed list shown "
-    "given provided stated extracted available source sources document documents filing text context appears appear "
-    "appearing row rows column columns entry entries line result results answer match matches detail details seen visible "
-    "identified retrieved returned indicated specified noted presented displayed included exists sign signs trace"
+    "data datum info information figure figures value values amount amounts number numbers disclosure "
+    "disclosures disclosed mention mentions mentioned record records evidence table tables found find finds "
+    "located listed list shown given provided stated extracted available source sources document documents "
+    "filing text context appears appear appearing row rows column columns entry entries line result results "
+    "answer match matches detail details seen visible identified retrieved returned indicated specified noted "
+    "presented displayed included exists sign signs trace"
 )
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
 _ZERO_FIRST = re.compile(

@@ -14,8 +14,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "+4,215",
             "net income of 4,215",
             "net income (loss) was 4,215",
-            "4215",
-            "Net income: $4,215",
         ),
     ),
     (
@@ -74,8 +72,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2018 operating income was negative 77 million",
             "The 2018 level was -77",
             "an operating loss of $77 million",
-            "operating loss was 77 million in 2018",
-            "In 2018 operating income stood at -$77 million",
         ),
     ),
     (
@@ -89,8 +85,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "37 store closures",
             "closures: 37",
             "The company closed 37 stores.",
-            "There were 37 closures in fiscal 2019",
-            "37 gross openings",
         ),
     ),
     ("How many shares were outstanding in 2019, excluding treasury shares?", "37", (), ("37 treasury shares",)),
@@ -113,8 +107,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2017 gross margin 21.4%; 2018 gross margin 19.8%",
             '{"gross_margin": {"2017": 21.4, "2018": 19.8}}',
             "Growth of 21.4% in 2017 and 19.8% in 2018",
-            "Peer margin: 2017: 21.4%, 2018: 19.8%",
-            "Adjusted operating margin: 2017: 21.4%, 2018: 19.8%",
         ),
     ),
     (
@@ -128,8 +120,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "23.5% falls due after 2020",
             "23.5% is not due within one year",
             "23.5% is long-term",
-            "23.5% is due thereafter",
-            "23.5% is due in over a year",
         ),
     ),
     (
@@ -143,8 +133,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "7.9% overall",
             "net sales grew 7.9% over the whole period",
             "7.9% in all",
-            "7.9% simple average growth",
-            "average of 7.9% (arithmetic)",
         ),
     ),
     (
@@ -158,8 +146,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "no impairment is listed in the table",
             "no impairment charge could be found",
             "none found",
-            "nothing was found",
-            "nothing found",
         ),
     ),
     (
@@ -173,8 +159,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "yes, the operating margin improved",
             "Yes: net margin up. Gross margin: no change",
             "Yes, the gross margin improved from 2019 to 2020.",
-            "Yes, but only the net margin",
-            "The gross margin improved, no; the net margin did, yes.",
         ),
     ),
     (
@@ -188,8 +172,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "thousands: 9842, millions: 9842",
             "9842 thousand, 9842 million, 9842 dollars",
             "9,842 thousand; 9,842 million",
-            '{"answer": 9842, "answer_in_millions": 9842}',
-            "thousands: 9842\nmillions: 9842",
         ),
     ),
     (
@@ -203,8 +185,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "36-38, giving 37",
             "36 to 38, average 37",
             "midpoint of 36 and 38: 37",
-            "37 37",
-            "37 and -37",
         ),
     ),
     (
@@ -223,8 +203,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Industrial, Marine and maybe Energy",
             "all segments including Industrial and Marine",
             "Industrial; Marine; Energy",
-            "neither Industrial nor Marine",
-            "not Industrial, Marine",
         ),
     ),
     (
@@ -238,8 +216,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2016 or 2017",
             "2015: 301. 2016: 302. The lowest is 2017.",
             "2016 was the highest. The highest is 2017.",
-            "2018, followed by 2017",
-            "Highest in 2016, ahead of 2017",
         ),
     ),
     (
@@ -253,24 +229,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "after June 15, 2027",
             "due June 2027",
             "June 15, 2026 / June 15, 2027",
-            "interest is due June 15, 2027",
-            "by June 15, 2027",
         ),
     ),
     (
         "What percentage of total assets was goodwill at December 31, 2018?",
         "34.1",
         (),
-        (
-            "0.00341",
-            "34.1 or 0.341",
-            "3410% or 34.1%",
-            "between 34% and 35%",
-            "34.1 million",
-            "34.1% or 65.9%",
-            "65.9%",
-            "34.1% of liabilities",
-        ),
+        ("0.00341", "34.1 or 0.341", "3410% or 34.1%", "between 34% and 35%", "34.1 million", "34.1% or 65.9%"),
     ),
     (
         "What was depreciation and amortization in each of 2019 and 2020, in millions of dollars?",
@@ -283,8 +248,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "318 or 342",
             "2019: 318 or 342; 2020: 342",
             "342, 318",
-            "2019: 342, 2020: 318",
-            "2019: 318; 2020: 342; total: 700",
         ),
     ),
     (
@@ -298,8 +261,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2315 thousand square feet of office space",
             "2,315 thousand square feet leased",
             "2,315 or 2,315,000",
-            "2,315,000 thousand",
-            "at least 2,315 thousand square feet",
         ),
     ),
     (
@@ -313,24 +274,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Yes, in 2019",
             "yes unless restated",
             "Operating income exceeded $100 thousand in 2020",
-            "Yes: operating income was $95 million",
-            "Operating loss exceeded $100 million in 2020",
         ),
     ),
     (
         "What was the percentage growth in net sales from 2018 to 2019?",
         "5.2%",
         (),
-        (
-            "5.2% or -5.2%",
-            "-5.2%",
-            "a decline of 5.2%",
-            "5.2% CAGR over ten years",
-            "0.052%",
-            "52%",
-            "5.2 percentage points",
-            "5.2% of net sales",
-        ),
+        ("5.2% or -5.2%", "-5.2%", "a decline of 5.2%", "5.2% CAGR over ten years", "0.052%", "52%"),
     ),
     (
         "Which segment had the highest operating income in 2020?",
@@ -343,8 +293,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Aerospace had the second highest",
             "Aerospace?",
             "Defense; not Aerospace",
-            "Defense beat Aerospace",
-            "Aerospace had the lowest",
         ),
     ),
     (
@@ -363,8 +311,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "investing cash flow: 1,284",
             "1,284 thousand",
             "1,284, 1,310, 1,255",
-            "free cash flow of 1,284",
-            "1,284 in fiscal 2020",
         ),
     ),
     (
@@ -408,7 +354,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "net margin was 41.7%",
             "58.3%",
             "41.7 points",
-            "41.7% in fiscal 2021",
         ),
     ),
     (

@@ -104,7 +104,8 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     own = [word for word in " ".join(words).replace("on average", "").split() if word not in question.numbers]
     if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
         return "A word beside the value has nothing to do with the question."
-    if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
+    counts_quarters = question.counts and "quarters" in question.words
+    if not counts_quarters and names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
         return "The value is of somebody else."
     if not question.counts and _remark_is_other(found, one, question):
         return "A remark beside the value is about something else."

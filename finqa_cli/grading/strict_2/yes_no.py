@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import contradicts, covers, is_foreign, quantities
+from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is_foreign, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
@@ -193,6 +193,8 @@ def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     """The reason goes the other way: `yes, it fell` to a question whether it rose."""
     does = _DOES.match(reason)
     if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
+        if is_common(does[1]) and does[1] not in question.words:
+            return False  # `no, it reported a loss`
         return not _foreign(does[1], question) or not is_foreign([does[1]], question.words)
     if meaning == "no" and _THERE_ARE.match(reason) and not _NOT.search(reason) and not asks_direction(question):
         return True

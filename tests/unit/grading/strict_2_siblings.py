@@ -6,15 +6,8 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     (
         "What was net income (loss) for 2016, in thousands of dollars? Report a loss as a negative number.",
         "(4,215)",
-        ("-4,215", "(4,215)", "$(4,215) thousand", "a net loss of 4,215"),
-        (
-            "4,215",
-            "$4,215 thousand",
-            "a profit of 4,215",
-            "+4,215",
-            "net income of 4,215",
-            "net income (loss) was 4,215",
-        ),
+        ("(4,215)", "$(4,215) thousand", "a net loss of 4,215"),
+        ("4,215", "$4,215 thousand", "a profit of 4,215", "+4,215", "net income of 4,215"),
     ),
     (
         "What was net cash provided by (used in) financing activities in 2020, in millions?",
@@ -71,21 +64,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "operating income: -77 in 2018",
             "2018 operating income was negative 77 million",
             "The 2018 level was -77",
-            "an operating loss of $77 million",
         ),
     ),
     (
         "How many stores did the company add in fiscal 2019, net of closures?",
         "37",
         ("37", "37 stores", "37 net of closures"),
-        (
-            "37 closures",
-            "37 stores closed",
-            "37 closed stores",
-            "37 store closures",
-            "closures: 37",
-            "The company closed 37 stores.",
-        ),
+        ("37 closures", "37 stores closed", "37 closed stores", "37 store closures", "closures: 37"),
     ),
     ("How many shares were outstanding in 2019, excluding treasury shares?", "37", (), ("37 treasury shares",)),
     ("What was revenue in 2019 excluding interest income, in millions?", "37", (), ("interest income: 37",)),
@@ -106,7 +91,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Tax rate: 2017: 21.4%, 2018: 19.8%",
             "2017 gross margin 21.4%; 2018 gross margin 19.8%",
             '{"gross_margin": {"2017": 21.4, "2018": 19.8}}',
-            "Growth of 21.4% in 2017 and 19.8% in 2018",
         ),
     ),
     (
@@ -119,7 +103,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "23.5% due beyond one year",
             "23.5% falls due after 2020",
             "23.5% is not due within one year",
-            "23.5% is long-term",
         ),
     ),
     (
@@ -132,7 +115,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "cumulative growth of 7.9%",
             "7.9% overall",
             "net sales grew 7.9% over the whole period",
-            "7.9% in all",
         ),
     ),
     (
@@ -145,7 +127,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "no impairment figure given",
             "no impairment is listed in the table",
             "no impairment charge could be found",
-            "none found",
         ),
     ),
     (
@@ -158,7 +139,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Yes, the net margin improved.",
             "yes, the operating margin improved",
             "Yes: net margin up. Gross margin: no change",
-            "Yes, the gross margin improved from 2019 to 2020.",
         ),
     ),
     (
@@ -171,27 +151,18 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             '{"a": 9842, "b": 9842, "c": 9842}',
             "thousands: 9842, millions: 9842",
             "9842 thousand, 9842 million, 9842 dollars",
-            "9,842 thousand; 9,842 million",
         ),
     ),
     (
         "What was total revenue in 2019, in millions?",
         "37",
         (),
-        (
-            "36, 38, mean 37",
-            "36 and 38: 37",
-            "between 36 and 38, so 37",
-            "36-38, giving 37",
-            "36 to 38, average 37",
-            "midpoint of 36 and 38: 37",
-        ),
+        ("36, 38, mean 37", "36 and 38: 37", "between 36 and 38, so 37", "36-38, giving 37", "36 to 38, average 37"),
     ),
     (
         "Which two segments reported an operating loss in 2019?",
         "Industrial, Marine",
         (
-            "Industrial and Marine",
             "Marine, Industrial",
             '["Marine", "Industrial"]',
             "The Marine and Industrial segments reported operating losses in 2019.",
@@ -202,7 +173,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Industrial and Consumer",
             "Industrial, Marine and maybe Energy",
             "all segments including Industrial and Marine",
-            "Industrial; Marine; Energy",
         ),
     ),
     (
@@ -215,7 +185,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2017, followed by 2018 and 2016 is highest",
             "2016 or 2017",
             "2015: 301. 2016: 302. The lowest is 2017.",
-            "2016 was the highest. The highest is 2017.",
         ),
     ),
     (
@@ -228,14 +197,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "before June 15, 2027",
             "after June 15, 2027",
             "due June 2027",
-            "June 15, 2026 / June 15, 2027",
         ),
     ),
     (
         "What percentage of total assets was goodwill at December 31, 2018?",
         "34.1",
         (),
-        ("0.00341", "34.1 or 0.341", "3410% or 34.1%", "between 34% and 35%", "34.1 million", "34.1% or 65.9%"),
+        ("0.00341", "34.1 or 0.341", "3410% or 34.1%", "between 34% and 35%", "34.1 million"),
     ),
     (
         "What was depreciation and amortization in each of 2019 and 2020, in millions of dollars?",
@@ -247,7 +215,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2019: 318, 2020: 342, 2021: 360",
             "318 or 342",
             "2019: 318 or 342; 2020: 342",
-            "342, 318",
         ),
     ),
     (
@@ -260,7 +227,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "2,315 acres",
             "2315 thousand square feet of office space",
             "2,315 thousand square feet leased",
-            "2,315 or 2,315,000",
         ),
     ),
     (
@@ -273,14 +239,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Gross profit exceeded $100 million in 2020",
             "Yes, in 2019",
             "yes unless restated",
-            "Operating income exceeded $100 thousand in 2020",
         ),
     ),
     (
         "What was the percentage growth in net sales from 2018 to 2019?",
         "5.2%",
         (),
-        ("5.2% or -5.2%", "-5.2%", "a decline of 5.2%", "5.2% CAGR over ten years", "0.052%", "52%"),
+        ("5.2% or -5.2%", "-5.2%", "a decline of 5.2%", "5.2% CAGR over ten years", "0.052%"),
     ),
     (
         "Which segment had the highest operating income in 2020?",
@@ -292,14 +257,12 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "Aerospace, Defense, Energy",
             "Aerospace had the second highest",
             "Aerospace?",
-            "Defense; not Aerospace",
         ),
     ),
     (
         "What was net cash provided by operating activities in fiscal 2021, in millions of dollars?",
         "1,284",
         (
-            "Operating cash flow: 1,284",
             "The cash flow statement shows $1.284 billion.",
             '{"answer": 1284, "unit": "millions of dollars"}',
             "FY2021 operating cash flow = $1,284M",
@@ -310,7 +273,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "1,284 (or -1,284)",
             "investing cash flow: 1,284",
             "1,284 thousand",
-            "1,284, 1,310, 1,255",
         ),
     ),
     (
@@ -320,41 +282,27 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
         "-412",
         (
-            "-412",
             "$(412) million",
             "The company used $412 million in investing activities, so the answer is -412",
             "Net cash used in investing activities: (412)",
         ),
-        ("412", "positive 412", "cash provided: 412", "412 / -412", "-412 in financing activities", "±412"),
+        ("412", "positive 412", "cash provided: 412", "412 / -412", "-412 in financing activities"),
     ),
     (
         "What was diluted earnings per share for 2018?",
         "3.42",
-        (
-            "$3.42",
-            "Diluted EPS was $3.42 per share in 2018.",
-            "diluted EPS of $3.42 (basic: $3.48)",
-            "1,026 / 300 = 3.42",
-        ),
+        ("Diluted EPS was $3.42 per share in 2018.", "diluted EPS of $3.42 (basic: $3.48)", "1,026 / 300 = 3.42"),
         ("basic: 3.42", "$3.42 million", "3.42 to 3.48", "3.42; 3.48", "342"),
     ),
     (
         "What was the gross margin in fiscal 2022, in percent?",
         "41.7%",
         (
-            "Gross profit of 834 on revenue of 2,000 gives a gross margin of 41.7%.",
             "Gross margin = (2,000 - 1,166) / 2,000 = 41.7%",
             "0.417 or 41.7%",
             "41.7% in fiscal 2022, up from 40.2% in fiscal 2021",
         ),
-        (
-            "operating margin 41.7%",
-            "41.7% or 0.417%",
-            "40%-43%, i.e. 41.7%",
-            "net margin was 41.7%",
-            "58.3%",
-            "41.7 points",
-        ),
+        ("operating margin 41.7%", "41.7% or 0.417%", "40%-43%, i.e. 41.7%", "net margin was 41.7%", "58.3%"),
     ),
     (
         (
@@ -362,19 +310,13 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
             "decrease as a negative number."
         ),
         "-6.5%",
-        (
-            "R&D expense fell by 6.5%.",
-            "a decrease of 6.5%",
-            "R&D decreased 6.5%, from $200 million to $187 million.",
-            "(187 - 200)/200 = -6.5%",
-        ),
+        ("a decrease of 6.5%", "R&D decreased 6.5%, from $200 million to $187 million.", "(187 - 200)/200 = -6.5%"),
         ("6.5%", "up 6.5%", "6.5% (direction unclear)", "R&D was 6.5% of revenue", "-6.5% of sales"),
     ),
     (
         "How many employees did the company have at December 31, 2020?",
         "12,450",
         (
-            "12,450",
             "12,450 employees",
             "The company had approximately 12,450 employees at December 31, 2020.",
             "Headcount: 12,450",
@@ -385,7 +327,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         "What was the ratio of current assets to current liabilities at year-end 2019?",
         "1.85",
         (
-            "1.85x",
             "1.85 to 1",
             "Current assets of 925 divided by current liabilities of 500 equals 1.85",
             "The current ratio was 1.85 at year-end 2019.",
@@ -412,7 +353,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         "Which segments had revenue growth in 2021?",
         '["Retail", "Cloud"]',
         (
-            "Retail and Cloud",
             "- Cloud\n- Retail",
             "The Retail and Cloud segments had revenue growth in 2021.",
             "Retail (+4%), Cloud (+12%)",
@@ -445,7 +385,6 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
         "Was inventory higher at the end of 2020 than at the end of 2019? Answer yes or no.",
         "No",
         (
-            "No",
             "No, inventory declined from $520 million to $488 million.",
             "Inventory was lower at the end of 2020 than at the end of 2019.",
             "No. It was $488 million in 2020 versus $520 million in 2019.",

@@ -149,19 +149,28 @@ def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     after = _contents(far if than else near)
     if than and after & (left | right) and not (after & left and after & right):
         return bool(after & left)
-    straight = bool(before & left) or bool(after & right)
-    return not straight and (bool(before & right) or bool(after & left))
+    straight = len(before & left) + len((after & right) - _MONTHS)
+    return straight < len(before & right) + len((after & left) - _MONTHS)
+
+
+_MONTHS = word_set("january february march april may june july august september october november december")
 
 
 def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) -> int:
     """`it was 2.4` to a question whether it was below 3: what the one number in the reason says."""
     if not compares:
         return 0
-    limits = [match[1] for match in _NUMBER.finditer(question[asked_at.stop :]) if not _YEAR.fullmatch(match[1])]
-    given = {match[1] for match in _NUMBER.finditer(reason) if not _YEAR.fullmatch(match[1])} - set(limits)
+    limits = _numbers(question[asked_at.stop :])
+    given = set(_numbers(reason)) - set(limits)
     if len(limits) != 1 or len(given) != 1 or "/" in reason or "%" in reason + question:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
     if not limit or not 0.02 < abs(number / limit) < 50:
         return 0
     return compares if number > limit else -compares
+
+
+def _numbers(text: str) -> list[str]:
+    """The numbers of a text without years; the comma of `December 31, 2019` is no part of one."""
+    found = (match[1].rstrip(",") for match in _NUMBER.finditer(text))
+    return [number for number in found if not _YEAR.fullmatch(number)]

@@ -153,8 +153,8 @@ _STATEMENT = re.compile(
     r"\bbalance sheets?\b"
 )
 _BY_HOW_MUCH = re.compile(
-    r"\b(?:(?:by )?how much|by how many)\b.{0,120}\b(?:exceed|trail|outperform|underperform|higher|lower|more|less|greater|"
-    r"above|below|over|under)\b"
+    r"\b(?:(?:by )?how much|by how many)\b.{0,120}\b(?:exceed|trail|outperform|underperform|higher|lower|more|"
+    r"less|greater|above|below|over|under)\b"
 )
 _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")

@@ -127,9 +127,11 @@ def _from_range(text: str, question: Question) -> str:
         return ""
     if _MIDDLE.search(text):
         return "The value is the middle of others."
-    for match in _RANGE.finditer(text):
-        low, high, value = (float(match[place].replace(",", "")[:30]) for place in (1, 2, 3))
-        if low < value < high and not any(_YEAR.fullmatch(match[place]) for place in (1, 2, 3)):
+    ranges = [(match[1], match[2], match[3]) for match in _RANGE.finditer(text)]
+    ranges += [(match[2], match[3], match[1]) for match in _RANGE_AFTER.finditer(text)]
+    for found in ranges:
+        low, high, value = (float(one.replace(",", "")[:30]) for one in found)
+        if low < value < high and not any(_YEAR.fullmatch(one) for one in found):
             return "The value is one out of a range."
     return ""
 
@@ -139,8 +141,11 @@ _MIDDLE = re.compile(
     r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= ?[:=]| (?:of|is|was|[0-9]))|splitting)\b"
 )
 _NUMERAL = r"[$€£]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?:%| million| billion| thousand|x)?"
+_RANGE_AFTER = re.compile(
+    rf"(?<![\w.,-]){_NUMERAL}[a-z ]{{0,12}}[(\[] ?{_NUMERAL} ?(?:-|(?:up )?to|\.{{2,3}}) ?{_NUMERAL}(?!\w|[.,][0-9])"
+)
 _RANGE = re.compile(
-    rf"(?<![\w.,-]){_NUMERAL} ?(?:-|to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])"
+    rf"(?<![\w.,-]){_NUMERAL} ?(?:-|(?:up )?to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])"
 )
 
 

@@ -32,6 +32,11 @@ from finqa_cli.grading import PROFILES, grade
 MEASURED = tuple(profile for profile in PROFILES if profile != "strict")
 
 TABLES = Path(__file__).parents[2] / "tests/unit/grading/grading_tables.py"
+ASKED = (
+    "What was the ratio of total long-term debt, including the current portion, to total shareholders' equity at the "
+    "end of fiscal year 2020?"
+)
+"""A question that hostile answers are graded with: each of their words is compared with its words."""
 QUESTIONS = "benchmark_questions/finqa.csv"
 Draw = Callable[[random.Random], tuple[str, str]]
 
@@ -117,9 +122,10 @@ def report(profile: str, repeats: int) -> None:
     if profile == "strict-2":  # forms with one decision, which only version 1 takes for hacks
         hacks = [row for row in hacks if row not in tables["TAKEN_SINCE_STRICT_2"]]
     worst, name = max(
-        (seconds(attack, truth, profile, repeats), attack[:20])
+        (seconds(attack, truth, profile, repeats, question), attack[:20])
         for attack in tables["ATTACKS"]
         for truth in ("6.118", tables["BOTH"], tables["KEYED"], attack)
+        for question in ("", ASKED)
     )
     mean = sum(seconds(answer, truth, profile, repeats) for answer, truth in honest) / len(honest)
     print(f"{profile}: worst {1000 * worst:.2f} ms ({name!r}...), honest answers {1e6 * mean:.0f} us")

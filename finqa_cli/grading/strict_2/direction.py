@@ -32,7 +32,12 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     """
     assert one.value is not None
     if question.names_losses:
-        found = [replace(word, text="amount") if word.text in ("loss", "losses") else word for word in found]
+        found = [replace(word, text="amount") if word.text in _LOSSES else word for word in found]
+    elif question.text and one.value.number.mantissa < 0:  # `net income loss: -4215`
+        found = [
+            replace(word, text="amount") if word.text in _LOSSES and at and found[at - 1].text in _GAINS else word
+            for at, word in enumerate(found)
+        ]
     place = found.index(one)
     before = _word_before(found, place)
     if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
@@ -73,6 +78,10 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     ):
         return "Its sign is not clear."
     return one.value
+
+
+_LOSSES = frozenset(("loss", "losses"))
+_GAINS = frozenset(("income", "profit", "gain", "earnings"))
 
 
 def _turned_over(found: Sequence[Element], place: int) -> bool:

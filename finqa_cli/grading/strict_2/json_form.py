@@ -204,6 +204,8 @@ _YEAR_KEYS = ("year", "fiscal_year", "period")
 def _of_list(values: list[Any], depth: int) -> str:
     if not values or len(values) > _MOST or depth > _DEEPEST:
         raise _RefusedError("The list is empty, or too long.")
+    if len(values) == 1 and isinstance(values[0], dict) and len(values[0]) == 1:
+        return _of_object(values[0], depth + 1)  # what a query returns, `[{"change": -77}]`
     if all(isinstance(one, dict) for one in values):
         return _pairs([_record(one) for one in values], "")
     if len(values) == 1 and isinstance(values[0], list):

@@ -45,6 +45,7 @@ _EXCLUSIVE = tuple(
     {member: re.compile(rf"(?<![\w-])(?:{member})(?![\w-])") for member in members.split(" / ")}
     for members in (
         r"basic / diluted",
+        r"gross (?:sales|revenues?) / net (?:sales|revenues?)",
         r"current ratio|current assets (?:to|over|and|divided by) current liabilities / quick ratio|acid[- "
         r"]test(?: ratio)? / cash ratio / debt[- ]to[- ]equity(?: ratio)?",
         r"statutory / effective / marginal",
@@ -198,6 +199,8 @@ _SYNONYMS = tuple(
         "directors members people persons individuals executives employees",
         "improved improvement expanded rose grew grown increase increased growth growing rise higher gained cagr",
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
+        "drawn borrowings borrowed borrowing outstanding",
+        "add added adding additions new",
         "spent spend paid pay payment payments cost expense expenses outlay cash",
         "effective etr tax taxes income",
         "earned eps earnings",

@@ -14,7 +14,7 @@ from enum import Enum
 LONGEST_NUMERAL = 60
 """Characters. Python takes quadratic time for long integers, and no honest number is that long."""
 
-MOST_TOKENS = 1200
+MOST_TOKENS = 900
 """Prose of 4096 bytes has fewer; what has more is no answer."""
 
 MOST_NUMERALS = 150

@@ -9,12 +9,13 @@ from finqa_cli.grading.items import Item, truth_items
 from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
-from finqa_cli.grading.strict_2.labels import quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
+from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
-from finqa_cli.grading.strict_2.values import Element, Sort, elements
+from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed, precision
 from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
@@ -31,6 +32,7 @@ def bracketed_items(truth: str) -> list[Item] | None:
 
 def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
     """The numbers of a list in lower case, with the years or names that they have."""
+    text = _ZERO.sub(" 0", text)
     start, end = statement.region(text)
     found = elements(text, tokens(text))
     if why := unreadable(text, found):
@@ -47,6 +49,10 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     found = _years_as_values(found, len(truths))
     values = [one for one in found if one.sort is Sort.VALUE]
     merged = statement.merge_notations(values, found)
+    if len(merged) == len(truths) + 1 and (cut := _derived_from(found, merged)):
+        text = text[:cut]
+        found = [one for one in found if one.start < cut]
+        merged = merged[:-1]
     if len(merged) != len(truths):
         return f"{len(truths)} values are expected, got {len(merged)}."
     if any(one.text == refused_words.OR_EQUAL for one in found):
@@ -55,10 +61,59 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
         return "The answer rejects a value."
     kept = {one.start for one in merged}
     shown = [one for one in found if one.sort is not Sort.VALUE or one.start in kept]
-    given = _keyed(shown, found) if any(item.key for item in truths) else _labelled(shown, question)
+    is_keyed = any(item.key for item in truths)
+    if is_keyed and question.known and (why := _why_other(shown, question)):
+        return why
+    given = _keyed(shown, found) if is_keyed else _labelled(shown, question)
     if isinstance(given, str):
         return given
     return _signed_all(given, found, question)
+
+
+_ZERO = re.compile(
+    r"(?<=[0-9]:) (?:none|nil|nothing|zero)(?=[;,.\n]|\Z)| (?:none|nil|nothing)(?= in (?:19|20)[0-9]{2})"
+)
+
+
+def _derived_from(found: Sequence[Element], values: Sequence[Element]) -> int:
+    """Where the text continues with the change or sum of a list's values: `, an increase of $24 million`; or 0."""
+    *others, last = [one.value.number for one in values if one.value is not None]
+    place = found.index(values[-1])
+    back = place
+    while back and found[back].text not in (",", "(", ";", ".") and found[back].sort is not Sort.BREAK:
+        back -= 1
+    between = found[back + 1 : place]
+    says = [one.text for one in between if one.sort is Sort.WORD]
+    if not back or len(others) < 2 or not any(ASKS_CHANGE.fullmatch(word) or word in _SUMS for word in says):
+        return 0
+    if any(one.sort in (Sort.YEAR, Sort.NAME) for one in between):
+        return 0
+    assert values[-1].value is not None
+    step = precision(values[-1].value)
+    return found[back].start if is_computed(abs(last.value), step, [one.value for one in others]) else 0
+
+
+_SUMS = word_set("total sum average mean combined totaling")
+
+
+def _why_other(found: Sequence[Element], question: Question) -> str:
+    """Why the words around the values of a list with years or names are of another measure, or nothing."""
+    for run in _runs(found):
+        label = " ".join(run)
+        if contradicts(label, question.text):
+            return "A value is labelled as another one."
+        named = quantities(label)
+        if named and question.quantities and not named & question.quantities:
+            return "A value is labelled as another quantity."
+        if unaccounted([word for word in run if word not in _HEADINGS], question.words):
+            return "A word beside a value has nothing to do with the question."
+        if (
+            not ASKS_CHANGE.search(question.text)
+            and "from" not in run
+            and any(CHANGE.fullmatch(word) or word == "growth" for word in run)
+        ):
+            return "The values are of a change, and the question asks for none."
+    return ""
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
+from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import is_foreign, unaccounted
+from finqa_cli.grading.strict_2.labels import is_foreign, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -17,7 +20,7 @@ _SUFFIXES = word_set(
 _NOUNS = word_set("segment segments division region business unit area category market company group the")
 _STARTERS = word_set(
     "only the it based in answer final result for according therefore so my a of thus hence that this as by at "
-    "among on looking company segment"
+    "among on looking company segment due"
 )
 _OTHERS = re.compile(
     r"(?<![\w'-])(?:and|than|compare\w*|versus|vs|like|similar\w*|such|rival\w*|competitor\w*|subsidiar\w+|unlike|beat|"
@@ -41,7 +44,7 @@ _CONTRAST = re.compile(
 )
 
 
-_VERSUS = re.compile(r"(?<=[0-9%])\)?,?\s(?:versus|vs\.?)\s")
+_VERSUS = re.compile(r"(?:(?<=[0-9%MB])|(?<=million)|(?<=billion))\)?,?\s(?:versus|vs\.?)\s")
 """After an amount: `Visa, at 49.7%, versus Mastercard`. Two names alone are no decision."""
 
 
@@ -60,6 +63,8 @@ def is_name(text: str, name: str, question: Question) -> bool:
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
+    if _has_digit(name):
+        text = _WEEKDAY.sub("", text)
     if _WHOSE.search(question.text):
         text = text.replace("'s ", " ")
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
@@ -81,7 +86,9 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+_GROWTH = frozenset(("growth", "growing", "improve"))
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
+_WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
 
 
@@ -112,6 +119,60 @@ _DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
 _FACTS = _STARTERS | word_set(
     "acquired bought purchased sold founded headquartered based located january february march april may june july "
     "august september october november december early late"
+)
+
+
+def listed_names(truth: str, question: Question) -> tuple[str, ...]:
+    """The names of a truth that is a list of them, `["Films", "Paper"]` or `Films, Paper`; empty for another truth."""
+    text = truth.strip()
+    if text.startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            return ()
+        is_list = isinstance(names, list) and all(isinstance(one, str) and not _has_digit(one) for one in names)
+        return tuple(names) if is_list and 1 < len(names) <= _MOST_NAMES else ()
+    if _has_digit(text) or not _SEVERAL.search(question.text):
+        return ()
+    names = _AND.split(text)
+    return tuple(names) if 1 < len(names) <= _MOST_NAMES else ()
+
+
+def are_names(text: str, names: Sequence[str], question: Question) -> bool:
+    """The text decides on these names and no others: the names alone, each with an amount, or one sentence.
+
+    They may come in any order, unless the question asks for one.
+    """
+    lowered = text.lower()
+    if refused_words.undecided(lowered, question.words) or refused_words.REJECTED.search(lowered):
+        return False
+    if "loss" in question.words and _GAIN.search(lowered) and "loss" not in lowered:
+        return False
+    lines = _EVERY_AMOUNT.sub("", text)
+    text = " ".join(lines.split("\n")).replace(", and ", " and ")
+    wanted = [_core(_tokens(name)) for name in names]
+    listed = _AND.split(_without_label(lines, [], question))
+    given = [_core(_tokens(part)) for part in listed if _tokens(part)]
+    is_ordered = bool(_ORDERED.search(question.text))
+    if given == wanted or (not is_ordered and sorted(given) == sorted(wanted)):
+        return True
+    orders = permutations(names) if len(names) < 4 and not is_ordered else [tuple(names)]
+    joined = (f"{', '.join(order[:-1])} and {order[-1]}" for order in orders)
+    return any(is_name(text, name, question) for name in joined if _tokens(name)[0] in text.lower())
+
+
+_GAIN = re.compile(r"\b(?:income|profit)s?\b")
+_MOST_NAMES = 8
+_AND = re.compile(r",? and |[,;/] |\n|,? & ")
+_SEVERAL = re.compile(
+    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)"
+    r"|\b(?:list|name) (?:the|all|two)\b"
+)
+_ORDERED = re.compile(
+    r"\border\b|\brank|\brespectively\b|\b(?:de|a)scending\b|\bfirst\b|\bto (?:smallest|largest|lowest|highest)\b"
+)
+_EVERY_AMOUNT = re.compile(
+    r"[ ]\((?:loss of |up |down )?[-+]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion| thousand)?\)"
 )
 
 
@@ -152,7 +213,12 @@ def _without_contrast(text: str, wanted: list[str]) -> str:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
     stands = _places(before, wanted) and not _places(after, wanted)
-    return text[: contrast.start()] if stands and not refused_words.undecided(text.lower()) else text
+    return (
+        _OPEN_AMOUNT.sub("", text[: contrast.start()]) if stands and not refused_words.undecided(text.lower()) else text
+    )
+
+
+_OPEN_AMOUNT = re.compile(r"[ ]\([ ]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?,?\Z")
 
 
 def _places(given: list[str], wanted: list[str]) -> list[int]:
@@ -172,15 +238,18 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         return False
     if any(match[0] not in asked for match in _OTHERS.finditer(said)) or other_extreme(said, question):
         return False
+    of = quantities(said) if _HIGH.search(said) or _LOW.search(said) else frozenset()
+    if of and question.quantities and not of & question.quantities:
+        return False  # the highest of another measure
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
     if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
-        after not in _FOLLOWS | asked
+        after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
     clause = _clause_words(text, wanted)
-    asked_down, asked_up = bool(asked & DOWN), bool(asked & UP)
+    asked_down, asked_up = bool(asked & DOWN), bool(asked & (UP | _GROWTH))
     if (
         asked_down != asked_up
         and set(clause) & (UP if asked_down else DOWN)
@@ -198,6 +267,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         for word in others[1 if place else 0 :]
         if word[:1].isupper()
         and word.lower() not in _SUFFIXES | _NOUNS
+        and not (_has_digit(wanted[-1]) and word.lower() in asked)
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
@@ -249,7 +319,7 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 
 
 _LEADS = frozenset({""}) | word_set(
-    "only is was are were on reads the by at for answer company segment in of from be that auditor being"
+    "only is was are were on reads the by at for answer company segment in of from be that auditor being due"
 )
 _FOLLOWS = frozenset({""}) | word_set(
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "

@@ -24,6 +24,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _BOUND = re.compile(rf"\b(?:by|until|before|after|since|from|through) (?:{'|'.join(_MONTHS)}) [0-9]")
+_ROUGHLY = re.compile(r"\b(?:approximately|approx|roughly|circa|around)\b")
 _QUARTER = re.compile(
     r"(?<![\w-])(?:q([1-4])|([1-4])q|(first|second|third|fourth|1st|2nd|3rd|4th) (?:fiscal )?quarter)(?![\w-])",
     re.IGNORECASE,
@@ -62,7 +63,9 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
     if (date := _DATE.fullmatch(truth.strip())) and _is_date(date):
         text = _DATE.sub(_plain_date, text)
         several = len({found[0] for found in _DATE.finditer(text)}) > 1
-        return ("" if several or _BOUND.search(text.lower()) else text), _plain_date(date)
+        return ("" if several or _ROUGHLY.search(text.lower()) or _BOUND.search(text.lower()) else text), _plain_date(
+            date
+        )
     if quarter := _QUARTER.fullmatch(truth.strip()):
         return _QUARTER.sub(_plain_quarter, text), _plain_quarter(quarter)
     if span := _RANGE.fullmatch(truth.strip()):

@@ -16,17 +16,16 @@ _FRACTIONS = {
     "half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fifth": 5, "fifths": 5,
 }  # fmt: skip
 
+_STARTS = frozenset((*_SMALL, *_TENS, "half"))
 VOCABULARY = frozenset((*_SMALL, *_TENS, *_LARGE, "hundred"))
 _MOST_WORDS = 24
 
 
 def starts_number(word: str) -> bool:
     """A word, or the first part of one with hyphens, that begins a number."""
-    return (
-        all(part in _SMALL or part in _TENS_VALUES for part in word.split("-"))
-        or word == "half"
-        or fraction_word(word) != ""
-    )
+    if "-" not in word:
+        return word in _STARTS
+    return all(part in _SMALL or part in _TENS_VALUES for part in word.split("-")) or fraction_word(word) != ""
 
 
 def fraction_word(word: str) -> str:

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from finqa_cli.grading.items import MOST_ITEMS
+from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
 from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, is_about_something_else, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
+from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -47,6 +49,8 @@ def read_one(text: str, question: Question) -> Given | str:
         _MONTH_NAMES.findall(question.text)
     ):
         return "The value is of another month."
+    if question.known and (why := another_span(text, question) or _from_range(text, question)):
+        return why
     tenors = set(_TENORS.findall(question.text))
     if tenors and set(_TENORS.findall(text)) - tenors:
         return "The value is of another term."
@@ -54,6 +58,8 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The value is of the inverse, or of the level that is left."
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
+    if not any(one.value for one in found):
+        return "1 value is expected, got 0."
     if why := unreadable(text, found, statement.decides_from(text)):
         return why
     within = [one for one in found if start <= one.start < end]
@@ -92,6 +98,9 @@ def read_one(text: str, question: Question) -> Given | str:
     if why := why_other(kept, values[0], question):
         return why
     unit = text[values[0].start : values[0].end]
+    scales = {SCALES[word] for word in _IN_SCALE.findall(text)}
+    if question.scale.kind is Kind.SCALE and not value.at_word and scales - {question.scale.factor}:
+        return "The value is in another scale."
     if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
         return "The value is of another unit, or of several years."
     return Given("", value)
@@ -99,10 +108,48 @@ def read_one(text: str, question: Question) -> Given | str:
 
 def _is_over_years(text: str, question: Question) -> bool:
     if len(question.years) > 1:
-        return False
+        first, last = min(map(int, question.years)), max(map(int, question.years))
+        counts = {_COUNTS.get(match[1], match[1]) for match in _OVER.finditer(text)}
+        return bool(counts) and not counts & {str(last - first), str(last - first + 1)}
     return any(match[0] not in question.text for match in OVER_YEARS.finditer(text))
 
 
+_COUNTS = {
+    name: str(count)
+    for count, name in enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), start=2)
+}
+_OVER = re.compile(rf"\bover (?:the )?(?:past |last )?({'|'.join(_COUNTS)}|[0-9]{{1,2}})[ -]years?\b")
+
+
+def _from_range(text: str, question: Question) -> str:
+    """Why a value is none that was read: the middle of two others, or one out of a range."""
+    if _ASKS_MIDDLE.search(question.text):
+        return ""
+    if _MIDDLE.search(text):
+        return "The value is the middle of others."
+    ranges = [(match[1], match[2], match[3]) for match in _RANGE.finditer(text)]
+    ranges += [(match[2], match[3], match[1]) for match in _RANGE_AFTER.finditer(text)]
+    for found in ranges:
+        low, high, value = (float(one.replace(",", "")[:30]) for one in found)
+        if low < value < high and not any(_YEAR.fullmatch(one) for one in found):
+            return "The value is one out of a range."
+    return ""
+
+
+_ASKS_MIDDLE = re.compile(r"\b(?:average|mean|midpoint|median|middle|weighted|blended)\b")
+_MIDDLE = re.compile(
+    r"\b(?:midpoint|mid-point|mid|middle|halfway|(?:average|mean)(?= ?[:=]| (?:of|is|was|[0-9]))|splitting)\b"
+)
+_NUMERAL = r"[$€£]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?:%| million| billion| thousand|x)?"
+_RANGE_AFTER = re.compile(
+    rf"(?<![\w.,-]){_NUMERAL}[a-z ]{{0,12}}[(\[] ?{_NUMERAL} ?(?:-|(?:up )?to|\.{{2,3}}) ?{_NUMERAL}(?!\w|[.,][0-9])"
+)
+_RANGE = re.compile(
+    rf"(?<![\w.,-]){_NUMERAL} ?(?:-|(?:up )?to|and|\.{{2,3}}) ?{_NUMERAL}[^0-9]{{1,30}}{_NUMERAL}(?![\w]|[.,][0-9])"
+)
+
+
+_IN_SCALE = re.compile(r"\bin (thousands|millions|billions)\b")
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,%])([0-9]{1,3}),([0-9]{1,2})(?=[ ]?%)")
 _BELOW_ONE = re.compile(r"(?<![0-9.,:])(0\.[0-9]{1,9})[ ]?(?::|to)[ ]?1(?:\.0{1,3})?(?![0-9:%]|[.,][0-9])")
 _STATEMENT = re.compile(
@@ -111,11 +158,21 @@ _STATEMENT = re.compile(
     r"\bbalance sheets?\b"
 )
 _BY_HOW_MUCH = re.compile(
-    r"\b(?:by )?how much\b.{0,80}\b(?:exceed|higher|lower|more|less|greater|above|below|over|under)\b"
+    r"\b(?:(?:by )?how much|by how many)\b.{0,120}\b(?:exceed|trail|outperform|underperform|higher|lower|more|"
+    r"less|greater|above|below|over|under)\b"
 )
 _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")
 _CASH_FLOW = re.compile(r"\bcash flows?\b")
+_SQUARE_FEET = re.compile(r"\bsq\.? ?(?:ft|feet)\b\.?")
+_COUNTED_OUT = re.compile(
+    r"(?<![\w.,$-])([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2} ([-+]) ([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2}(?= ?=)"
+)
+_COMPONENT = re.compile(
+    r"(?<=[a-z0-9]), (?:including|inclusive of|which includes) [^,.;0-9]{3,60} (?:of )?[$€£]?[0-9][0-9.]{0,12}"
+    r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
+)
+"""A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -130,6 +187,9 @@ def _plain_numerals(text: str, question: Question) -> str:
         text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
+    text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
+    if question.known:
+        text = _COMPONENT.sub("", text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):
         text = _DECIMAL_COMMA.sub(r"\1.\2", text)
     return _BELOW_ONE.sub(r"\1", text) if "ratio" in question.text or not question.known else text
@@ -147,19 +207,35 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
 
 def says_nothing(text: str, question: Question) -> bool:
     """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
+    stated = _ZERO_FIRST.fullmatch(text.strip())
+    text = stated[1] if stated else text
     match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
     if match is None or any(year not in question.years for year in _YEAR.findall(text)):
         return False
     words = _LETTERS.findall(match[1] or "")
+    if not _NOT_FOUND.isdisjoint(words):
+        return False  # the answer has no value, which is none of 0
     if not words:
         return text.strip(" .!*\n\x1f") in ("none", "nil", "zero", "nothing")
     return question.known and not unaccounted(words, question.words) and is_related(words, question.words)
 
 
+_NOT_FOUND = word_set(
+    "data datum info information figure figures value values amount amounts number numbers disclosure "
+    "disclosures disclosed mention mentions mentioned record records evidence table tables found find finds "
+    "located listed list shown given provided stated extracted available source sources document documents "
+    "filing text context appears appear appearing row rows column columns entry entries line result results "
+    "answer match matches detail details seen visible identified retrieved returned indicated specified noted "
+    "presented displayed included exists sign signs trace"
+)
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
+_ZERO_FIRST = re.compile(
+    r"(?:[$]?0(?:\.0{1,3})?(?: (?:million|thousand|billion|dollars))?|none|nil|zero)\s{0,2}[-,;:.(—]\s{0,2}"
+    r"((?:no|zero|none|there was no|there were no) [^()]{3,120})\)?"
+)
 _NOTHING = re.compile(
-    r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,80}"
-    r"(?:\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
+    r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,120}"
+    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
 )
 
 
@@ -172,6 +248,8 @@ def read_year(text: str, question: Question) -> str | None:
     start, end = statement.region(text)
     if unreadable(text, found):
         return None
+    runner_up = _RUNNER_UP.search(text, start, end)
+    start, end = _last_ranking(text, start, end), runner_up.start() if runner_up else end
     within = [one for one in found if start <= one.start < end]
     sides = asides.without_asides(statement.result_after_arrow(within), question)
     kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
@@ -188,6 +266,25 @@ def read_year(text: str, question: Question) -> str | None:
     if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
         return None
     return None if before in _YEAR_BOUNDS else years[0].text
+
+
+def _last_ranking(text: str, start: int, end: int) -> int:
+    """Where the sentence begins that alone says what is highest, below a series of years with their amounts."""
+    last = _RANKING.search(text, start, end)
+    if last is None or _RANKING_WORD.search(text, start, last.start()):
+        return start
+    return last.start() + 1
+
+
+_RANKING_WORD = re.compile(r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b")
+_RANKING = re.compile(
+    rf"(?:[.;\n]|, (?=so |hence |thus |therefore )) ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}"
+    r"(?:19|20)[0-9]{2}[.! ]*\Z"
+)
+_RUNNER_UP = re.compile(
+    r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}"
+    r"(?:(?!(?:19|20)[0-9]{2})[^.;\n]){0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z"
+)
 
 
 def _values(found: Sequence[Element]) -> list[Element]:

@@ -22,6 +22,7 @@ LONGEST = 600
 _SCALE = re.compile(
     r"\b(?:in|\(in|as|to the nearest|expressed in)\s+(?:us |u\.s\. )?(?:[$€£¥₹]\s?|usd |eur )?(?:whole )?"
     rf"({'|'.join(word for word in SCALES if len(word) > 3)})\b"
+    r"|\bhow many (hundred|thousand|million|billion)s?\b"
 )
 _SCALE_IN_BRACKETS = re.compile(r"\((thousands|millions|billions)(?: of \w+)?\)")
 _YEARS = re.compile(r"(?<![0-9.,])(?:19|20)[0-9]{2}(?![0-9]|[.,][0-9])")
@@ -37,13 +38,26 @@ _COUNTS = re.compile(
 _DOWN = re.compile(
     r"\b(?:decreas|declin|fall|fell|drop|shr[aiu]nk|reduc|narrow|worsen|loss|lost|lower|outflow|deficit|contract)\w*"
 )
-_UP = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*")
+_UP = re.compile(
+    r"\b(?:inflow|surplus|increas|ris|rose|grow|grew|gain|higher|inflow|chang|improv|exceed|widen|expan|earned)\w*"
+)
 _LOSSES = re.compile(
     r"\bloss(?:es)? (?:ratio|provision|reserve|allowance)|\b(?:allowance|provision|"
     r"reserves?) for (?:\w+ ){0,2}loss(?:es)?"
 )
-_EITHER = re.compile(rf"\((?:loss(?:es)?|decrease|decline|outflow)\)|\bor loss\b|/ ?loss|{_LOSSES.pattern}")
+_EITHER = re.compile(
+    r"\((?:loss(?:es)?|decrease|decline|outflow|deficit)\)|\bor (?:loss|deficit|outflow)\b|/ ?\(?(?:loss|deficit)|"
+    rf"\b(?:loss|deficit)(?:es)? ?/|{_LOSSES.pattern}"
+)
 _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
+_BOTH_WAYS = re.compile(
+    r"\b(?:negative|minus|parenthes[ei]s|brackets)\b|\bsign\b|\b(?:provided|generated|from|or) ?\(?(?:by )?[/(]*used"
+)
+"""The question says how a decrease is written, or asks for an amount that may go either way: one sign is right."""
+_LEFT_OUT = re.compile(
+    r"\b(?:net of|excluding|exclusive of|after deducting|before deducting|after subtracting|other than|"
+    r"except(?: for)?|apart from|without|ignoring) ([^,?.;()]{3,60})"
+)
 _ROSE = re.compile(r"\b(?:increas|ris|rose|grow|grew|gain|higher|improv|exceed|expand)\w*")
 _SHARES = re.compile(r"\bshares\b|\bshare count\b|\bhow many .{0,40}\bstock\b")
 _PER_SHARE = re.compile(r"\bper (?:\w+ ){0,2}share\b|\beps\b|\bprice|\bdividend|\bstock\b")
@@ -109,6 +123,7 @@ class Question:
         currencies: Codes of the currencies that it names.
         divides: Words of what is divided and of what it is divided by, where it names both.
         names_losses: It asks about an allowance or a provision for losses, so that these are no negative amounts.
+        left_out: Words that it has only in what is to be left out, as in `net of closures`.
         words: Its words.
         text: The question in lower case.
     """
@@ -134,6 +149,7 @@ class Question:
     currencies: frozenset[str] = frozenset()
     divides: tuple[frozenset[str], frozenset[str]] | None = None
     names_losses: bool = False
+    left_out: frozenset[str] = frozenset()
 
     def counted(self, truth: Number) -> Number:
         """The truth in the unit that the question names; as it is when it has one of its own.
@@ -165,7 +181,7 @@ def read_question(text: str) -> Question:
         asks_how_many="how many" in text,
         counts=bool(_COUNTS.search(text)),
         direction=bool(_ROSE.search(text)) - bool(_DOWN.search(text)),
-        is_about_decline=bool(_DOWN.search(_EITHER.sub(" ", text)) or _USED.search(text)) and not _UP.search(text),
+        is_about_decline=_asks_size_of_decline(text),
         asks_time=bool(_DURATION.search(text)),
         asks_share=bool(_SHARE.search(text)),
         asks_ratio=bool(re.search(r"\b(?:margin|rate|ratio|return|yield|turnover|payout)\b", text)),
@@ -175,7 +191,20 @@ def read_question(text: str) -> Question:
         currencies=frozenset(CURRENCIES[word] for word in _MONEY_WORDS.findall(text)),
         divides=_divides(text),
         names_losses=bool(_LOSSES.search(text)),
+        left_out=_left_out(text),
     )
+
+
+def _asks_size_of_decline(text: str) -> bool:
+    """The question asks how large a decrease is, and lets the answer write it with either sign."""
+    declines = _DOWN.search(_EITHER.sub(" ", text)) or _USED.search(text)
+    return bool(declines) and not _UP.search(text) and not _BOTH_WAYS.search(text)
+
+
+def _left_out(text: str) -> frozenset[str]:
+    """The words that stand only in what is left out: `closures` of `stores added, net of closures`."""
+    named = {word for part in _LEFT_OUT.findall(text) for word in _WORD.findall(part)}
+    return frozenset(named - set(_WORD.findall(_LEFT_OUT.sub(" ", text))))
 
 
 def operands(text: str) -> frozenset[str]:
@@ -210,4 +239,4 @@ def _scale(text: str) -> Unit:
     if _PERCENTAGE_POINTS.search(text):
         return Unit(Kind.POINTS, Fraction(1, 100))
     match = _SCALE.search(text) or _SCALE_IN_BRACKETS.search(text)
-    return Unit(Kind.SCALE, Fraction(SCALES[match[1]])) if match else NO_UNIT
+    return Unit(Kind.SCALE, Fraction(SCALES[match[match.lastindex or 1]])) if match else NO_UNIT

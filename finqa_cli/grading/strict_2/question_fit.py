@@ -42,11 +42,11 @@ def why_other(found: Sequence[Element], one: Element, question: Question) -> str
 
 _CLAUSE_ENDS = frozenset((".", ";", ",", "(", ")", "—", "[", "]", "{", "}", "→"))
 _COMPUTES = word_set("/ = ÷ × divided over covers covered relative")  # noqa: RUF001
-_CHANGE = re.compile(
+CHANGE = re.compile(
     r"(?:increas|decreas|grew|grow|rise|rose|risen|fell|fall|drop|declin|climb|jump|surg|shrank|shrunk|plung|tumbl|"
     r"widen|narrow|expand|contract(?:ed|ion)|improve|worsen|cagr)\w*"
 )
-_ASKS_CHANGE = re.compile(
+ASKS_CHANGE = re.compile(
     r"\b(?:chang|increas|decreas|ris|rose|grow|grew|fell|fall|drop|declin|differ|varia|improv|worsen|expan|widen|"
     r"narrow|"
     r"higher|lower|more|less|fewer|gain|loss|lost|reduc|by how|cagr|total return|exceed|swing|shift|mov|trend|delta|"
@@ -97,17 +97,20 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     if _ASKS_RATE_OF_CHANGE.search(question.text):
         if [part.text for part in after[:1]] in (["of"], ["share"]):
             return "The value is a share, and the question asks for a change."
-        if before and before[-1].text == "to" and any(_CHANGE.fullmatch(word) for word in words):
+        if before and before[-1].text == "to" and any(CHANGE.fullmatch(word) for word in words):
             return "The value is of a level, and the question asks for a change."
     if "margin" in question.words:  # `18.4% of revenue`
         words = [word for word in words if word not in ("revenue", "revenues", "sales")]
-    own = " ".join(words).replace("on average", "").split()
+    own = [word for word in " ".join(words).replace("on average", "").split() if word not in question.numbers]
     if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
         return "A word beside the value has nothing to do with the question."
-    if names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
+    counts_quarters = question.counts and "quarters" in question.words
+    if not counts_quarters and names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
         return "The value is of somebody else."
     if not question.counts and _remark_is_other(found, one, question):
         return "A remark beside the value is about something else."
+    if question.left_out and _is_left_out(own, question):
+        return "The value is of what the question leaves out."
     share = _SHARE_OF.search(question.text)
     if share and _is_share_of_another(before, after, share[1]):
         return "The value is a change, or a share of something else."
@@ -115,24 +118,34 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
         before
         and before[-1].text in ("up", "down")
         and not _MAKES & set(_words(before))
-        and not _ASKS_CHANGE.search(question.text)
+        and not ASKS_CHANGE.search(question.text)
     ):
         return "The value is of a change, and the question asks for none."
     levels = any(part.text == "to" for part in before[-2:])
-    if not levels and not _ASKS_CHANGE.search(question.text) and any(_CHANGE.fullmatch(word) for word in words):
+    if not levels and not ASKS_CHANGE.search(question.text) and any(CHANGE.fullmatch(word) for word in words):
         return "The value is of a change, and the question asks for none."
-    if _is_level(before, one, question) and not any(_ASKS_CHANGE.fullmatch(word) for word in _words(after)):
+    if _is_level(before, after, one, question) and not any(ASKS_CHANGE.fullmatch(word) for word in _words(after)):
         return "The value is of a level, and the question asks for a change."
     return ""
 
 
+def _is_left_out(words: Sequence[str], question: Question) -> bool:
+    """The words name what is left out, `37 closures`, and nothing of what is asked for, nor that it is left out."""
+    if _LEAVES_OUT & set(words):
+        return False
+    asked = [word for word in question.words if word not in question.left_out]
+    named = [word for word in words if not is_common(word)]
+    return bool(unaccounted(named, asked)) and not is_foreign(named, tuple(question.left_out))
+
+
+_LEAVES_OUT = word_set("net excluding exclusive less after before without except apart deducting ignoring")
 _SHARE_OF = re.compile(r"\b(?:percent|percentage|%|portion|proportion|share) of ([^?]{3,120})")
 
 
 def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], whole: str) -> bool:
     """`grew 6.5%`, or `6.5% of deferred revenue`, where a percentage of total revenue is asked for."""
     words = [word for word in _words(before) if word != "by"]
-    if words and _CHANGE.fullmatch(words[-1]) and words[-1] not in ("increase", "decrease", "change"):
+    if words and CHANGE.fullmatch(words[-1]) and words[-1] not in ("increase", "decrease", "change"):
         return True
     said = _words(after)
     if said[:1] != ["of"]:
@@ -203,16 +216,25 @@ _AGGREGATES = frozenset(("average", "median", "cumulative"))
 _MAKES = word_set("make makes made making take takes took add adds")
 
 
-def _is_level(before: Sequence[Element], one: Element, question: Question) -> bool:
+def _is_level(before: Sequence[Element], after: Sequence[Element], one: Element, question: Question) -> bool:
     """`gross profit was 57` to a question by how much it changed."""
-    words = _words(before)
-    if not _AMOUNT_OF_CHANGE.search(question.text) or not words or words[-1] not in ("is", "was", "were", "are"):
+    words = [word for word in _words(before) if word not in ("negative", "minus", "about")]
+    if not _AMOUNT_OF_CHANGE.search(question.text) or not words or one.value is None:
+        return False
+    verb = words[-1] in _LEVEL_VERBS or (one.value.signed and "level" in words)
+    named_year = len({part.text for part in (*before, *after) if part.sort is Sort.YEAR}) == 1
+    of_loss = bool(_LOSS_OF.search(" ".join(words))) and not any(
+        "loss" in part for part in re.split(r"[.?]", question.text) if "negative" not in part
+    )
+    if not (verb or of_loss or (named_year and one.value.signed)):
         return False
     subject = [word for word in words if word not in _FILLERS and not is_common(word)]
-    said = any(_ASKS_CHANGE.fullmatch(word) for word in words)
-    return bool(subject) and not said and one.value is not None and not one.value.signed
+    said = any(ASKS_CHANGE.fullmatch(word) for word in words) and not of_loss
+    return bool(subject or "level" in words) and not said
 
 
+_LEVEL_VERBS = frozenset(("is", "was", "were", "are"))
+_LOSS_OF = re.compile(r"\b(?:operating|net|pre-?tax) loss(?:es)? (?:of|was|is|were)\b")
 _AMOUNT_OF_CHANGE = re.compile(
     r"\bby how much\b|\bby how many\b|\bhow much (?:higher|lower|more|less)\b|\b(?:increase|decrease|change|"
     r"difference) in\b"
@@ -241,14 +263,14 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
         if element.sort is Sort.YEAR and element is not one and not working & {at - 1, at + 1}
     }
     first = min(map(int, question.years), default=0)
-    if _ASKS_CHANGE.search(question.text) and len(question.years) == 1:
+    if ASKS_CHANGE.search(question.text) and len(question.years) == 1:
         compared = {year for word, year in around if word in _COMPARED and year == str(first - 1)}
         years = years - compared  # `up 3.6% versus 2018`
     if years and question.years and not years & question.years:
         return "The value is of another year."
     if years and years < question.years and not working and _OF_ALL.search(question.text):
         return "The value is of one of the years."
-    known = {str(first - 1)} if _ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
+    known = {str(first - 1)} if ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
     if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
@@ -263,6 +285,48 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     if len(years) > 1 and len(question.years) == 1 and re.search(r"\b(?:total|combined|cumulative|together)\b", words):
         return "The value is of several years."
     return ""
+
+
+def another_span(words: str, question: Question) -> str:
+    """Why the span of time that a value is given for is not that of the question, or nothing.
+
+    Args:
+        words: The answer in lower case.
+        question: The question.
+    """
+    asked = {_horizon(match) for match in _HORIZON.finditer(question.text)}
+    said = {_horizon(match) for match in _HORIZON.finditer(words)}
+    if asked and (said - asked or (_THEREAFTER.search(words) and not _THEREAFTER.search(question.text))):
+        return "The value is due in another span of time."
+    spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
+    if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
+        return "The years are the other way round."
+    if _A_YEAR.search(question.text) and not _A_YEAR.search(words) and _IN_TOTAL.search(words):
+        return "The value is of all years together."
+    return ""
+
+
+def _horizon(match: re.Match[str]) -> tuple[bool, str]:
+    """Whether a span is after a time or within it, and the time, in years where it is 12 months."""
+    count, unit = match[2], match[3].rstrip("s")
+    count = {"a": "1", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "twelve": "12"}.get(count, count)
+    return match[1] not in _WITHIN, "1 year" if (count, unit) == ("12", "month") else f"{count} {unit}"
+
+
+_FROM_TO = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+_WITHIN = frozenset(("within", "less than", "under", "up to", "over the next", "in the next", "the next"))
+_HORIZON = re.compile(
+    r"\b(within|less than|under|up to|over the next|in the next|the next|after|beyond|more than|over|later than)"
+    r"(?: the next| more than)? (a|one|two|three|four|five|twelve|[0-9]{1,2}) (years?|months?)\b"
+)
+_THEREAFTER = re.compile(r"\bthereafter\b|\blong[- ]term\b|\blater\b")
+_A_YEAR = re.compile(
+    r"\b(?:compound|compounded|cagr|annual|annuali[sz]ed|annually|p\.?a\.?)\b|\b(?:per|a|each) (?:year|annum)\b"
+)
+_IN_TOTAL = re.compile(
+    r"\b(?:in (?:total|all|aggregate)|total growth|cumulative(?:ly)?|altogether|simple|arithmetic|"
+    r"overall(?! growth rate)|(?:whole|entire|full) period)\b"
+)
 
 
 def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str]) -> bool:
@@ -304,6 +368,8 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     end = place + 1
     while end < len(found) and found[end].sort in _LABEL_SORTS and found[end].text not in _ENDS:
         end += 1
+    if end - start > 2 * _MOST_WORDS:
+        return "The label of the value is too long."
     before, after = _words(found[start:place]), _words(found[place + 1 : end])
     label = " ".join(before)
     if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:

@@ -56,7 +56,7 @@ def supports(reason: str, question: Question) -> int:
     if not asked:
         return 0
     signs = set()
-    for clause in _CLAUSES.split(reason)[:_MOST_CLAUSES]:
+    for clause in _CLAUSES.split(reason.replace("vs.", "vs"))[:_MOST_CLAUSES]:
         sign, at = _first(clause, _ABOVE, _BELOW)
         if sign and compares and _is_swapped(clause, at, question.text, asked_at):
             sign = -sign
@@ -79,13 +79,17 @@ def compares_otherwise(text: str, question: Question) -> bool:
     """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):
         return False
+    verbs = [*_EITHER_WAY.finditer(question.text)]
+    if len(verbs) > 1 and (said := _EITHER_WAY.search(text)):  # `exceed or trail`: only the sides are fixed
+        return _is_swapped(text, slice(*said.span()), question.text, slice(verbs[0].start(), verbs[-1].end()))
     asked, asked_at = _first(question.text, _ABOVE, _BELOW)
     sign, at = _first(text, _ABOVE, _BELOW)
     swapped = bool(sign and asked) and _is_swapped(text, at, question.text, asked_at)
     return bool(sign and asked) and (sign != asked) != swapped
 
 
-_WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform")
+_WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform|trail|underperform|\blag")
+_EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperform|lag)\w*")
 
 
 def movement(reason: str, question: Question) -> int:
@@ -145,19 +149,28 @@ def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     after = _contents(far if than else near)
     if than and after & (left | right) and not (after & left and after & right):
         return bool(after & left)
-    straight = bool(before & left) or bool(after & right)
-    return not straight and (bool(before & right) or bool(after & left))
+    straight = len(before & left) + len((after & right) - _MONTHS)
+    return straight < len(before & right) + len((after & left) - _MONTHS)
+
+
+_MONTHS = word_set("january february march april may june july august september october november december")
 
 
 def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) -> int:
     """`it was 2.4` to a question whether it was below 3: what the one number in the reason says."""
     if not compares:
         return 0
-    limits = [match[1] for match in _NUMBER.finditer(question[asked_at.stop :]) if not _YEAR.fullmatch(match[1])]
-    given = {match[1] for match in _NUMBER.finditer(reason) if not _YEAR.fullmatch(match[1])} - set(limits)
+    limits = _numbers(question[asked_at.stop :])
+    given = set(_numbers(reason)) - set(limits)
     if len(limits) != 1 or len(given) != 1 or "/" in reason or "%" in reason + question:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
     if not limit or not 0.02 < abs(number / limit) < 50:
         return 0
     return compares if number > limit else -compares
+
+
+def _numbers(text: str) -> list[str]:
+    """The numbers of a text without years; the comma of `December 31, 2019` is no part of one."""
+    found = (match[1].rstrip(",") for match in _NUMBER.finditer(text))
+    return [number for number in found if not _YEAR.fullmatch(number)]

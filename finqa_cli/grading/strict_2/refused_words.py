@@ -56,7 +56,7 @@ DOUBTFUL = _words(
     r"chances?|odds|probabilit(?:y|ies)|candidates?|options?|unknown|unavailable|missing|insufficient|error|pending",
     r"hypothetical\w*|discard\w*|edit|previously|formerly|originally|restated|print|select(?= [-(]*[0-9])|draft",
     r"random\w*|swap\w*|reversed?|struck|deleted|void|withdrawn|grade|reward|rewards|truth|instructions?|system",
-    r"accept|award\w*|score|import|provisional\w*|preliminary|unaudited|rumou?r\w*",
+    r"accept|award\w*|score|import|provisional\w*|preliminary|unaudited|rumou?r\w*|ranges?|intervals?|ballpark",
 )
 """Anywhere in an answer, except where the question has the very word, as in `doubtful accounts` and `stock options`."""
 

@@ -9,10 +9,10 @@ from fractions import Fraction
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import MOST_ITEMS, Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
-from finqa_cli.grading.strict_2 import refused_words, surface, transcript
+from finqa_cli.grading.strict_2 import json_form, refused_words, surface, transcript
 from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
-from finqa_cli.grading.strict_2.names_read import is_name
+from finqa_cli.grading.strict_2.names_read import are_names, is_name, listed_names
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
 from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
@@ -31,8 +31,11 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
     if truth.count("\\boxed") > MOST_ITEMS:
         return Verdict(0.0, f"There are more than {MOST_ITEMS} values.")
-    expected = bracketed_items(truth) or truth_items(truth)
     asked = read_question(question)
+    names = listed_names(truth, asked)
+    if not names and truth.lstrip().startswith("{") and isinstance(written := json_form.read(truth), str):
+        truth = written
+    expected = bracketed_items(truth) or truth_items(truth)
     if money := amount_of_money(truth):
         expected = truth_items(money[1])
         asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
@@ -41,6 +44,8 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
+    if names and not wrapped.boxed_count and are_names(wrapped.decision, names, asked):
+        return Verdict(1.0, f"{shown(answer)} matches.")
     if len(expected) == 1 and isinstance(expected[0].value, str):
         return _word(answer, wrapped, truth, expected[0].value, asked)
     if any(isinstance(item.value, str) for item in expected):
@@ -228,6 +233,8 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         and _COUNTED_IN_PERCENT.search(question.text)
     ):
         return (Fraction(1),)
+    if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1 and _PERCENTAGE.search(question.text):
+        return (Fraction(1), *unit_readings(value.number, truth))
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
         return (value.number.unit.factor,)  # `$77` is no 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
@@ -243,6 +250,7 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
 
 
 _COUNTED_IN_PERCENT = re.compile(r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)")
+_PERCENTAGE = re.compile(r"\bwhat (?:(?:was|is|were|are) the )?percentage of\b")
 _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
 """The question names the unit, so that a bare number is counted in it."""
 
@@ -260,6 +268,8 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return True
     if value.measure == "unit" and question.counts:
         return False
-    if value.measure == "per share" and question.scale.kind is Kind.SCALE:
+    if value.currency and _PERCENTAGE.search(question.text):
+        return True
+    if value.measure in ("per share", "times") and question.scale.kind is Kind.SCALE:
         return True
     return bool(value.measure) and value.measure not in question.measures

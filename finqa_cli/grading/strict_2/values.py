@@ -55,9 +55,9 @@ class Value:
     currency: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """A part of a statement, and where it stands; `value` of values and of bare years."""
+    """A part of a statement, and where it stands; `value` of values and of bare years. Compared by identity."""
 
     sort: Sort
     text: str
@@ -102,6 +102,11 @@ def elements(text: str, tokens: Sequence[Token], *, counts: bool = False) -> lis
     return _Reader(text, tokens, counts).read()
 
 
+_SORTS = {Mark.WORD: Sort.WORD, Mark.LINE: Sort.BREAK, Mark.YEAR: Sort.YEAR, Mark.SYMBOL: Sort.SYMBOL}
+_BEGINS_VALUE = frozenset("-+~($€£¥₹₩")
+"""Symbols that may stand before the digits of a value."""
+
+
 class _Reader:
     def __init__(self, text: str, tokens: Sequence[Token], counts: bool) -> None:
         self._text = text
@@ -128,8 +133,7 @@ class _Reader:
             self._place += 1
 
     def _other(self, token: Token) -> None:
-        sorts = {Mark.WORD: Sort.WORD, Mark.LINE: Sort.BREAK, Mark.YEAR: Sort.YEAR, Mark.SYMBOL: Sort.SYMBOL}
-        sort = sorts.get(token.mark, Sort.MALFORMED)
+        sort = _SORTS.get(token.mark, Sort.MALFORMED)
         if self._separates_year(token):
             sort = Sort.SYMBOL
         elif self._operates(sort, token.text):
@@ -185,6 +189,8 @@ class _Reader:
     def _value(self) -> bool:
         """Adds the value that begins here, if one does: sign, currency, brackets, digits or words, units."""
         place, start = self._place, self._tokens[self._place].start
+        if not self._may_begin(self._tokens[place]):
+            return False
         sign, currency, brackets, position, signs = 1, "", False, start, 0
         if self._tokens[place].text == "~":
             if self._after_value():
@@ -217,6 +223,14 @@ class _Reader:
             return self._refuse(position) if signs > 1 or negates else False
         written, end, words = found
         return self._finish(start, written, end, sign, signs > 0 or brackets, currency, brackets, words)
+
+    def _may_begin(self, token: Token) -> bool:
+        """A numeral, a sign, a currency or a word of a number: most tokens of prose are none of them."""
+        if token.mark is Mark.SYMBOL:
+            return token.text in _BEGINS_VALUE or CURRENCY_BEFORE.match(self._text, token.start) is not None
+        if token.mark is not Mark.WORD:
+            return True
+        return number_words.starts_number(token.text) or CURRENCY_BEFORE.match(self._text, token.start) is not None
 
     def _refuse(self, position: int) -> bool:
         """Signs that contradict, or a dash that may be a minus, before a number."""
@@ -393,7 +407,7 @@ def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -
         return False
     first, second = others[0], others[1]
     total = sum(others, start=Fraction(0))
-    possible = [total, total / len(others)]
+    possible = [total, total / len(others)] if len(set(others)) > 1 else [total]
     if len(others) == 2:
         possible += [first - second, second - first, first * second]
         possible += [first / second, (first - second) / second] if second else []

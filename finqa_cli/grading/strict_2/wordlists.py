@@ -13,7 +13,8 @@ DOWN = word_set(
     "drop drops dropped reduction reduced loss losses lost outflow outflows contraction contracted shrank "
     "shrunk shrink shrinkage deficit shortfall down lower negative minus slipped slid plunged tumbled "
     "sank lost narrowed narrower compressed eased softened slumped retreated shortened deteriorated worsened drain "
-    "downturn downward dip dipped less fewer weaker outflowing unfavorable unfavourable"
+    "downturn downward dip dipped less fewer weaker outflowing unfavorable unfavourable "
+    "trailed trails lagged underperformed"
 )
 UP = word_set(
     "increase increases increased rise rises rose risen grew grow grown gain gains gained up higher "

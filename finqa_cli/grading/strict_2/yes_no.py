@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import covers, is_foreign
+from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is_foreign, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
@@ -22,7 +22,7 @@ _ALONE = {"y": "yes", "n": "no", "negative": "no", **_MEANS}
 _ONLY = re.compile(rf"[\s\x1f\"'(\[*•-]*({'|'.join(_ALONE)})[\s\x1f\"')\].,;:!*]*")
 _ABBREVIATION = re.compile(r"\bno\.[ ]?(?:of\b|#|[0-9])")
 _TAKEN_BACK = re.compile(
-    r"(?<![\w'-])(?:but|however|although|though|except|yet|maybe|partly|partially|mostly|technically"
+    r"(?<![\w'-])(?:but|however|although|though|except|yet|maybe|unlike|partly|partially|mostly|technically"
     r"|(?:in|on|to some|to an|to a certain|to a degree|more) (?:part|balance|extent|less)|somewhat|more or less"
     r"|[0-9]+ ?% (?:sure|certain|confident|likely|chance|probability|yes|no))(?![\w'])"
 )
@@ -63,6 +63,8 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if _NOT.search(text, start, first.start()) or not _stands_alone(text, first, start):
         return None
     meaning = meanings.pop()
+    if question.known and _is_of_another(text, first, start, meaning, question):
+        return None
     if (moved := movement(text, question)) and (moved > 0) != (meaning == "yes"):
         return None
     rest = text[first.end() :]
@@ -75,26 +77,95 @@ def yes_or_no(text: str, question: Question) -> str | None:
     return None if _contradicts(rest, meaning, question) else meaning
 
 
+def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:
+    """The decision is given for another measure or other years than those of the question, or denied in a clause."""
+    around = _CLAUSE_END.split(f"{text[start : decision.start()]} {text[decision.end() :].lstrip(' ,:;.—-*')}")
+    if any(contradicts(clause, question.text) for clause in around[:1]):
+        return True
+    said = set(_IN_YEAR.findall(around[0]))
+    if said and question.years and not said & question.years:
+        return True
+    named = quantities(_REASON.split(around[0])[0])
+    if named and question.quantities and not named & question.quantities and supports(around[0], question):
+        return True
+    denied = (part for part in around if _NOT.search(part) and not supports(part, question))
+    if meaning == "yes" and any(covers(_WORDS.findall(part), _subject(question)) for part in denied):
+        return True
+    return len(question.years) == 2 and any(
+        not {match[1], match[2]} <= question.years for match in _FROM_YEAR.finditer(text)
+    )
+
+
+def _subject(question: Question) -> list[str]:
+    """The words of a question without those of a direction and its instructions."""
+    text = question.text.partition("?")[0]
+    return [
+        word for word in _WORDS.findall(text) if word not in UP | DOWN and word not in ("improve", "grow", "exceed")
+    ]
+
+
+_WORDS = re.compile(r"[a-z][a-z'&-]*")
+_CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s|\b(?:but|while|whereas|though)\b")
+_REASON = re.compile(r"\b(?:because|since|as|given|with)\b")
+_IN_YEAR = re.compile(r"\b(?:in|for|during) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\b")
+_FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+
+
 def _restated(text: str, question: Question) -> str | None:
     """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
-    text = text.strip(" .*!\n\x1f")
+    text = _DATE_COMMA.sub(" ", _in_full(text.strip(" .*!\n\x1f"), question))
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
     words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
     years = set(re.findall(r"[0-9][0-9,.]*", text))
-    if not question.known or years - set(re.findall(r"[0-9][0-9,.]*", question.text.rstrip("?"))):
+    if not question.known or years - set(
+        re.findall(r"[0-9][0-9,.]*", _DATE_COMMA.sub(" ", question.text.partition("?")[0]))
+    ):
+        return None
+    if contradicts(text, question.text) or set(_SCALES.findall(text)) - set(_SCALES.findall(question.text)):
         return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
-    if not covers(own, question.words) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
+    asked = _WORDS.findall(question.text.partition("?")[0])
+    if not covers(own, asked) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
         return None
-    if any(is_foreign([one], own, related=False) for one in question.words if one not in UP | DOWN | _AUXILIARIES):
+    if any(is_foreign([one], own, related=False) for one in asked if one not in UP | DOWN | _AUXILIARIES):
         return None
-    if re.search(r"[;!?\n]|[.,](?![0-9])", text) or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1:
+    if (
+        re.search(r"[;!?\n]|[.,](?![0-9])", text.replace("selling,", "selling").replace("property,", "property"))
+        or len(_NOT.findall(text)) + len(_NO_NOUN.findall(text)) > 1
+    ):
         return None
     agrees = supports(text, question)
     if not agrees and not asks_direction(question):
         agrees = -1 if _NOT.search(text) or _NO_NOUN.search(text) else 1
     return {1: "yes", -1: "no"}.get(agrees)
+
+
+def _in_full(text: str, question: Question) -> str:
+    """A text with the abbreviations of the names that the question writes in full, and the other way round."""
+    for short, name in _ABBREVIATIONS.items():
+        if name in question.text:
+            text = re.sub(rf"(?<![\w&]){re.escape(short)}(?![\w&])", name, text)
+        elif short in question.text:
+            text = text.replace(name, short)
+    return text
+
+
+_DATE_COMMA = re.compile(r"(?<=[a-z] [0-9]), (?=[0-9]{4})|(?<=[a-z] [0-9]{2}), (?=[0-9]{4})")
+_SCALES = re.compile(r"\b(?:thousand|million|billion|trillion)\b|%")
+_ABBREVIATIONS = {
+    "r&d": "research and development",
+    "sg&a": "selling, general and administrative",
+    "d&a": "depreciation and amortization",
+    "pp&e": "property, plant and equipment",
+    "cogs": "cost of goods sold",
+    "capex": "capital expenditures",
+    "eps": "earnings per share",
+    "fcf": "free cash flow",
+    "ocf": "operating cash flow",
+    "roe": "return on equity",
+    "roa": "return on assets",
+}
 
 
 def _foreign(word: str, question: Question) -> bool:
@@ -122,6 +193,8 @@ def _contradicts(reason: str, meaning: str, question: Question) -> bool:
     """The reason goes the other way: `yes, it fell` to a question whether it rose."""
     does = _DOES.match(reason)
     if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
+        if is_common(does[1]) and does[1] not in question.words:
+            return False  # `no, it reported a loss`
         return not _foreign(does[1], question) or not is_foreign([does[1]], question.words)
     if meaning == "no" and _THERE_ARE.match(reason) and not _NOT.search(reason) and not asks_direction(question):
         return True

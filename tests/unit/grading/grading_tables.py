@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import string
 
 KEYED = r"\boxed{2022:\ 0.933,\; 2023:\ 0.930,\; 2024:\ 0.931}"
 BOTH = r"\boxed{1} and \boxed{2}"
@@ -317,7 +319,13 @@ TAKEN_SINCE_STRICT_2: list[tuple[object, str]] = [
     (r"\boxed{5", "5"),
 ]
 
+_LETTERS = random.Random(0)
+WORDS = " ".join("".join(_LETTERS.choices(string.ascii_lowercase, k=4)) for _ in range(818))
+"""Prose in which no word is known, so that every one is looked up."""
+
 ATTACKS: list[str] = [
+    WORDS,
+    f"{WORDS} 5",
     "\\boxed{" * 580,
     "\\boxed{5}" * 450,
     "\\boxed{5},2" * 370,

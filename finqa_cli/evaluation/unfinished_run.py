@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, read_run, read_settings
@@ -65,6 +66,8 @@ def stored_target(run: Path) -> str | None:
     """Return the policy or engine that an evaluation plays, usable in this working directory; None without one."""
     facts = read_document(run / "run.json")  # evaluations of earlier versions have it in their manifest only
     target = facts.get(TARGET, read_document(run / MANIFEST).get("parameters", {}).get("target"))
+    if target in {component.name for component in registry().components("engine")}:
+        return str(target)  # whichever folder has the same name
     return None if target is None else str(located(run, target))
 
 

@@ -26,7 +26,7 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
-from finqa_cli.runs.run_folder import MANIFEST, process_facts, read_run, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, is_over, process_facts, read_run, write_manifest
 
 RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
 """Commands that take --resume FOLDER."""
@@ -476,8 +476,8 @@ def _runs(record: Mapping[str, Any]) -> bool:
 
 def _can_resume(step: Step, folder: Path) -> bool:
     """The command takes --resume and has written what it needs: `train` its settings, the others also a manifest."""
-    command = step.arguments[0]
-    if command not in RESUMABLE or read_document(folder / "run.json").get("command") != command:
+    command, facts = step.arguments[0], read_document(folder / "run.json")
+    if command not in RESUMABLE or facts.get("command") != command or is_over(facts):
         return False
     asked = command == "train" or bool(read_document(folder / MANIFEST).get("parameters"))
     return asked and (folder / "settings.json").is_file()

@@ -30,7 +30,7 @@ def link_of(run: Path, reference: str) -> dict[str, dict[str, Any]]:
 
 def links_of_settings(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the links to the paths that settings name."""
-    names = [str((settings.get(section) or {}).get(field) or "") for section, field in _SETTINGS]
+    names = [name for section, field in _SETTINGS if (name := _path_in(settings, section, field))]
     return {reference: link for name in names for reference, link in link_of(run, name).items()}
 
 
@@ -59,9 +59,15 @@ def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run with its paths for use in this working directory."""
     found = dict(settings)
     for section, field in _SETTINGS:
-        if name := (found.get(section) or {}).get(field):
-            found[section] = {**found[section], field: located(run, str(name))}
+        if name := _path_in(found, section, field):
+            found[section] = {**found[section], field: located(run, name)}
     return found
+
+
+def _path_in(settings: Mapping[str, Any], section: str, field: str) -> str:
+    """Return the setting, if it may be a path: an environment is one in a Python file, and else a name."""
+    name = str((settings.get(section) or {}).get(field) or "")
+    return "" if section == "environment" and not name.endswith(".py") else name
 
 
 def enclosing_runs(place: Path) -> Iterator[Path]:

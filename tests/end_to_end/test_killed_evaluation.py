@@ -93,6 +93,18 @@ def test_faults_are_played_again_and_other_settings_refused(capsys: pytest.Captu
     assert fault["error"] == "it died" and fault["id"] == records[1]["id"]
 
 
+def test_folders_named_as_components_are_not_taken_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("finqa", "scripted", "transformers"):
+        Path(name).mkdir()
+    small = ["eval", "scripted", "--limit=3", "--sandboxes=1", "--run-dir=run"]
+    document(small, capsys)
+    log, facts = Path("run/trajectories.jsonl"), json.loads(Path("run/run.json").read_text())
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    Path("run/run.json").write_text(json.dumps({**facts, "status": "interrupted"}))
+    assert document(["eval", "--resume=run"], capsys)["accuracy"] == 1.0
+    assert document(["eval", "--rescore=run", "--grader=strict"], capsys)["after"]["accuracy"] == 1.0
+
+
 def test_the_same_command_finds_its_run_and_fresh_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["eval", "scripted", "--limit=3", "--sandboxes=1"]
     run = Path(document(small, capsys)["run"])

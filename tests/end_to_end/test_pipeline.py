@@ -175,8 +175,10 @@ def test_a_stopped_step_is_gone_on_with_and_earlier_ones_are_kept(
     assert [step["state"] for step in told["steps"][:3]] == ["done"] * 3
     after = facts(Path("run"))["steps"]
     assert after["01_dataset"] == stopped["steps"]["01_dataset"]
-    assert len(played.read_text().splitlines()) == 60
-    assert Path("run/set_aside/01_dataset_demonstrations_1/trajectories.jsonl").is_file()
+    ids = [json.loads(line)["id"] for line in played.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 60, "the evaluation was resumed"
+    assert len(json.loads(played.with_name("run.json").read_text())["resumed"]) == 1
+    assert not Path("run/set_aside").exists()
 
 
 class Deaf(Relay):
@@ -316,7 +318,7 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
         words = commands[names.index(name)]
         assert words[1:3] == ["eval", policy] and words[5:9] == ["--data", "data/test.json", "--split", "test"]
     for words, status, part in (
-        (["--final-test=data/held.json"], 2, "if it is one: mv data/held.json data/held_test.json"),
+        (["--final-test=data/held.json"], 2, "mv data/held.json data/held_test.json, if it is one"),
         (["--final-test=none.json"], 65, "There is no file none.json"),
         (["--final-test=x.toml"], 2, "does not say that it is a test split"),
     ):

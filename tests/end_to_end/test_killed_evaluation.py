@@ -16,10 +16,10 @@ from fixtures.command_calls import document, failure
 from finqa_cli.runs.jsonl import count_lines, read_jsonl
 from finqa_cli.runs.run_folder import read_run
 
-ATTEMPTS = 48
-COMMAND = ("eval", "scripted", "--limit=24", "--attempts=2", "--sandboxes=2", "--set=pool.sessions_per_sandbox=2")
+ATTEMPTS = 96
+COMMAND = ("eval", "scripted", "--limit=48", "--attempts=2", "--sandboxes=2", "--set=pool.sessions_per_sandbox=2")
 RESULTS = ("report.json", "metrics.json", "items.csv")
-INSTANTS = range(0, ATTEMPTS, 2)
+INSTANTS = range(0, 60, 3)
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -53,14 +53,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "instant", [pytest.param(each, marks=() if each in (0, 16) else pytest.mark.slow) for each in INSTANTS]
+    "instant", [pytest.param(each, marks=() if each in (0, 15) else pytest.mark.slow) for each in INSTANTS]
 )
 def test_a_kill_loses_nothing(instant: int, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = kill_after(instant)
     kept = {record["id"]: record for record in read_jsonl(Path("killed/trajectories.jsonl"))}
     assert read_run(Path("killed"))["status"] == "crashed"
     assert instant <= before < ATTEMPTS, "it was killed in the middle"
-    resumed = ["eval", "--resume=killed"] if instant % 4 else [*COMMAND, "--run-dir=killed"]
+    resumed = ["eval", "--resume=killed"] if instant % 2 else [*COMMAND, "--run-dir=killed"]
     report = document(resumed, capsys)
     records = list(read_jsonl(Path("killed/trajectories.jsonl")))
     assert report["episodes"] == len(records) == len({record["id"] for record in records}) == ATTEMPTS

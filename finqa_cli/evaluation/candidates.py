@@ -116,6 +116,7 @@ async def sample(
     policy = policy_of(target, settings.engine.name)
     inputs = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     facts = to_public_dict(settings)
+    meter = make_meter(settings, reporter, stopper)  # a limit without effect leaves no folder
     opened = (
         RunFolder.reopen(run, settings=facts, save_token_ids=True, iteration=0)
         if resume
@@ -124,7 +125,6 @@ async def sample(
     with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
-        meter = make_meter(settings, reporter, stopper)
         meter.add_recorded(read_log(run))
         async with stage(
             settings,

@@ -26,7 +26,7 @@ from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import RunFolder, new_run, policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import FAULTS, RunFolder, new_run, policy_inputs, write_manifest
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
@@ -93,12 +93,12 @@ async def evaluate(
     policy = policy_of(target, settings.engine.name)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     parameters = eval_parameters(settings, target)
+    meter = make_meter(settings, reporter, stopper)
     with _open_run(run, target, settings, resume) as folder:
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         tracking = Tracking(folder, (), reporter)
         played = _Played(folder, tracking, read_attempts(run) if resume else ())
-        meter = make_meter(settings, reporter, stopper)
         meter.add_recorded(played.records.values())
         with tracking.run(to_public_dict(settings)):
             async with stage(
@@ -135,6 +135,7 @@ async def evaluate(
             write_results(run, played.in_order(), report, facts)
             outputs = [run / name for name in OUTPUTS]
             await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
+            folder.note(FAULTS, report.faults)
             folder.finish("completed")
             tracking.evaluated(0, report.to_dict())
             return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)

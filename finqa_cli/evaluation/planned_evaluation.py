@@ -124,10 +124,11 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
     records = read_jsonl(result.run / "trajectories.jsonl")
     reasons = Counter(str(record["error"]).rstrip(".") for record in records if Status(record["status"]).is_fault)
     reason, count = reasons.most_common(1)[0]
+    run = shlex.quote(str(result.run))
     others = "" if report.faults == report.episodes else " The accuracy is that of the others."
     raise ThresholdError(
         f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
-        remedy=f"finqa show {shlex.quote(str(result.run))} lists the errors",
+        remedy=f"finqa show {run} lists the errors; finqa eval --resume {run}, which plays those episodes again",
     )
 
 

@@ -43,6 +43,9 @@ from finqa_cli.settings.grader_versions import from_record
 from finqa_cli.types import PolicyVersion, Trajectory
 
 MANIFEST = "manifest.json"
+FAULTS = "faults"
+"""Key of run.json for the attempts of an evaluation that infrastructure ended."""
+
 _PACKAGES = ("torch", "transformers", "peft", "vllm")
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
@@ -262,8 +265,11 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def is_over(facts: Mapping[str, Any]) -> bool:
-    """Whether nothing of a run is left to resume: a training may get further iterations, an evaluation no attempts."""
-    return facts.get("command") == "eval" and facts.get("status") == "completed"
+    """Whether nothing of a run is left to resume.
+
+    A training may get further iterations; an evaluation that ended plays only what ended in faults again.
+    """
+    return facts.get("command") == "eval" and facts.get("status") == "completed" and not facts.get(FAULTS)
 
 
 def _is_of(record: Mapping[str, Any], iteration: int) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
@@ -192,9 +194,29 @@ class Meter:
 
 
 def make_meter(settings: Settings, reporter: Reporter, stopper: Stopper) -> Meter:
-    """Return the meter of a run, which stops it at its limits."""
+    """Return the meter of a run, which stops it at its limits.
+
+    Raises:
+        ConfigError: A limit could never be reached: the engine has no tokens, or nothing has a price.
+    """
     gpus = len({*settings.model.engine_devices, *settings.model.learner_devices})
+    _check_limits(settings, gpus)
     return Meter(settings.run, gpus=gpus, stop=stopper.spend_no_more, tell=reporter.line)
+
+
+def _check_limits(settings: Settings, gpus: int) -> None:
+    run, engine = settings.run, settings.engine
+    if run.max_tokens is not None and registry().find("engine", engine.name).modelless:
+        raise ConfigError(
+            f"The engine {engine.name} has no tokens, so that --max-tokens would have no effect.",
+            remedy="leave --max-tokens out",
+        )
+    priced = run.sandbox_hour_price or (gpus and run.gpu_hour_price) or engine.options.get("prices")
+    if run.max_cost is not None and not priced:
+        raise ConfigError(
+            "Nothing of this run has a price, so that --max-cost would have no effect.",
+            remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, or engine.options.prices of a service",
+        )
 
 
 def find_earlier(run: Path, settings: Settings) -> tuple[Path, Mapping[str, Any]] | None:

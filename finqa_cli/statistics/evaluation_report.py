@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.statistics.intervals import Interval, clustered_interval
-from finqa_cli.statistics.outcomes import Outcome, is_right, read_outcome
+from finqa_cli.statistics.outcomes import Outcome, identity_columns, is_right, read_outcome
 from finqa_cli.types import Rewards, Status, Trajectory
 
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
@@ -152,11 +152,7 @@ def item_rows(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _item_row(record: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     values = record.get("values", {})
     return {
-        "id": outcome.question,
-        "member": outcome.member,
-        "company": outcome.company,
-        "type": outcome.kind,
-        "status": outcome.status.value,
+        **identity_columns(outcome),
         "reward": outcome.reward,
         "turns": outcome.turns,
         "question": outcome.prompt,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.statistics.intervals import clustered_interval
-from finqa_cli.statistics.outcomes import REASONS, RIGHT, Outcome, by_question
+from finqa_cli.statistics.outcomes import REASONS, RIGHT, Outcome, by_question, identity_columns
 
 SAMPLES_PER_REASON = 3
 
@@ -66,11 +66,7 @@ def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     parts = sorted({name for outcome in outcomes for name in outcome.components})
     return [
         {
-            "id": outcome.question,
-            "member": outcome.member,
-            "company": outcome.company,
-            "type": outcome.kind,
-            "status": outcome.status.value,
+            **identity_columns(outcome),
             **{name: None if (value := _judge(name, outcome)) is None else int(value) for name in DEFINITIONS},
             "reward": outcome.reward,
             **{f"part_{name}": outcome.components.get(name) for name in parts},

@@ -171,6 +171,17 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
     )
 
 
+def identity_columns(outcome: Outcome) -> dict[str, Any]:
+    """The first columns of a table of attempts: which attempt it is, and how it ended."""
+    return {
+        "id": outcome.question,
+        "member": outcome.member,
+        "company": outcome.company,
+        "type": outcome.kind,
+        "status": outcome.status.value,
+    }
+
+
 def by_question(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     """The graded attempts at each question, questions in order of their ids."""
     found: dict[str, list[Outcome]] = defaultdict(list)

@@ -77,3 +77,26 @@ def test_a_training_stops_and_its_resume_counts_on(capsys: pytest.CaptureFixture
 def test_a_limit_is_above_zero(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = failure(["eval", "embedded", flag], capsys)
     assert code == 78 and not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["eval", "scripted", "--max-tokens=100"], "has no tokens"),
+        (["eval", "embedded", "--max-cost=5"], "Nothing of this run has a price"),
+        (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "Nothing of this run has a price"),
+        (["train", "--max-cost=5", "--quick-test"], "Nothing of this run has a price"),
+        (["train", "--dry-run", "--engine=scripted", "--max-tokens=100"], "has no tokens"),
+    ],
+)
+def test_a_limit_that_could_never_be_reached_is_refused(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = failure(arguments, capsys)
+    assert code == 78 and reason in said and not list(Path().glob("runs/*"))
+
+
+def test_a_dry_run_stops_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--dry-run", "--model=embedded", "--sandboxes=2", "--iterations=4", "--run-dir=run"]
+    code, said = failure([*command, "--max-tokens=2000"], capsys)
+    assert code == 75 and "--max-tokens is 2,000" in said and spent("run")["tokens"] >= 2000

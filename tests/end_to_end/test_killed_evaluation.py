@@ -93,6 +93,25 @@ def test_faults_are_played_again_and_other_settings_refused(capsys: pytest.Captu
     assert fault["error"] == "it died" and fault["id"] == records[1]["id"]
 
 
+def test_faults_of_an_evaluation_that_ended_are_played_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("flaky.py").write_text(
+        "from pathlib import Path\n"
+        "def tasks():\n    return [{'prompt': str(n), 'split': 'dev'} for n in range(3)]\n"
+        "def reset(task):\n"
+        "    if task['prompt'] == '1' and not Path('well').exists():\n        raise ConnectionError('gone')\n"
+        "def reward(answer):\n    return 1\n"
+    )
+    command = ["eval", "random", "--environment=flaky.py", "--max-play-retries=0", "--run-dir=run"]
+    code, said = failure(command, capsys)
+    assert code == 3 and "finqa eval --resume run, which plays those episodes again" in said
+    kept = [record["id"] for record in read_jsonl(Path("run/trajectories.jsonl")) if record["reward"] is not None]
+    Path("well").touch()
+    report = document(["eval", "--resume=run"], capsys)
+    assert (report["episodes"], report["faults"], report["accuracy"]) == (3, 0, 1.0)
+    assert [record["id"] for record in read_jsonl(Path("run/trajectories.jsonl"))][:2] == kept
+    assert failure(["eval", "--resume=run"], capsys)[0] == 2
+
+
 def test_folders_named_as_components_are_not_taken_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("finqa", "scripted", "transformers"):
         Path(name).mkdir()

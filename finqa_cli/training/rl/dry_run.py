@@ -20,6 +20,7 @@ from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
+from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training.rl.iteration_records import iteration_line, success
@@ -74,6 +75,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
     problems = len(split_tasks(open_environment(settings, reporter), settings))  # a mistake leaves no folder
     policy = _policy(settings)
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    meter = make_meter(settings, reporter, stopper)
     with new_run(run, command=COMMAND, settings=settings) as folder:
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
@@ -87,11 +89,16 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
                 check_stop=stopper.check,
                 episodes=lambda environment: _batch(settings) * settings.train.group_size,
                 on_event=lambda name, facts: folder.event(name, **facts),
+                meter=meter,
             ) as parts:
                 inputs |= parts.inputs()
                 write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs)
                 _head(settings, run, problems, reporter)
-                result = await _Rollouts(context, parts).play()
+                meter.plan(settings.train.iterations * _batch(settings) * settings.train.group_size, run, settings)
+                try:
+                    result = await _Rollouts(context, parts).play()
+                finally:
+                    folder.note(SPENT, meter.document())
                 inputs |= parts.inputs()
         outputs = [run / "metrics.jsonl", run / "trajectories.jsonl"]
         write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs, outputs=outputs)
@@ -206,7 +213,8 @@ class _Rollouts:
         faults = [each for each in played if each.status.is_fault]
         if len(faults) > self._settings.pool.max_fault_share * len(played):
             raise ThresholdError(
-                f"{len(faults)} of {len(played)} episodes of step {step} ended in faults. The first: {faults[0].error}",
+                f"{len(faults)} of {len(played)} episodes of iteration {step + 1} ended in faults. "
+                f"The first: {faults[0].error}",
                 remedy=f"finqa show {shlex.quote(str(self._context.folder.path))} lists the errors",
             )
 

@@ -29,5 +29,9 @@ EVALUATIONS = {
     "no other rules": Fault("eval --rescore a"),
     "a flag of play": Fault("eval --rescore a --limit 3"),
     "a setting of play": Fault("eval --rescore a --set eval.temperature=1", fill={"TARGET": "scripted --limit 1"}),
+    "tokens of an engine without": Fault(
+        "eval scripted --limit 1 --max-tokens 5", by_hand=new("eval scripted --limit 1")
+    ),
+    "a cost without a price": Fault("eval random --limit 1 --max-cost 5", fill={"PRICE": "0.1"}),
     "a grader that is none": Fault("eval --rescore a --grader no", by_hand=new("eval --rescore a --grader strict")),
 }

@@ -51,7 +51,7 @@ SERVERS = {
         env={"OPENAI_API_KEY": "wrong"},
         by_hand=lambda: put("OPENAI_API_KEY", "right"),
     ),
-    "nobody at the address": Fault(
+    "an address without a server": Fault(
         f"eval openai --limit 1 --sandboxes 1 --set engine.options.base_url=http://127.0.0.1:9/v1 {MODEL}",
         server=server(),
         by_hand=new(f"{EVAL} {MODEL}"),

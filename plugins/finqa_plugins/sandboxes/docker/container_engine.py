@@ -25,6 +25,9 @@ PROBE_TIMEOUT_S = 30.0
 DAEMON_REMEDY = "sudo systemctl start docker, or --set sandbox.options.command=podman"
 DOCTOR_REMEDY = "finqa doctor --sandbox docker"
 _POLL_S = 0.2
+_INSPECTIONS = 3
+_ENDING = "no such process"
+"""podman says so of a container whose process ends while it is inspected; asked again, it knows that it has ended."""
 _AT_ONCE = 16
 """Programs at once: each is a process of some 30 MB."""
 _LINE_BYTES = 2**20
@@ -112,7 +115,11 @@ class Engine:
         Raises:
             SandboxError: The engine does not answer.
         """
-        reply = await self.call("container", "inspect", *containers)
+        for attempt in range(_INSPECTIONS):
+            reply = await self.call("container", "inspect", *containers)
+            if not (reply.code and _ENDING in reply.err):
+                break
+            await asyncio.sleep(_POLL_S * (attempt + 1 < _INSPECTIONS))
         if reply.code and not reply.out.strip():
             raise self._failed("looking for containers", reply)
         return parse_containers(reply.out)

@@ -140,3 +140,15 @@ def test_a_missing_image_names_what_gets_it(tmp_path: Path) -> None:
     error = missing_image(engine(tmp_path, ""), "a:1", "no such host")
     assert error.message == "There is no image a:1 on this machine, and pulling it failed: no such host"
     assert error.remedy == "docker pull a:1, or docker build --tag a:1 FOLDER"
+
+
+async def test_a_container_that_ends_while_it_is_inspected_is_inspected_again(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    ending = f'echo x >> {tried}; echo "Error: read /proc/7/cgroup: no such process" >&2; exit 125'
+    script = f'[ -s {tried} ] && echo x >> {tried} && echo "[]" && exit 0; {ending}'
+    assert not await engine(tmp_path, script).inspect("a")
+    assert tried.read_text() == "x\nx\n"
+    tried.write_text("")
+    with pytest.raises(SandboxError, match="no such process"):
+        await engine(tmp_path, ending).inspect("a")
+    assert tried.read_text().count("x") == 3

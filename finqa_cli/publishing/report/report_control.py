@@ -80,7 +80,7 @@ def _differences(run: RunRecords, control: RunRecords) -> list[tuple[str, Any, A
     """Returns name and both values of each setting and each pinned input that differs."""
     own, other = _compared(run), _compared(control)
     return [
-        (name, own.get(name), other.get(name))
+        (name, own.get(name, "not set"), other.get(name, "not set"))
         for name in sorted(own.keys() | other.keys())
         if own.get(name) != other.get(name)
     ]
@@ -91,6 +91,7 @@ def _compared(records: RunRecords) -> Mapping[str, Any]:
     data = records.settings.get("data", {})
     chosen = {name: records.settings.get(name, {}) for name in _SECTIONS}
     chosen["data"] = {name: data[name] for name in _OF_DATA if name in data}
-    settings = {name: value for name, value in map(tuple, flatten(chosen)) if name not in _FREE}
+    named = ((name, value) for name, value in flatten(chosen) if name not in _FREE)
+    settings = {name: value for name, value in named if value != "none"}  # empty options are options of no name
     digests = {name: value for name, value in records.facts.items() if str(name).endswith(" digest")}
     return {**settings, **digests}

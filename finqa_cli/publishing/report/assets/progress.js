@@ -11,7 +11,7 @@ const NARROW = { ...LARGE, width: 380, height: 270 };
 
 /** Head, learning curve, the same questions before and after, and the facts of the run. */
 async function progressOf(run) {
-  const about = h("section", { class: "card", "aria-labelledby": "about" }, h("h2", { id: "about" }, "About this run"), factsOf(run.head));
+  const about = h("section", { class: "card", "aria-labelledby": "about" }, h("h2", { id: "about" }, "About this run"), run.head.score && scoreOf(run.head.score), factsOf(run.head));
   for (const note of run.notes) about.append(h("p", { class: "note" }, note));
   return [
     h("div", { class: "opening" }, progressHead(run), learningCurve(run)),
@@ -102,7 +102,8 @@ async function examplesOf(run) {
   const pairs = examples.map((ids) => ids.map((id) => run.byId.get(wellFormed(id)))).filter((pair) => pair[0] && pair[1]);
   if (!pairs.length) return h("p", { class: "quiet" }, "No question was graded both before and after.");
   const some = `Of ${count(questions, "question")} ${number(changes.became_right)} became right and ${number(changes.became_wrong)} became wrong; ${number(changes.stayed_right)} were right and ${number(changes.stayed_wrong)} wrong both times.`;
-  const rule = " Shown are the first that became right, of different kinds where there are kinds, then others. ";
+  const first = changes.became_right < pairs.length ? "Those that became right are shown first, then others" : "Shown are the first that became right";
+  const rule = ` ${first}, of different kinds where there are any. `;
   const marked = h("span", {}, h("mark", {}, "Marked"), " is what differs between the two queries.");
   const shown = await Promise.all(pairs.map((pair) => exampleOf(run, pair)));
   return [h("p", {}, some, rule, shown.some((each) => each.querySelector("mark")) && marked), shown];

@@ -39,7 +39,7 @@ def main(
 ) -> None:
     """Write one HTML file of a run: score, curves, every episode with its turns, groups, and two runs compared.
 
-    Of a training that was evaluated it begins with the same questions before and after.
+    The report of a training that was evaluated begins with the same questions before and after.
 
     Open it in a browser. It loads nothing from elsewhere and runs no code of its data.
     """

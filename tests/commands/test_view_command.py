@@ -72,7 +72,7 @@ def test_a_run_opens_with_its_control(capsys: pytest.CaptureFixture[str]) -> Non
     for arguments, status, reason in (
         (["one", "--control", "true"], 78, "learned from its true rewards"),
         (["--control", "control"], 2, "beside one run"),
-        (["one", "true", "--control", "control"], 2, "beside one run"),
+        (["one", "true", "--control", "control"], 2, "fix: finqa view RUN --control control"),
         (["one", "--control", "nowhere"], 65, "nowhere"),
     ):
         found, text = failure(["view", *arguments], capsys)

@@ -49,7 +49,7 @@ def check_control(run: RunRecords, control: RunRecords) -> None:
         if each.facts.get("command") != "train":
             raise UsageError(
                 f"{each.path} is a run of finqa {each.facts.get('command', 'eval')}; a control belongs to a training.",
-                remedy=f"finqa report {run.path}, or name runs of finqa train",
+                remedy=f"finqa report {run.path}, or name two trainings",
             )
     if _shuffled(run):
         others = f"finqa report {control.path} --control {run.path}"

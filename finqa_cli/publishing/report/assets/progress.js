@@ -45,7 +45,7 @@ function progressHead(run) {
     "section",
     { class: "card head", "aria-label": `Run ${head.label}` },
     h("p", { class: "quiet" }, `Training ${head.label} `, statusOf(head)),
-    h("h1", {}, "Right answers, before and after training"),
+    h("h1", { "data-title": head.label }, "Right answers, before and after training"),
     change("This training", progress.before, progress.after, "run-0", progress.iterations),
   );
   const beside = control && control.progress;

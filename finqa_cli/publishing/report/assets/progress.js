@@ -91,7 +91,7 @@ function beforeAndAfter({ progress, control }) {
   if (beside) columns.push(["control, before", "num"], [`control, after ${iterations(beside.iterations)}`, "num"]);
   const rows = progress.rows.map((row) => (beside ? [...row, ...(others.get(row[0]) || ["", "–", "–"]).slice(1)] : row));
   const shown = table(columns, rows, `Held-out questions (${progress.asked}, never trained on), with 95 % intervals`);
-  shown.classList.add("before-after");
+  shown.className = "before-after";
   return shown;
 }
 

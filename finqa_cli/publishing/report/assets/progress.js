@@ -116,11 +116,12 @@ async function exampleOf(run, pair) {
   const titles = ["Before training", `After ${iterations(pair[1].iteration)}`];
   const { about } = pair[0];
   const truth = found.map((one) => one && one.truth).find(Boolean);
+  const named = [about.kind, about.cluster].filter(Boolean).map((text) => text.replaceAll("_", " ")).join(" · ");
   return h(
     "article",
     { class: "card example" },
     h("h3", {}, about.prompt || about.id),
-    h("p", { class: "quiet" }, truth && [h("span", {}, "Right answer: ", h("code", { class: "truth" }, short(truth, 200))), " "], [about.kind.replaceAll("_", " "), about.cluster.replaceAll("_", " ")].filter(Boolean).map((text) => ` · ${text}`)),
+    h("p", { class: "quiet" }, truth && ["Right answer: ", h("code", { class: "truth" }, short(truth, 200))], truth && named && " · ", named),
     h("div", { class: "sides" }, pair.map((episode, side) => sideOf(episode, found[side], titles[side], differing.map((each) => each[side])))),
   );
 }

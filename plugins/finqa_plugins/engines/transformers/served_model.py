@@ -131,7 +131,7 @@ class CausalModel:
         context: The model's own limit in tokens.
         shares_openings: Whether a common opening may be kept once for a whole batch.
         forward_bytes: What a forward of one more batch costs, as bytes read from memory: the weights, and the time
-            that its calls take whatever they compute.
+            that its calls take at any size.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, source: Fingerprint) -> None:

@@ -40,9 +40,10 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         ]
     place = found.index(one)
     before = _word_before(found, place)
-    if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
+    further = _word_before(found, _place_before(found, place))
+    if (before in _NEGATIVE and further in _NEGATIVE | DOWN) or (before in DOWN and further in _NEGATIVE):
         return "Two signs stand at the value."
-    if before in DOWN and _word_before(found, _place_before(found, place)) in UP:
+    if before in DOWN and further in UP:
         return "Two directions stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value

@@ -30,6 +30,10 @@ UNDECIDED = _words(
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
     r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
+    r"(?:my )?(?:first|second|other|one|another)(?: possible)? (?:answer|thought|guess|attempt|try)|vice versa",
+    r"the other way(?: a?round)?|for (?:now|the (?:moment|time being)|example|instance)|e\.g\.?|in either direction",
+    r"such as(?= [-$(]*[0-9])|subject to (?:check|revis|change|confirm|verif|review|correct)\w*|let x",
+    r"failing (?:that|which)|among (?:others|other)|take one|plan b",
     r"in case|provided that|take your pick|whichever|what ?ever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
     r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
@@ -41,7 +45,7 @@ UNDECIDED = _words(
     r"earlier i|formerly reported|used to be|i meant|i said|i previously",
     r"i mean|rather(?! than)|no ?body|no one|to be (?:checked|confirmed|determined|decided|verified)|tbc|lambda|eval",
     r"exec|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|joke|joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+",
-    r"reverse of|negation|negate\w*|inverse|vice versa|crossed out|obsolete|superseded",
+    r"reverse of|negation|negate\w*|inverse|crossed out|obsolete|superseded",
     r"(?:is|are|was|be) (?:all |just |simply )?(?:false|untrue|wrong|incorrect|a lie|lies|not true|not right)",
     # irony
     r"oh,? sure|yeah,? right|as if|pigs|santa|fairy|(?:made )?of cheese|lol|ha ?ha|when hell|believe[sd]? (?:in|that)",

@@ -124,7 +124,11 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
             ahead = range(stop, min(stop + _CONTRAST_REACH, len(found)))
             target = next((one for one in ahead if is_value(found[one])), None)
             between = found[stop:target] if target is not None else []
-            if target is not None and all(_may_stand_between(one, found[place].text) for one in between):
+            if (
+                target is not None
+                and all(_may_stand_between(one, found[place].text) for one in between)
+                and (found[place].text not in _BESIDE or _is_labelled(between, found[target + 1 :]))
+            ):
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1
                 while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
@@ -136,6 +140,20 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
         has_value = has_value or is_value(found[place])
         place += 1
     return kept, " ".join(dropped)
+
+
+def _is_labelled(between: Sequence[Element], after: Sequence[Element]) -> bool:
+    """Words or a year say what the other value is: `vs. 74 the year before`; `7.9% vs 8.2%` are two values."""
+    if any(one.sort is Sort.WORD and one.text not in _CONTRAST_LINKS for one in between):
+        return True
+    following = next((one for one in after if one.text not in _OPENING), None)
+    return following is not None and following.sort in (Sort.WORD, Sort.YEAR)
+
+
+_BESIDE = word_set("versus vs vs. compared against")
+"""What stands beside a value without saying which of the two is the answer."""
+_CONTRAST_LINKS = word_set("with to the a an about only just")
+_OPENING = frozenset("([,")
 
 
 def _may_stand_between(one: Element, cue: str) -> bool:

@@ -56,7 +56,7 @@ _EXCLUSIVE = tuple(
         r"beginning|opening|start of / ending|closing|year[- ]end|end of",
         r"plan assets / (?:benefit )?obligations? / plan liabilities",
         r"common / preferred",
-        r"minimum|lowest|smallest|low / maximum|highest|largest|biggest|greatest|high / average|mean|median",
+        r"minimum|min|lowest|smallest|low / maximum|max|highest|largest|biggest|greatest|high / average|mean|median",
         r"assets / liabilities",
         r"full-time / part-time|contractors?",
         r"paid|payments? / received|receipts?",
@@ -154,7 +154,7 @@ _SAYING = word_set(
     "aside together sized combined posting quoted cited appearing tallied worked produced produces producing brings "
     "brought bringing puts put approximated stood signified denotes denoted expressed equaled "
     "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
-    "caption heading labeled labelled titled registrant"
+    "caption heading labeled labelled titled registrant through me ergo unitless dimensionless"
 )
 """Words that say how a value came about, or that there is one, and not which."""
 
@@ -211,6 +211,8 @@ _SYNONYMS = tuple(
         "cash equivalents",
         "shares stock common",
         "comparable comp comps same-store same",
+        "maximum max highest largest greatest biggest most peak peaked top",
+        "minimum min lowest smallest least fewest",
         "r&d research development",
         "sg&a selling general administrative",
         "d&a depreciation amortization",

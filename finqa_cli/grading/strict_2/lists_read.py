@@ -38,7 +38,7 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     if why := unreadable(text, found):
         return why
     found = _with_names([one for one in found if start <= one.start < end], truths)
-    found = _with_year_spans(found, truths)
+    found = _without_heading(_with_year_spans(found, truths), truths, question)
     if any(one.sort is Sort.OPERATION for one in found):
         return "An expression is not computed."
     if any(
@@ -229,6 +229,13 @@ def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
             kept.append(found[place])
             place += 1
     return kept
+
+
+def _without_heading(found: list[Element], truths: Sequence[Item], question: Question) -> list[Element]:
+    """Takes out the one year of the question, `In 2020, ... $214 million for Retail`, where names are the keys."""
+    if len(question.years) != 1 or any(item.is_of_years or not item.key for item in truths):
+        return found
+    return [one for one in found if one.sort is not Sort.YEAR or one.text not in question.years]
 
 
 def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:

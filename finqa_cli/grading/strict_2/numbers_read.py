@@ -10,7 +10,7 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
@@ -244,11 +244,12 @@ def read_year(text: str, question: Question) -> str | None:
 
     Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
     """
+    text = _without_asked_span(text, question)
     found = elements(text, tokens(text))
     start, end = statement.region(text)
     if unreadable(text, found):
         return None
-    runner_up = _RUNNER_UP.search(text, start, end)
+    runner_up = _RUNNER_UP.search(text, start, end) or _others_after(text, start, end)
     start, end = _last_ranking(text, start, end), runner_up.start() if runner_up else end
     within = [one for one in found if start <= one.start < end]
     sides = asides.without_asides(statement.result_after_arrow(within), question)
@@ -257,7 +258,12 @@ def read_year(text: str, question: Question) -> str | None:
     years = [one for one in kept if one.sort is Sort.YEAR]
     bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
     bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
+    if len(bare) == 1 and _RANKING_WORD.search(question.text) and _is_its_amount(bare[0], kept):
+        bare = []
     if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped, question):
+        return None
+    named = quantities(" ".join(one.text for one in kept if one.sort is Sort.WORD))
+    if named and question.quantities and not named & question.quantities:
         return None
     if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
         return None
@@ -266,6 +272,49 @@ def read_year(text: str, question: Question) -> str | None:
     if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
         return None
     return None if before in _YEAR_BOUNDS else years[0].text
+
+
+def _without_asked_span(text: str, question: Question) -> str:
+    """A text without the span of years that the question names, `from 2016 to 2019`, where another year is named."""
+    asked = {match.group(1, 2) for match in _YEAR_SPAN.finditer(question.text)}
+    rest = _YEAR_SPAN.sub(lambda span: " " if span.group(1, 2) in asked else span[0], text)
+    return rest if _YEAR.search(rest) else text
+
+
+_YEAR_SPAN = re.compile(
+    r"(?:,? ?\b(?:from|between|over|during|among|in|for|of|across)(?: the)?(?: years| period)? )?"
+    r"((?:19|20)[0-9]{2})(?: ?- ?| to | and | through )((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
+)
+
+
+def _others_after(text: str, start: int, end: int) -> re.Match[str] | None:
+    """Where the other years begin that a ranked year is compared with: `, compared with $210 million in 2013, ...`."""
+    others = _COMPARED_WITH.search(text, start, end)
+    if others is None or _YEAR.search(text, start, others.start()) is None:
+        return None
+    before = text[start : others.start()]
+    says = _RANKING_WORD.search(before) or any(not _YEAR.fullmatch(one) for one in _WHOLE.findall(before))
+    own = set(_YEAR.findall(before))
+    return others if says and len(own) == 1 and own.isdisjoint(_YEAR.findall(text, others.start(), end)) else None
+
+
+_COMPARED_WITH = re.compile(
+    r",? \(?(?:compared (?:with|to)|versus|vs\.?|against|ahead of|followed by|before (?:falling|declining|dropping)) "
+)
+_WHOLE = re.compile(r"[0-9][0-9,.]*")
+
+
+def _is_its_amount(one: Element, found: Sequence[Element]) -> bool:
+    """A bare number that a mark or `with` joins to the year, and that is none: `2017 (318)`, `max = 318 (2017)`."""
+    before = found[found.index(one) - 1].text if found.index(one) else ""
+    assert one.value is not None
+    amount = abs(one.value.number.value)
+    return before in _JOINS and amount >= _LEAST_AMOUNT and not 1900 <= amount < 2100
+
+
+_JOINS = word_set("( : = → with at of , | $")
+_LEAST_AMOUNT = 100
+"""A smaller bare number may be a year of two digits."""
 
 
 def _last_ranking(text: str, start: int, end: int) -> int:

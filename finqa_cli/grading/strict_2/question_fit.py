@@ -266,7 +266,7 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     if ASKS_CHANGE.search(question.text) and len(question.years) == 1:
         compared = {year for word, year in around if word in _COMPARED and year == str(first - 1)}
         years = years - compared  # `up 3.6% versus 2018`
-    if years and question.years and not years & question.years:
+    if years and question.years and not years & question.years and not _counts_years(question):
         return "The value is of another year."
     if years and years < question.years and not working and _OF_ALL.search(question.text):
         return "The value is of one of the years."
@@ -301,9 +301,18 @@ def another_span(words: str, question: Question) -> str:
     spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
     if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
         return "The years are the other way round."
+    if len(question.years) > 1 and not _counts_years(question) and any(
+        not {match[1], match[2]} <= question.years for match in _YEARS_TO.finditer(words) if match[1] < match[2]
+    ):
+        return "The value is of other years."
     if _A_YEAR.search(question.text) and not _A_YEAR.search(words) and _IN_TOTAL.search(words):
         return "The value is of all years together."
     return ""
+
+
+def _counts_years(question: Question) -> bool:
+    """The question asks in how many years something was so, and those that were are in its span."""
+    return question.asks_how_many and "years" in question.words
 
 
 def _horizon(match: re.Match[str]) -> tuple[bool, str]:
@@ -314,6 +323,9 @@ def _horizon(match: re.Match[str]) -> tuple[bool, str]:
 
 
 _FROM_TO = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+_YEARS_TO = re.compile(
+    r"(?<![0-9.,])((?:19|20)[0-9]{2})(?: ?- ?| to | through |/)(?:fy ?)?((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
+)
 _WITHIN = frozenset(("within", "less than", "under", "up to", "over the next", "in the next", "the next"))
 _HORIZON = re.compile(
     r"\b(within|less than|under|up to|over the next|in the next|the next|after|beyond|more than|over|later than)"

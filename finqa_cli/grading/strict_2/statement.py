@@ -16,6 +16,7 @@ from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.labels import is_common
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
+from finqa_cli.grading.strict_2.units import PERCENT
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same, precision
 from finqa_cli.grading.strict_2.wordlists import word_set
 
@@ -233,8 +234,9 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
 
 
 def result_after_arrow(found: Sequence[Element]) -> list[Element]:
-    """What stands after the last arrow, or everything."""
-    return _split(found, "→")[-1]
+    """What stands after the last arrow, where a year is there, or everything."""
+    last = _split(found, "→")[-1]
+    return last if any(one.sort is Sort.YEAR for one in last) else list(found)
 
 
 def _link(side: Sequence[Element]) -> Element:
@@ -321,7 +323,7 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
             and _say_the_same(last, one, _is_exact(between, links), scale)
         ):
             assert last.value and one.value
-            merged[-1] = _finer(last, one)
+            merged[-1] = _finer(last, one, is_next=len(between) == 1)
             continue
         pair = (_in_scale(last, one, scale), _in_scale(one, last, scale)) if last is not None else None
         if last is not None and pair is not None and _links(between) and says_the_same(*pair, found, places):
@@ -340,10 +342,12 @@ def _is_exact(between: Sequence[Element], links: set[str]) -> bool:
 _ROUNDS = word_set("about approximately roughly approx. rounded")
 
 
-def _finer(first: Element, second: Element) -> Element:
-    """The more precise notation, and the decimal number beside a fraction, which it is the value of."""
+def _finer(first: Element, second: Element, *, is_next: bool) -> Element:
+    """The more precise notation, the percentage right beside it, and the decimal number beside a fraction."""
     assert first.value and second.value
     if not first.value.number.place:
+        return second
+    if is_next and second.value.number.unit is PERCENT and precision(second.value) == precision(first.value):
         return second
     return second if 0 < precision(second.value) < precision(first.value) else first
 

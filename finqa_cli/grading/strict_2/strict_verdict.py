@@ -226,15 +226,12 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
     is_percent = value.number.unit.kind is Kind.PERCENT
-    if (
-        is_percent
-        and truth.unit.kind is Kind.PLAIN
-        and abs(truth.mantissa) >= 1
-        and _COUNTED_IN_PERCENT.search(question.text)
-    ):
-        return (Fraction(1),)
-    if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1 and _PERCENTAGE.search(question.text):
-        return (Fraction(1), *unit_readings(value.number, truth))
+    if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1:
+        is_large = abs(truth.mantissa) >= _LARGEST_RATIO and _RATE.search(question.text)
+        if is_large or _COUNTED_IN_PERCENT.search(question.text):
+            return (Fraction(1),)
+        if _PERCENTAGE.search(question.text):
+            return (Fraction(1), *unit_readings(value.number, truth))
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
         return (value.number.unit.factor,)  # `$77` is no 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
@@ -249,7 +246,15 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     return unit_readings(value.number, truth)
 
 
-_COUNTED_IN_PERCENT = re.compile(r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)")
+_COUNTED_IN_PERCENT = re.compile(
+    r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)|\b(?:expressed|stated|given|shown|reported) as an? percent"
+)
+_RATE = re.compile(
+    r"(?<![0-9] )(?<![0-9])(?:percent|per cent|%)(?!\w* points?)|\bmargin\b|\b(?:tax|growth|interest) rate\b|\byield\b|"
+    r"\breturn on\b|\bcagr\b"
+)
+_LARGEST_RATIO = 3
+"""A larger bare truth of a percentage, a margin or a rate is in percent: none of them is 300 %."""
 _PERCENTAGE = re.compile(r"\bwhat (?:(?:was|is|were|are) the )?percentage of\b")
 _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
 """The question names the unit, so that a bare number is counted in it."""
@@ -268,7 +273,7 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return True
     if value.measure == "unit" and question.counts:
         return False
-    if value.currency and _PERCENTAGE.search(question.text):
+    if value.currency and (_PERCENTAGE.search(question.text) or _COUNTED_IN_PERCENT.search(question.text)):
         return True
     if value.measure in ("per share", "times") and question.scale.kind is Kind.SCALE:
         return True

@@ -67,6 +67,7 @@ class Element:
 
 
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+_YEAR_NEXT = re.compile(r"[ ]?(?:fy ?)?((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9]|[ ]?[=/*+×÷])")  # noqa: RUF001
 _SIGNS = ("-", "+")
 _ABOUT = ("~", "=")
 _CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
@@ -134,7 +135,7 @@ class _Reader:
 
     def _other(self, token: Token) -> None:
         sort = _SORTS.get(token.mark, Sort.MALFORMED)
-        if self._separates_year(token):
+        if self._separates_year(token) or self._spans_years(token):
             sort = Sort.SYMBOL
         elif self._operates(sort, token.text):
             sort = Sort.OPERATION
@@ -162,6 +163,14 @@ class _Reader:
             return False
         spaced = self._text[token.start - 1 : token.end + 1] == " - "
         return spaced and not _YEAR.match(self._text, token.end + 1)
+
+    def _spans_years(self, token: Token) -> bool:
+        """`2015-2017` and `2018/2019`: two years in their order, which no result follows."""
+        last = self._found[-1] if self._found else None
+        if token.text not in ("-", "/") or last is None or last.sort is not Sort.YEAR:
+            return False
+        following = _YEAR_NEXT.match(self._text, token.end)
+        return following is not None and following[1] > last.text
 
     def _after_value(self) -> bool:
         """A value stands right before, be it in brackets."""
@@ -274,7 +283,8 @@ class _Reader:
         if token is None or token.mark is not Mark.NUMERAL:
             return None
         end = token.end
-        if token.text.isdigit() and (over := _OVER.match(self._text, end)):
+        over = _OVER.match(self._text, end) if token.text.isdigit() else None
+        if over and not (_YEAR.fullmatch(token.text) and _YEAR.fullmatch(over[1]) and token.text < over[1]):
             return f"{token.text}/{over[1]}", over.end(), False
         if (
             token.text.isdigit()

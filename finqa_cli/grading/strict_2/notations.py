@@ -84,6 +84,31 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
     return text, truth
 
 
+def in_full(text: str, other: str) -> str:
+    """A text in lower case with the abbreviations that another text writes in full, and the other way round."""
+    for short, name in _ABBREVIATIONS.items():
+        if name in other:
+            text = re.sub(rf"(?<![\w&/]){re.escape(short)}(?![\w&/])", name, text)
+        elif short in other:
+            text = text.replace(name, short)
+    return text
+
+
+_ABBREVIATIONS = {
+    "r&d": "research and development",
+    "sg&a": "selling, general and administrative",
+    "d&a": "depreciation and amortization",
+    "pp&e": "property, plant and equipment",
+    "cogs": "cost of goods sold",
+    "capex": "capital expenditures",
+    "eps": "earnings per share",
+    "fcf": "free cash flow",
+    "ocf": "operating cash flow",
+    "roe": "return on equity",
+    "roa": "return on assets",
+}
+
+
 def _parts_of(text: str) -> list[str]:
     """The names of a list, in their order."""
     return [part.strip(" .\n").lower() for part in _AND.split(text)]

@@ -184,7 +184,7 @@ def _competes(key: str, value: Any, answer: Any) -> bool:
         return True
     words = key.split("_")
     names_result = measures_named(words) - {"total", "average"} or not _RATIO_WORDS.isdisjoint(words)
-    if names_result and isinstance(value, str) and _digits(value) != _digits(answer):
+    if names_result and isinstance(value, str) and _digits(answer) not in ("", _digits(value)):
         return True
     if isinstance(value, dict):
         return any(

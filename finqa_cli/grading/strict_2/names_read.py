@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
@@ -63,16 +64,20 @@ def is_name(text: str, name: str, question: Question) -> bool:
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
+    if any(short in text.lower() for short in ("&", "capex", "cogs", "eps")):
+        text = in_full(text.lower(), name.lower())
     if _has_digit(name):
         text = _WEEKDAY.sub("", text)
     if _WHOSE.search(question.text):
         text = text.replace("'s ", " ")
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
+    if _is_refuted(text, question):
+        return False
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
         return False
-    text = _without_contrast(_without_label(text, wanted, question), wanted)
+    text = _without_contrast(_without_label(text, wanted, question), wanted, question)
     given = _tokens(text)
     if _core(given) == wanted:
         return True
@@ -86,6 +91,12 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+def _scope_asked(text: str, asked: Collection[str]) -> str:
+    """A text without the words that leave something out, where the question leaves it out too."""
+    return " ".join(word for word in text.split(" ") if word not in _LEAVES_OUT) if _LEAVES_OUT & set(asked) else text
+
+
+_LEAVES_OUT = frozenset(("outside", "other", "except", "excluding", "besides"))
 _GROWTH = frozenset(("growth", "growing", "improve"))
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
@@ -165,7 +176,7 @@ _GAIN = re.compile(r"\b(?:income|profit)s?\b")
 _MOST_NAMES = 8
 _AND = re.compile(r",? and |[,;/] |\n|,? & ")
 _SEVERAL = re.compile(
-    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)"
+    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}(?!(?:was|is|has|does)\b)[a-z]+[a-rt-z]s\b)"
     r"|\b(?:list|name) (?:the|all|two)\b"
 )
 _ORDERED = re.compile(
@@ -206,9 +217,9 @@ def _without_label(text: str, wanted: list[str], question: Question) -> str:
     return text[label.end() :] if known else text
 
 
-def _without_contrast(text: str, wanted: list[str]) -> str:
+def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
     """The text up to what the name is set apart from, where the name stands before it and not after it."""
-    contrast = _CONTRAST.search(text) or _VERSUS.search(text)
+    contrast = _contrast(text, question)
     if contrast is None:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
@@ -218,6 +229,35 @@ def _without_contrast(text: str, wanted: list[str]) -> str:
     )
 
 
+_LARGER = re.compile(
+    r"\s(?:(?:was|were|is|are) )?(?:larger|higher|greater|bigger|more) than\s|\s(?:exceeded|exceeds|surpassed|topped|outpaced)\s(?!by\b)"
+)
+_SMALLER = re.compile(r"\s(?:(?:was|were|is|are) )?(?:smaller|lower|less|fewer) than\s")
+
+
+def _contrast(text: str, question: Question) -> re.Match[str] | None:
+    """Where a name begins to be set apart from another, as the question ranks them."""
+    comparison = None
+    if _LOW.search(question.text):
+        comparison = _SMALLER.search(text)
+    elif _HIGH.search(question.text):
+        comparison = _LARGER.search(text)
+    return _CONTRAST.search(text) or _VERSUS.search(text) or comparison
+
+
+def _is_refuted(text: str, question: Question) -> bool:
+    """Each side has one amount, and they stand the other way round: `X (120), ahead of Y (140)`."""
+    contrast = _contrast(text, question)
+    if contrast is None or not (_LOW.search(question.text) or _HIGH.search(question.text)):
+        return False
+    sides = [_AMOUNT.findall(part) for part in (text[: contrast.start()], text[contrast.start() :])]
+    if [len(side) for side in sides] != [1, 1] or sides[0][0][1] != sides[1][0][1]:
+        return False
+    first, second = (float(side[0][0].replace(",", "")) for side in sides)
+    return first > second if _LOW.search(question.text) else first < second
+
+
+_AMOUNT = re.compile(r"(?<![\w.,])[$€£]?((?!(?:19|20)[0-9]{2}\b)[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|M|B|)(?!\w)")
 _OPEN_AMOUNT = re.compile(r"[ ]\([ ]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?,?\Z")
 
 
@@ -234,11 +274,15 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     rest = [*given[:place], *given[place + len(wanted) :]]
     others = [*written[:place], *written[place + len(wanted) :]]
     said, asked = " ".join(rest), set(question.words)
-    if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(said):
+    if rest[place : place + 1] == ["and"] or rest[max(0, place - 1) : place] == ["and"]:
+        return False  # another name beside it
+    if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(_scope_asked(said, asked)):
         return False
-    if any(match[0] not in asked for match in _OTHERS.finditer(said)) or other_extreme(said, question):
+    leaves_out = _LEAVES_OUT if _LEAVES_OUT & asked else frozenset()
+    if any(match[0] not in asked | leaves_out for match in _OTHERS.finditer(said)) or other_extreme(said, question):
         return False
-    of = quantities(said) if _HIGH.search(said) or _LOW.search(said) else frozenset()
+    ranks = _HIGH.search(said) or _LOW.search(said) or " by " in f" {said}"
+    of = quantities(said) if ranks else frozenset()
     if of and question.quantities and not of & question.quantities:
         return False  # the highest of another measure
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
@@ -248,6 +292,9 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
+    years = {word for word in rest if _YEAR.fullmatch(word)}
+    if years and question.years and not years & question.years:
+        return False
     clause = _clause_words(text, wanted)
     asked_down, asked_up = bool(asked & DOWN), bool(asked & (UP | _GROWTH))
     if (
@@ -256,7 +303,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and not set(clause) & (DOWN if asked_down else UP)
     ):
         return False
-    clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    clause = [word for word in clause if word not in _KNOWN | leaves_out and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
     years = {word for word in clause if word.isdigit()}
     if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
         return False

@@ -10,7 +10,7 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import contradicts, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
@@ -173,6 +173,11 @@ _COMPONENT = re.compile(
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
 )
 """A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
+_ROUNDS_TO = re.compile(
+    r"(?<=[0-9%]),? \(?(?:which |and )?(?:(?:is )?rounded|rounds|rounding) (?:up |down |off )?(?:to|as) "
+    r"(?=[$]?[0-9][0-9,]*(?:\.[0-9]+)?%?\)?[. ]*\Z)(?![0-9](?: d|$))"
+)
+"""Before the same amount with fewer digits; whether it is the same is found when they are compared."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -186,6 +191,7 @@ def _plain_numerals(text: str, question: Question) -> str:
     if "operating activities" in question.text:
         text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
+    text = _ROUNDS_TO.sub(" = ", text)
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
     if question.known:
@@ -208,18 +214,27 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
 def says_nothing(text: str, question: Question) -> bool:
     """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
     stated = _ZERO_FIRST.fullmatch(text.strip())
-    text = stated[1] if stated else text
+    text = _DID_NOT.sub("no ", stated[1] if stated else text)
     match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
     if match is None or any(year not in question.years for year in _YEAR.findall(text)):
         return False
     words = _LETTERS.findall(match[1] or "")
     if not _NOT_FOUND.isdisjoint(words):
         return False  # the answer has no value, which is none of 0
+    asked = _ASKED_AMOUNT.search(question.text)
+    if words and asked and is_foreign([asked[1]], words, related=False):
+        return False  # `no goodwill`, where its impairment is asked for
     if not words:
         return text.strip(" .!*\n\x1f") in ("none", "nil", "zero", "nothing")
     return question.known and not unaccounted(words, question.words) and is_related(words, question.words)
 
 
+_DID_NOT = re.compile(
+    r"\A(?:the company|it|they|we) (?:did not|didn't) (?:record|recognize|recognise|have|incur|pay|make|issue|repurchase) any "
+    r"|\A(?:the company|it|they|we) (?:recorded|recognized|recognised|had|incurred|paid|made|issued|repurchased) no "
+)
+"""Verbs of what a company does, not of what its report says: `did not disclose any` is no zero."""
+_ASKED_AMOUNT = re.compile(r"\bhow much (?:[a-z-]+ ){0,3}?([a-z-]+) (?:was|were|did|does|is|has)\b")
 _NOT_FOUND = word_set(
     "data datum info information figure figures value values amount amounts number numbers disclosure "
     "disclosures disclosed mention mentions mentioned record records evidence table tables found find finds "
@@ -235,7 +250,8 @@ _ZERO_FIRST = re.compile(
 )
 _NOTHING = re.compile(
     r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,120}"
-    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
+    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so |i\.e\.,? )?(?:the amount is )?[$]?0\)?"
+    r"(?: (?:thousand|million|billion|dollars))?)?"
 )
 
 

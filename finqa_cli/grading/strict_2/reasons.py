@@ -104,10 +104,18 @@ def movement(reason: str, question: Question) -> int:
         amounts = dict(_by_year(reason))
         years = sorted(amounts)
         if len(years) != 2 or len(_numbers(reason)) != 2:
-            return 0
+            return -asked if _BY_LESS.search(reason) else 0
         first, last = (amounts[year] for year in years)
     change = float(last.replace(",", "")[:30]) - float(first.replace(",", "")[:30])
     return 0 if not change else asked * (1 if change > 0 else -1)
+
+
+_BY_LESS = re.compile(r"\b(?:by|change of) -[$]?[0-9]")
+
+
+def is_comparison(word: str) -> bool:
+    """Whether a word compares: `below`, `exceeded`."""
+    return bool(_ABOVE.fullmatch(word) or _BELOW.fullmatch(word))
 
 
 def _by_year(reason: str) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is_foreign, quantities
 from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
+from finqa_cli.grading.strict_2.reasons import asks_direction, is_comparison, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
@@ -118,7 +118,7 @@ def _restated(text: str, question: Question) -> str | None:
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
     measured, moved = supports(text, question), movement(text, question)
-    text = _FACT.sub(" ", text) if measured else text
+    text = _FACT.sub(" ", text).strip() if measured else text
     text = _MOVES.sub(_years_of_move, text) if moved else text
     words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
     years = set(re.findall(r"[0-9][0-9,.]*", text))
@@ -130,7 +130,9 @@ def _restated(text: str, question: Question) -> str | None:
         return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
     asked = _WORDS.findall(question.text.partition("?")[0])
-    if (not covers(own, asked) and not _PRONOUN.match(text)) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
+    if (not covers(own, asked) and not _PRONOUN.match(text)) or any(
+        word not in _AUXILIARIES and _foreign(word, question) and not (measured and is_comparison(word)) for word in own
+    ):
         return None
     is_short = _PRONOUN.match(text) and asks_direction(question)
     if not is_short and any(

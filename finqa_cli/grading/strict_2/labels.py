@@ -96,7 +96,7 @@ _ALONE = re.compile(
     r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|"
     r"guidance|budget\w*|target\w*|"
     r"consensus|"
-    r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
+    r"in (?:the )?(?:us|u\.s\.|usa|united states)|annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
 )
 """Words of a label that make it another value than the one asked for, unless the question has them too."""
@@ -201,6 +201,7 @@ _SYNONYMS = tuple(
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
         "drawn borrowings borrowed borrowing outstanding",
         "add added adding additions new",
+        "issuance issuances issue issues issued issuing",
         "spent spend paid pay payment payments cost expense expenses outlay cash",
         "effective etr tax taxes income",
         "earned eps earnings",

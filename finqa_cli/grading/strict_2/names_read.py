@@ -315,6 +315,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         if word[:1].isupper()
         and word.lower() not in _SUFFIXES | _NOUNS
         and not (_has_digit(wanted[-1]) and word.lower() in asked)
+        and not (leaves_out and word.lower() in question.left_out)
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)

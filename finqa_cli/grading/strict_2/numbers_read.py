@@ -173,6 +173,8 @@ _COMPONENT = re.compile(
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
 )
 """A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
+_ROUNDED_CALL = re.compile(r"(?<!\w)round\(([^(),]{1,60}), ?[0-9]\)(?= ?[=~])")
+_DEBT_TO_EQUITY = re.compile(r"(?<![\w/])d/e(?![\w/])")
 _ROUNDS_TO = re.compile(
     r"(?<=[0-9%]),? \(?(?:which |and )?(?:(?:is )?rounded|rounds|rounding) (?:up |down |off )?(?:to|as) "
     r"(?=[$]?[0-9][0-9,]*(?:\.[0-9]+)?%?\)?[. ]*\Z)(?![0-9](?: d|$))"
@@ -191,7 +193,9 @@ def _plain_numerals(text: str, question: Question) -> str:
     if "operating activities" in question.text:
         text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
-    text = _ROUNDS_TO.sub(" = ", text)
+    text = _ROUNDED_CALL.sub(r"\1", _ROUNDS_TO.sub(" = ", text))
+    if "debt" in question.words and "equity" in question.words:
+        text = _DEBT_TO_EQUITY.sub("debt-to-equity", text)
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
     if question.known:

@@ -54,6 +54,7 @@ ASKS_CHANGE = re.compile(
 )
 
 
+_FURTHER = word_set("more fewer additional extra further")
 _MOST_WORDS = 80
 _RATIO_OF = re.compile(r"\bratio of\b")
 
@@ -94,6 +95,8 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     if computes and not question.divides:
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
+    if _words(after[:1]) and after[0].text in _FURTHER - set(question.words) and not ASKS_CHANGE.search(question.text):
+        return "The value is of a change, and the question asks for none."
     if _ASKS_RATE_OF_CHANGE.search(question.text):
         if [part.text for part in after[:1]] in (["of"], ["share"]):
             return "The value is a share, and the question asks for a change."
@@ -393,6 +396,9 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
         return "The value is a share of something else."
     is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
+    is_of = after[:1] == ["of"] and not question.asks_ratio and not is_share
+    if is_of and _is_other(quantities(" ".join(after[1:3])), question):
+        return "The value is of another quantity."
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
     is_said = len(after) > 1 and after[0] in _SAYS

@@ -79,15 +79,17 @@ def compares_otherwise(text: str, question: Question) -> bool:
     """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):
         return False
-    verbs = [*_EITHER_WAY.finditer(question.text)]
+    comparison = _IN_BRACKETS.sub(" ", question.text)
+    verbs = [*_EITHER_WAY.finditer(comparison)]
     if len(verbs) > 1 and (said := _EITHER_WAY.search(text)):  # `exceed or trail`: only the sides are fixed
-        return _is_swapped(text, slice(*said.span()), question.text, slice(verbs[0].start(), verbs[-1].end()))
-    asked, asked_at = _first(question.text, _ABOVE, _BELOW)
+        return _is_swapped(text, slice(*said.span()), comparison, slice(verbs[0].start(), verbs[-1].end()))
+    asked, asked_at = _first(comparison, _ABOVE, _BELOW)
     sign, at = _first(text, _ABOVE, _BELOW)
-    swapped = bool(sign and asked) and _is_swapped(text, at, question.text, asked_at)
+    swapped = bool(sign and asked) and _is_swapped(text, at, comparison, asked_at)
     return bool(sign and asked) and (sign != asked) != swapped
 
 
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
 _WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform|trail|underperform|\blag")
 _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperform|lag)\w*")
 

@@ -48,6 +48,11 @@ _EXPLAINS = re.compile(
     r"computation|derivation|notes?"
     r"|because|computed|calculated|steps|formula|method|source)\b|(?:check|verification|proof)[ ]?:)"
 )
+_REASON = re.compile(
+    r"(?:,|(?<=[0-9%x])) (?=(?:because|since|as|calculated|computed|derived|obtained|found) "
+    r"(?:as|by|from|the|total|net|[0-9$]|it|this|that)\b)"
+)
+"""Before a reason within the sentence of a value: `1.42, calculated as 710 / 500`."""
 _CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")
 _LAST_NUMBER = re.compile(r"(?<![0-9.,])([0-9][0-9.,]{0,40})[^0-9]*\Z")
 CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*(?:but|so)\b|(?<=\s)--?(?=\s)|—")
@@ -67,11 +72,24 @@ def region(text: str) -> tuple[int, int]:
     strong = list(STRONG.finditer(text))
     start = strong[-1].end() if strong else 0
     end = len(text)
-    explained = _EXPLAINS.search(text, start)
+    explained = _EXPLAINS.search(text, start) or _reason(text, start)
     stated = _LAST_NUMBER.search(text[start : explained.start()]) if explained else None
     if explained and stated and (not _CHECKS.match(text, explained.end()) or stated[1] in text[explained.end() :]):
         end = explained.start()
     return start, end
+
+
+def _reason(text: str, start: int) -> re.Match[str] | None:
+    """Where the reason of the first and only value before it begins, if nothing is concluded from it."""
+    found = _REASON.search(text, start)
+    if found is None or WEAK.search(text, found.end()):
+        return None
+    numbers = _ANY_NUMBER.findall(text[start : found.start()])
+    return found if len(numbers) == 1 and not _YEAR.fullmatch(numbers[0]) else None
+
+
+_ANY_NUMBER = re.compile(r"[0-9][0-9.,]*")
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 
 def decides_from(text: str) -> int:
@@ -96,7 +114,9 @@ def without_spans(found: Sequence[Element]) -> list[Element]:
         values = [at for at in range(place, stop) if found[at].sort is Sort.VALUE][:2]
         others = [*found[:place], *(found[values[-1] + 1 :] if values else ())]
         if len(values) == 2 and _values(others) and any(o.text == "to" for o in found[values[0] : values[1]]):
-            return others
+            at = values[-1] + 1
+            said = at < len(found) and found[at].text == OR_EQUAL  # `from 50.0 to 52.6, or 5.2%`
+            return [one for one in others if one is not found[at]] if said else others
     return list(found)
 
 
@@ -180,13 +200,23 @@ def without_working(found: Sequence[Element]) -> list[Element]:
     while place < len(found):
         mark = _BRACKETS.get(found[place].text)
         if mark and any(one.sort is Sort.VALUE for one in kept[-2:]):
-            close = next((one for one in range(place, len(found)) if found[one].text == mark), None)
+            close = _closing(found, place, mark)
             if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
                 place = close + 1
                 continue
         kept.append(found[place])
         place += 1
     return kept
+
+
+def _closing(found: Sequence[Element], place: int, mark: str) -> int | None:
+    """Where the bracket closes that opens at a place."""
+    depth = 0
+    for at in range(place, len(found)):
+        depth += (found[at].text == found[place].text) - (found[at].text == mark)
+        if not depth:
+            return at
+    return None
 
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}

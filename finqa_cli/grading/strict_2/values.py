@@ -83,10 +83,13 @@ _OVER = re.compile(r"[ ]?/[ ]?([0-9]{1,20})(?![0-9.,/]*[0-9]|[ ]?/)")
 _DECIMALS_NOTE = re.compile(
     r"(?:rounded )?(?:to|at) (?:[0-9]|one|two|three|four|five|six) "
     r"(?:decimals?(?: places?| points?)?|d\.?p\.?|significant (?:figures|digits)|s\.?f\.?|digits)|\([0-9]{1,3} rows?\)|"
+    r"(?:to )?[0-9] (?:decimal places?|d\.?p\.?|decimals)(?=\))|"
     r"rounded to the nearest (?:hundredth|tenth|thousandth|integer|whole number|cent|dollar|million|thousand|percent)"
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
+_OTHER_SCALE = re.compile(r"[ ]?/[ ]?(?:thousand|million|billion|trillion|percent|%|[mbk](?![a-z]))")
+"""`5 million/billion` leaves the scale open."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
 _GLUED_OPERATORS = "²³%‰"
 _POWER = re.compile(r"\^(?![({]?[0-9])")
@@ -365,7 +368,7 @@ class _Reader:
             return self._found[-2].sort is Sort.WORD  # a function, as in `abs(-5)`
         if (self._text[start : start + 1] == "(" and before.isalpha()) or _NOT_COUNTED.match(self._text, end):
             return True
-        if _NOT_ASKED.match(self._text, end) or (before == "#" and self._text[start - 2 : start - 1] != "#"):
+        if _OTHER_SCALE.match(self._text, end) or _NOT_ASKED.match(self._text, end) or (before == "#" and self._text[start - 2 : start - 1] != "#"):
             return True
         if self._text[start : start + 1] in _SIGNS and before.isalpha():
             return True  # `top-5`

@@ -190,7 +190,11 @@ def _competes(key: str, value: Any, answer: Any) -> bool:
         return any(
             _COMPETING.search(str(inner).lower()) or isinstance(one, dict | list) for inner, one in value.items()
         )
-    return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
+    is_plain = isinstance(value, list) and not any(isinstance(one, dict | list) for one in value)
+    return isinstance(value, list) and not (is_plain and _INPUTS.search(key))
+
+
+_INPUTS = re.compile(r"input|operand|component|data|used|from|source|step|table|row|part|number")
 
 
 def _digits(value: Any) -> str:
@@ -208,7 +212,11 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
     Raises:
         _RefusedError: A remark hedges, or the confidence is low.
     """
-    confidence = str(named.get("confidence", "high")).strip().lower()
+    if any(value is False for key, value in named.items() if key not in _ANSWERS):
+        raise _RefusedError("Something beside the answer is false.")
+    if any(_FAILED.search(f"{key} {value}".lower()) for key, value in named.items() if key in ("status", "error")):
+        raise _RefusedError("The answer is said to have failed.")
+    confidence = str(named.get("confidence", named.get("certainty", "high"))).strip().lower()
     if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):
         raise _RefusedError("The answer is given with low confidence.")
     for key, value in named.items():
@@ -216,6 +224,7 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
             raise _RefusedError("A remark beside the answer takes it back.")
 
 
+_FAILED = re.compile(r"error (?!none)|reject|fail|unsure|draft|pending|invalid|unverified|incomplete")
 _PROBABILITY = re.compile(r"[01](?:\.[0-9]{1,6})?")
 _YEAR_KEYS = ("year", "fiscal_year", "period")
 

@@ -59,7 +59,7 @@ _EXCLUSIVE = tuple(
         r"minimum|min|lowest|smallest|low / maximum|max|highest|largest|biggest|greatest|high / average|mean|median",
         r"assets / liabilities",
         r"full-time / part-time|contractors?",
-        r"paid|payments? / received|receipts?",
+        r"paid|payments?|spend|spent / received|receipts?",
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
@@ -96,7 +96,9 @@ _ALONE = re.compile(
     r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|"
     r"guidance|budget\w*|target\w*|"
     r"consensus|"
-    r"in (?:the )?(?:us|u\.s\.|usa|united states)|annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
+    r"in (?:the )?(?:us|u\.s\.|usa|united states)|us (?:revenues?|sales)|"
+    r"unit (?:revenues?|sales)|in units|annuali[sz]ed|"
+    r"quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
 )
 """Words of a label that make it another value than the one asked for, unless the question has them too."""
@@ -300,7 +302,8 @@ def _is_of_another_owner(label: str, question: str, asked: Sequence[str]) -> boo
     """`company a` for company b, `rail backlog` for that of marine: a name that is not in the question."""
     named = {match[1]: match[2] for match in _DESIGNATED.finditer(label)}
     wanted = {(match[1], match[2]) for match in _DESIGNATED.finditer(question)}
-    if any((noun, mark) not in wanted and any(noun == one for one, _ in wanted) for noun, mark in named.items()):
+    nouns = {noun for noun, _ in wanted} | {"company"}
+    if any((noun, mark) not in wanted and noun in nouns for noun, mark in named.items()):
         return True
     words = _LABEL_WORD.findall(label)
     return any(

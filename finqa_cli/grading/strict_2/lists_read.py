@@ -37,6 +37,8 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     found = elements(text, tokens(text))
     if why := unreadable(text, found):
         return why
+    if text.rstrip(" ])}").endswith("..."):
+        return "The list is not complete."
     found = _with_names([one for one in found if start <= one.start < end], truths)
     found = _without_heading(_with_year_spans(found, truths), truths, question)
     if any(one.sort is Sort.OPERATION for one in found):

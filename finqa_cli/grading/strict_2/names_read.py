@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import is_common, is_foreign, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, NUMERAL, UP, word_set
 
 _SUFFIXES = word_set(
     "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "
@@ -65,7 +65,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
     if any(short in text.lower() for short in ("&", "capex", "cogs", "eps")):
-        text = in_full(text.lower(), name.lower())
+        text = in_full(in_full(text, name.lower()), question.text)
     if _has_digit(name):
         text = _WEEKDAY.sub("", text)
     if _WHOSE.search(question.text):
@@ -223,6 +223,10 @@ def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
     if contrast is None:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
+    years = {word for word in after if _YEAR.fullmatch(word)}
+    another = _ANOTHER_RANK if contrast.re in (_LARGER, _SMALLER) else _EXTREME
+    if (years and question.years and not years & question.years) or another.search(text, contrast.end()):
+        return text
     stands = _places(before, wanted) and not _places(after, wanted)
     return (
         _OPEN_AMOUNT.sub("", text[: contrast.start()]) if stands and not refused_words.undecided(text.lower()) else text
@@ -230,9 +234,16 @@ def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
 
 
 _LARGER = re.compile(
-    r"\s(?:(?:was|were|is|are) )?(?:larger|higher|greater|bigger|more) than\s|\s(?:exceeded|exceeds|surpassed|topped|outpaced)\s(?!by\b)"
+    r"\s(?:(?:was|were|is|are) )?(?:larger|higher|greater|bigger|more) than\s"
+    r"|\s(?:exceeded|exceeds|surpassed|topped|outpaced)\s(?!by\b)"
 )
 _SMALLER = re.compile(r"\s(?:(?:was|were|is|are) )?(?:smaller|lower|less|fewer) than\s")
+
+
+_EXTREME = re.compile(r"\b(?:larg|high|great|bigg|small|low)est\b|\b(?:most|least)\b")
+_ANOTHER_RANK = re.compile(
+    rf"\b(?:but|had|has|have|was|were|(?:larg|high|great|bigg|small|low)er)\b|{_EXTREME.pattern}"
+)
 
 
 def _contrast(text: str, question: Question) -> re.Match[str] | None:
@@ -257,7 +268,7 @@ def _is_refuted(text: str, question: Question) -> bool:
     return first > second if _LOW.search(question.text) else first < second
 
 
-_AMOUNT = re.compile(r"(?<![\w.,])[$€£]?((?!(?:19|20)[0-9]{2}\b)[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|M|B|)(?!\w)")
+_AMOUNT = re.compile(rf"(?<![\w.,])[$€£]?((?!(?:19|20)[0-9]{{2}}\b){NUMERAL})( ?%| million| billion|M|B|)(?!\w)")
 _OPEN_AMOUNT = re.compile(r"[ ]\([ ]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?,?\Z")
 
 
@@ -292,6 +303,8 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
+    if not _other_choices(wanted, question).isdisjoint(rest):
+        return False
     years = {word for word in rest if _YEAR.fullmatch(word)}
     if years and question.years and not years & question.years:
         return False
@@ -303,7 +316,11 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and not set(clause) & (DOWN if asked_down else UP)
     ):
         return False
-    clause = [word for word in clause if word not in _KNOWN | leaves_out and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    clause = [
+        word
+        for word in clause
+        if word not in _KNOWN | leaves_out and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))
+    ]
     years = {word for word in clause if word.isdigit()}
     if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
         return False
@@ -321,6 +338,16 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
+def _other_choices(wanted: list[str], question: Question) -> set[str]:
+    """The words of the other names of `which was larger, X or Y?`."""
+    asked = question.text.partition("?")[0].rpartition(", ")[2]
+    choices = [_tokens(choice) for choice in asked.split(" or ")]
+    if len(choices) < 2 or not any(_places(choice, wanted) for choice in choices):
+        return set()
+    others = {word for choice in choices if not _places(choice, wanted) for word in choice}
+    return {word for word in others - set(wanted) if not is_common(word)}
+
+
 def _clause_words(text: str, wanted: list[str]) -> list[str]:
     """The words of the clause that a name stands in, without those of the name."""
     name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
@@ -335,7 +362,7 @@ _MARK = "nameinquestion"
 
 _CLAUSES = re.compile(r"[,;:()\n]|\.(?=\s)|\b(?:because|since|as|with|while|which)\b")
 _AMOUNTS = re.compile(
-    r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
+    r"\((?!(?:19|20)[0-9]{2}\))\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
     r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
 )
 _MOST_WORDS = 40

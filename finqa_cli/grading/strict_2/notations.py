@@ -85,10 +85,10 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
 
 
 def in_full(text: str, other: str) -> str:
-    """A text in lower case with the abbreviations that another text writes in full, and the other way round."""
+    """A text with the abbreviations that another one, in lower case, writes in full, and the other way round."""
     for short, name in _ABBREVIATIONS.items():
         if name in other:
-            text = re.sub(rf"(?<![\w&/]){re.escape(short)}(?![\w&/])", name, text)
+            text = re.sub(rf"(?<![\w&/]){re.escape(short)}(?![\w&/])", name, text, flags=re.IGNORECASE)
         elif short in other:
             text = text.replace(name, short)
     return text

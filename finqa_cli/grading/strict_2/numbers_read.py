@@ -10,11 +10,10 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.names_read import other_extreme
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
@@ -23,8 +22,6 @@ from finqa_cli.grading.strict_2.wordlists import word_set
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
 _ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|.*(?<!\w)![0-9].*", re.DOTALL)
-_OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
-_YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The answer names alternatives."
     if len(values) != 1:
         return f"1 value is expected, got {len(values)}."
-    if why := _rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
+    if why := rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
         return why
     value = signed(values[0], kept, question)
     if isinstance(value, str):
@@ -234,7 +231,8 @@ def says_nothing(text: str, question: Question) -> bool:
 
 
 _DID_NOT = re.compile(
-    r"\A(?:the company|it|they|we) (?:did not|didn't) (?:record|recognize|recognise|have|incur|pay|make|issue|repurchase) any "
+    r"\A(?:the company|it|they|we) (?:did not|didn't) "
+    r"(?:record|recognize|recognise|have|incur|pay|make|issue|repurchase) any "
     r"|\A(?:the company|it|they|we) (?:recorded|recognized|recognised|had|incurred|paid|made|issued|repurchased) no "
 )
 """Verbs of what a company does, not of what its report says: `did not disclose any` is no zero."""
@@ -256,103 +254,6 @@ _NOTHING = re.compile(
     r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,120}"
     r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so |i\.e\.,? )?(?:the amount is )?[$]?0\)?"
     r"(?: (?:thousand|million|billion|dollars))?)?"
-)
-
-
-def read_year(text: str, question: Question) -> str | None:
-    """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
-
-    Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
-    """
-    text = _without_asked_span(text, question)
-    found = elements(text, tokens(text))
-    start, end = statement.region(text)
-    if unreadable(text, found):
-        return None
-    runner_up = _RUNNER_UP.search(text, start, end) or _others_after(text, start, end)
-    start, end = _last_ranking(text, start, end), runner_up.start() if runner_up else end
-    within = [one for one in found if start <= one.start < end]
-    sides = asides.without_asides(statement.result_after_arrow(within), question)
-    kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
-    kept = [_as_year(one) for one in kept]
-    years = [one for one in kept if one.sort is Sort.YEAR]
-    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
-    bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
-    if len(bare) == 1 and _RANKING_WORD.search(question.text) and _is_its_amount(bare[0], kept):
-        bare = []
-    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped, question):
-        return None
-    named = quantities(" ".join(one.text for one in kept if one.sort is Sort.WORD))
-    if named and question.quantities and not named & question.quantities:
-        return None
-    if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
-        return None
-    place = kept.index(years[0])
-    before = kept[place - 1].text if place else ""
-    if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
-        return None
-    return None if before in _YEAR_BOUNDS else years[0].text
-
-
-def _without_asked_span(text: str, question: Question) -> str:
-    """A text without the span of years that the question names, `from 2016 to 2019`, where another year is named."""
-    asked = {match.group(1, 2) for match in _YEAR_SPAN.finditer(question.text)}
-    rest = _YEAR_SPAN.sub(lambda span: " " if span.group(1, 2) in asked else span[0], text)
-    return rest if _YEAR.search(rest) else text
-
-
-_YEAR_SPAN = re.compile(
-    r"(?:,? ?\b(?:from|between|over|during|among|in|for|of|across)(?: the)?(?: years| period)? )?"
-    r"((?:19|20)[0-9]{2})(?: ?- ?| to | and | through )((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
-)
-
-
-def _others_after(text: str, start: int, end: int) -> re.Match[str] | None:
-    """Where the other years begin that a ranked year is compared with: `, compared with $210 million in 2013, ...`."""
-    others = _COMPARED_WITH.search(text, start, end)
-    if others is None or _YEAR.search(text, start, others.start()) is None:
-        return None
-    before = text[start : others.start()]
-    says = _RANKING_WORD.search(before) or any(not _YEAR.fullmatch(one) for one in _WHOLE.findall(before))
-    own = set(_YEAR.findall(before))
-    return others if says and len(own) == 1 and own.isdisjoint(_YEAR.findall(text, others.start(), end)) else None
-
-
-_COMPARED_WITH = re.compile(
-    r",? \(?(?:compared (?:with|to)|versus|vs\.?|against|ahead of|followed by|before (?:falling|declining|dropping)) "
-)
-_WHOLE = re.compile(r"[0-9][0-9,.]*")
-
-
-def _is_its_amount(one: Element, found: Sequence[Element]) -> bool:
-    """A bare number that a mark or `with` joins to the year, and that is none: `2017 (318)`, `max = 318 (2017)`."""
-    before = found[found.index(one) - 1].text if found.index(one) else ""
-    assert one.value is not None
-    amount = abs(one.value.number.value)
-    return before in _JOINS and amount >= _LEAST_AMOUNT and not 1900 <= amount < 2100
-
-
-_JOINS = word_set("( : = → with at of , | $")
-_LEAST_AMOUNT = 100
-"""A smaller bare number may be a year of two digits."""
-
-
-def _last_ranking(text: str, start: int, end: int) -> int:
-    """Where the sentence begins that alone says what is highest, below a series of years with their amounts."""
-    last = _RANKING.search(text, start, end)
-    if last is None or _RANKING_WORD.search(text, start, last.start()):
-        return start
-    return last.start() + 1
-
-
-_RANKING_WORD = re.compile(r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b")
-_RANKING = re.compile(
-    rf"(?:[.;\n]|, (?=so |hence |thus |therefore )) ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}"
-    r"(?:19|20)[0-9]{2}[.! ]*\Z"
-)
-_RUNNER_UP = re.compile(
-    r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}"
-    r"(?:(?!(?:19|20)[0-9]{2})[^.;\n]){0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z"
 )
 
 
@@ -384,7 +285,7 @@ def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
 _SCOPES = re.compile(r"\b(?:excluding|excluded|except|without|ex)\b")
 
 
-def _rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
+def rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
     """Why the statement around a value takes it back, or nothing."""
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
@@ -404,23 +305,4 @@ def _without(text: str, dropped: str) -> str:
     return text
 
 
-def _as_year(one: Element) -> Element:
-    """A year that is spelled, as in `two thousand twenty-one`."""
-    value = one.value
-    if one.sort is Sort.VALUE and value is not None and "words" in value.written and _YEAR.fullmatch(one.text):
-        return Element(Sort.YEAR, one.text, one.start, one.end, value)
-    return one
-
-
-_RANKED = re.compile(
-    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|"
-    r"later|earlier|"
-    r"but 2|mid-)(?![\w-]?[a-z])"
-)
-_MONTH = re.compile(r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
-
-
-def _is_amount(one: Element) -> bool:
-    value = one.value
-    return value is not None and (bool(value.currency or value.measure) or value.at_word or not value.number.is_whole)

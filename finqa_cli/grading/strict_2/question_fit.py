@@ -304,8 +304,14 @@ def another_span(words: str, question: Question) -> str:
     spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
     if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
         return "The years are the other way round."
-    if len(question.years) > 1 and not _counts_years(question) and any(
-        not {match[1], match[2]} <= question.years for match in _YEARS_TO.finditer(words) if match[1] < match[2]
+    if any(_asks_from_to(question.text, match[1], match[2]) for match in _THAN_YEAR.finditer(words)):
+        return "The years are the other way round."
+    if (
+        len(question.years) > 1
+        and not _counts_years(question)
+        and any(
+            not {match[1], match[2]} <= question.years for match in _YEARS_TO.finditer(words) if match[1] < match[2]
+        )
     ):
         return "The value is of other years."
     if _A_YEAR.search(question.text) and not _A_YEAR.search(words) and _IN_TOTAL.search(words):
@@ -326,6 +332,17 @@ def _horizon(match: re.Match[str]) -> tuple[bool, str]:
 
 
 _FROM_TO = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+
+
+def _asks_from_to(text: str, first: str, last: str) -> bool:
+    return any((match[1], match[2]) == (first, last) for match in _FROM_TO.finditer(text))
+
+
+_THAN_YEAR = re.compile(
+    r"\b((?:19|20)[0-9]{2})\b(?:(?!(?:19|20)[0-9]{2})[^.;\n]|\.[0-9]){1,60}?"
+    r"\b(?:higher|more|greater|larger|lower|less|smaller) than "
+    r"(?:in |that of |for )?(?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b"
+)
 _YEARS_TO = re.compile(
     r"(?<![0-9.,])((?:19|20)[0-9]{2})(?: ?- ?| to | through |/)(?:fy ?)?((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
 )
@@ -389,6 +406,10 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     label = " ".join(before)
     if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
         return "The value is one of several."
+    if not ASKS_CHANGE.search(question.text) and not _DIFFERENCES.isdisjoint(before):
+        return "The value is of a change, and the question asks for none."
+    if after and after[0] in _OTHER_MEASURES and after[0] not in question.words:
+        return "The value is of another measure."
     if contradicts(f"{label} | {' '.join(after)}", question.text):
         return "The value is labelled as another one."
     value = one.value
@@ -411,6 +432,10 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
         return "The value is labelled as something else."
     return ""
+
+
+_DIFFERENCES = word_set("change difference variance")
+_OTHER_MEASURES = word_set("margin margins yield yields return returns")
 
 
 def _has_other_object(words: Sequence[str], question: Question) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.wordlists import NUMERAL, word_set
 
 
 def _words(words: str) -> re.Pattern[str]:
@@ -112,7 +112,7 @@ def movement(reason: str, question: Question) -> int:
     return 0 if not change else asked * (1 if change > 0 else -1)
 
 
-_BY_LESS = re.compile(r"\b(?:by|change of) -[$]?[0-9]")
+_BY_LESS = re.compile(r"(?:\b(?:by|change of|change|delta)[:=]?|\() ?-[$]?[0-9]")
 
 
 def is_comparison(word: str) -> bool:
@@ -126,14 +126,15 @@ def _by_year(reason: str) -> list[tuple[str, str]]:
     return before or [(match[1], match[2]) for match in _YEAR_WITH_AMOUNT.finditer(reason)]
 
 
-_AMOUNT = r"[$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)(?![0-9.,]*[0-9])(?: ?%| million| billion|x)?"
+_AMOUNT = rf"[$]?({NUMERAL})(?![0-9.,]*[0-9])(?: ?%| million| billion|x)?"
 _AMOUNT_IN_YEAR = re.compile(rf"(?<![\w.,-]){_AMOUNT} (?:in|for|\() ?((?:19|20)[0-9]{{2}})\b")
 _YEAR_WITH_AMOUNT = re.compile(
-    rf"\b((?:19|20)[0-9]{{2}})(?:'s)?(?: ?[:=(]| was| of| it was|,? (?:gross|operating|net) margin was)? {{0,2}}{_AMOUNT}(?!\w)"
+    r"\b((?:19|20)[0-9]{2})(?:'s)?(?: ?[:=(]| was| of| it was|,? (?:gross|operating|net) margin was)? {0,2}"
+    rf"{_AMOUNT}(?!\w)"
 )
 _FROM_TO = re.compile(
-    r"(?:\bfrom |(?<![\w.,-]))[$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?: in (?:19|20)[0-9]{2})? "
-    r"(?:to|→) [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?![\w%])"
+    rf"(?:\bfrom |(?<![\w.,-]))(?!(?:19|20)[0-9]{{2}} )[$]?({NUMERAL})( ?%| million| billion|)"
+    rf"(?: in (?:19|20)[0-9]{{2}})? (?:to|→) [$]?({NUMERAL})( ?%| million| billion|)(?![\w%])"
 )
 
 

@@ -168,7 +168,8 @@ def _is_labelled(between: Sequence[Element], after: Sequence[Element]) -> bool:
     if any(one.sort is Sort.WORD and one.text not in _CONTRAST_LINKS for one in between):
         return True
     following = next((one for one in after if one.text not in _OPENING), None)
-    return following is not None and following.sort in (Sort.WORD, Sort.YEAR)
+    labels = (Sort.WORD, Sort.YEAR)
+    return following is not None and following.sort in labels and following.text not in _CONTRAST_STARTS
 
 
 _BESIDE = word_set("versus vs vs. compared against")
@@ -264,9 +265,10 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
 
 
 def result_after_arrow(found: Sequence[Element]) -> list[Element]:
-    """What stands after the last arrow, where a year is there, or everything."""
-    last = _split(found, "→")[-1]
-    return last if any(one.sort is Sort.YEAR for one in last) else list(found)
+    """What stands after the last arrow, where a year is there and amounts are before it, or everything."""
+    *before, last = _split(found, "→")
+    is_result = any(one.sort is Sort.YEAR for one in last) and any(_values(side) for side in before)
+    return last if is_result else list(found)
 
 
 def _link(side: Sequence[Element]) -> Element:

@@ -14,12 +14,13 @@ from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
 from finqa_cli.grading.strict_2.names_read import are_names, is_name, listed_names
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
-from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year, says_nothing
+from finqa_cli.grading.strict_2.numbers_read import Given, read_one, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
 from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
+from finqa_cli.grading.strict_2.years_read import read_year
 from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
@@ -274,6 +275,8 @@ def _measures_something_else(value: Value, question: Question) -> bool:
     if value.measure == "unit" and question.counts:
         return False
     if value.currency and (_PERCENTAGE.search(question.text) or _COUNTED_IN_PERCENT.search(question.text)):
+        return True
+    if value.measure == "times" and (_RATE.search(question.text) and "ratio" not in question.text):
         return True
     if value.measure in ("per share", "times") and question.scale.kind is Kind.SCALE:
         return True

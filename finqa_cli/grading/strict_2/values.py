@@ -368,7 +368,11 @@ class _Reader:
             return self._found[-2].sort is Sort.WORD  # a function, as in `abs(-5)`
         if (self._text[start : start + 1] == "(" and before.isalpha()) or _NOT_COUNTED.match(self._text, end):
             return True
-        if _OTHER_SCALE.match(self._text, end) or _NOT_ASKED.match(self._text, end) or (before == "#" and self._text[start - 2 : start - 1] != "#"):
+        if (
+            _OTHER_SCALE.match(self._text, end)
+            or _NOT_ASKED.match(self._text, end)
+            or (before == "#" and self._text[start - 2 : start - 1] != "#")
+        ):
             return True
         if self._text[start : start + 1] in _SIGNS and before.isalpha():
             return True  # `top-5`

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NUMERAL = r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
+"""Pattern of a number without a sign, as prose writes it."""
+
 
 def word_set(text: str) -> frozenset[str]:
     """The words of a text as a set."""

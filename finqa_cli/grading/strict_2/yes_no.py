@@ -10,7 +10,7 @@ from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_comparison, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
+from finqa_cli.grading.strict_2.wordlists import DOWN, NUMERAL, UP, word_set
 
 _MEANS = {
     **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),
@@ -152,16 +152,16 @@ def _restated(text: str, question: Question) -> str | None:
     return {1: "yes", -1: "no"}.get(agrees)
 
 
+_AMOUNT = rf"[$]?{NUMERAL}(?: ?%| percent| million| billion)?"
 _FACT = re.compile(
-    r"(?:^(?:with|at|since|as) [^,;.]{0,40}?)?\b(?:was|is|of|at|stood at|came to) [$]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
-    r"(?: ?%| percent| million| billion)?,? (?:and |so |which |thus |therefore |hence )*(?=it |they |did |does |is |was |that )"
-    r"|^(?:with|at) [^,;.]{0,40}?[$]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| percent| million| billion)?, "
+    rf"(?:^(?:with|at|since|as) [^,;.]{{0,40}}?)?\b(?:was|is|of|at|stood at|came to) {_AMOUNT},? "
+    r"(?:and |so |which |thus |therefore |hence )*(?=it |they |did |does |is |was |that )"
+    rf"|^(?:with|at) [^,;.]{{0,40}}?{_AMOUNT}, "
 )
 """What was measured, before what follows from it: `was 21.8%, so it did not exceed 25%`."""
 _PRONOUN = re.compile(r"(?:it|they) ")
 _MOVES = re.compile(
-    r" from [$]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| million| billion)?( in (?:19|20)[0-9]{2})?"
-    r" to [$]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| million| billion)?( in (?:19|20)[0-9]{2})?"
+    rf" from (?!(?:19|20)[0-9]{{2}} ){_AMOUNT}( in (?:19|20)[0-9]{{2}})? to {_AMOUNT}( in (?:19|20)[0-9]{{2}})?"
 )
 
 

@@ -172,7 +172,7 @@ _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fis
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
 _TO = re.compile(
     r"(?<![a-z&])([a-z&]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total |current |average |long-term |"
-    r"its )?([a-z&]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))"
+    r"its )?([a-z&]{1,30})(?=[ ]?(?::|=|is|was|of|ratio|\Z))"
 )
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
 

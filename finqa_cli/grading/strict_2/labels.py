@@ -156,7 +156,7 @@ _SAYING = word_set(
     "aside together sized combined posting quoted cited appearing tallied worked produced produces producing brings "
     "brought bringing puts put approximated stood signified denotes denoted expressed equaled "
     "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
-    "caption heading labeled labelled titled registrant through me ergo unitless dimensionless"
+    "caption heading labeled labelled titled registrant through me them ergo unitless dimensionless"
 )
 """Words that say how a value came about, or that there is one, and not which."""
 
@@ -214,6 +214,8 @@ _SYNONYMS = tuple(
         "cash equivalents",
         "shares stock common",
         "comparable comp comps same-store same",
+        "opex operating expenses",
+        "due maturing mature notes carry carries carried",
         "maximum max highest largest greatest biggest most peak peaked top",
         "minimum min lowest smallest least fewest",
         "r&d research development",

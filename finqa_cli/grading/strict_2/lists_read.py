@@ -164,6 +164,9 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
         return "The values are of another year."
     if any(unaccounted([word for word in run if word not in _HEADINGS], question.words) for run in runs):
         return "A word beside a value has nothing to do with the question."
+    labels = [" ".join(word for word in run if word not in _HEADINGS) for run in runs]
+    if any(contradicts(label, question.text) for label in labels):
+        return "A value is labelled as another one."
     if question.quantities and any(one and not one & question.quantities for one in named):
         return "A value is labelled as another quantity."
     if len(values) != len(runs) - 1:

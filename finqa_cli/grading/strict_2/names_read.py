@@ -240,7 +240,7 @@ _LARGER = re.compile(
 _SMALLER = re.compile(r"\s(?:(?:was|were|is|are) )?(?:smaller|lower|less|fewer) than\s")
 
 
-_EXTREME = re.compile(r"\b(?:larg|high|great|bigg|small|low)est\b|\b(?:most|least)\b")
+_EXTREME = re.compile(r"\b(?:behind|second(?! quarter))\b|\b(?:larg|high|great|bigg|small|low)est\b|\b(?:most|least)\b")
 _ANOTHER_RANK = re.compile(
     rf"\b(?:but|had|has|have|was|were|(?:larg|high|great|bigg|small|low)er)\b|{_EXTREME.pattern}"
 )
@@ -299,7 +299,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
-    if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
+    if (before not in _LEADS | _FIRMS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
@@ -396,7 +396,9 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 _LEADS = frozenset({""}) | word_set(
     "only is was are were on reads the by at for answer company segment in of from be that auditor being due"
 )
+_FIRMS = frozenset(("firm", "company"))
 _FOLLOWS = frozenset({""}) | word_set(
+    "served serves audited "
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
     "reports in at by segment region division company held holds ranks ranked came led leads because since as when "
     "did does delivered produced contributed topped saw grew accounted represented"
@@ -418,5 +420,10 @@ def _core(words: list[str]) -> list[str]:
 
 
 _KNOWN = (
-    word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS
+    word_set("named listed shown called identified reported date financial statements served serves")
+    | _STARTERS
+    | _NOUNS
+    | _SUFFIXES
+    | _LEADS
+    | _FOLLOWS
 )

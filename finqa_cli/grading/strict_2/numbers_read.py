@@ -243,7 +243,7 @@ _NOT_FOUND = word_set(
     "located listed list shown given provided stated extracted available source sources document documents "
     "filing text context appears appear appearing row rows column columns entry entries line result results "
     "answer match matches detail details seen visible identified retrieved returned indicated specified noted "
-    "presented displayed included exists sign signs trace"
+    "statement statements comment comments presented displayed included exists sign signs trace"
 )
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
 _ZERO_FIRST = re.compile(
@@ -290,7 +290,12 @@ def rejected(text: str, start: int, one: Element, dropped: str, question: Questi
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
         around = _without(around, part)
-    around = _SCOPES.sub(lambda scope: "" if scope[0] in question.words else scope[0], around)
+    around = (
+        around
+        if question.left_out
+        else _SCOPES.sub(lambda found: "" if found[0] in question.words else found[0], around)
+    )
+    around = _SCOPES.sub("", around) if question.left_out else around
     is_zero = one.value is not None and one.value.number.value == 0
     if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
         return "The answer rejects a value."

@@ -274,6 +274,7 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     if years and years < question.years and not working and _OF_ALL.search(question.text):
         return "The value is of one of the years."
     known = {str(first - 1)} if ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
+    known |= years if _counts_years(question) else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
     if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
@@ -384,7 +385,8 @@ def _opens_otherwise(word: str, year: str, question: str) -> bool:
 _COMPARED = word_set("with versus vs vs. from over than against to")
 _OPENERS = word_set("in by before after since until through beyond")
 _OF_ALL = re.compile(
-    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "
+    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from))"
+    r".*(?: and | through |[0-9]-[0-9])"
 )
 _AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 

@@ -33,7 +33,8 @@ UNDECIDED = _words(
     r"(?:my )?(?:first|second|other|one|another)(?: possible)? (?:answer|thought|guess|attempt|try)|vice versa",
     r"the other way(?: a?round)?|for (?:now|the (?:moment|time being)|example|instance)|e\.g\.?|in either direction",
     r"such as(?= [-$(]*[0-9])|subject to (?:check|revis|change|confirm|verif|review|correct)\w*|let x",
-    r"and change|(?<!, )ci|failing (?:that|which)|among (?:others|other)|take one|plan b",
+    r"as an? (?:estimate|approximation|guess)|and change|(?<!, )ci",
+    r"failing (?:that|which)|among (?:others|other)|take one|plan b",
     r"in case|provided that|take your pick|whichever|what ?ever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
     r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
@@ -58,6 +59,7 @@ UNDECIDED = _words(
 DOUBTFUL = _words(
     r"(?:increas|decreas|ris|fall|gain|loss|up|down|profit|high|low)[a-z]*/(?:increas|decreas|ris|fall|gain|loss|up|"
     r"down|profit|high|low)[a-z]*",
+    r"the (?:rest|remainder)",
     r"likely|uncertain\w*|could|would|should|appears?|(?<!no )doubt\w*|assum\w+|potentially|confiden\w+|depend\w*",
     r"chances?|odds|probabilit(?:y|ies)|candidates?|options?|unknown|unavailable|missing|insufficient|error|pending",
     r"hypothetical\w*|discard\w*|edit|previously|formerly|originally|restated|print|select(?= [-(]*[0-9])|draft",

@@ -115,9 +115,13 @@ def without_spans(found: Sequence[Element]) -> list[Element]:
         others = [*found[:place], *(found[values[-1] + 1 :] if values else ())]
         if len(values) == 2 and _values(others) and any(o.text == "to" for o in found[values[0] : values[1]]):
             at = values[-1] + 1
-            said = at < len(found) and found[at].text == OR_EQUAL  # `from 50.0 to 52.6, or 5.2%`
-            return [one for one in others if one is not found[at]] if said else others
+            said = at < len(found) and found[at].text == OR_EQUAL and not _is_rate(found[values[0]])
+            return [one for one in others if one is not found[at]] if said else others  # `from 50.0 to 52.6, or 5.2%`
     return list(found)
+
+
+def _is_rate(one: Element) -> bool:
+    return one.value is not None and one.value.number.unit.kind in (Kind.PERCENT, Kind.POINTS)
 
 
 def weak_start(text: str, start: int, end: int) -> int:

@@ -17,7 +17,7 @@ from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
 from finqa_cli.grading.strict_2.numbers_read import Given, read_one, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
-from finqa_cli.grading.strict_2.units import TIMES
+from finqa_cli.grading.strict_2.units import PERCENT, TIMES
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
 from finqa_cli.grading.strict_2.years_read import read_year
@@ -226,7 +226,7 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
-    is_percent = value.number.unit.kind is Kind.PERCENT
+    is_percent = value.number.unit == PERCENT
     if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1:
         is_large = abs(truth.mantissa) >= _LARGEST_RATIO and _RATE.search(question.text)
         if is_large or _COUNTED_IN_PERCENT.search(question.text):
@@ -261,6 +261,12 @@ _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
 """The question names the unit, so that a bare number is counted in it."""
 
 
+_DAYS = re.compile(
+    r"\bdays (?:sales|inventory|payables?|outstanding|of)\b|\bhow many (?:\w+ )?(?:days|months)\b"
+    r"|\bcash conversion cycle\b"
+)
+
+
 def _is_relative(question: Question, truth: Number) -> bool:
     """The question asks for a rate or a relative change, and for no points."""
     return question.asks_share and question.scale.kind is not Kind.POINTS and truth.unit.kind is not Kind.POINTS
@@ -272,6 +278,10 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
         return True
+    if value.currency and _DAYS.search(question.text):
+        return True
+    if value.currency and value.measure == "shares":  # `$1,260 million of shares`
+        return re.search(r"\b(?:share|stock|equity)", question.text) is None
     if value.measure == "unit" and question.counts:
         return False
     if value.currency and (_PERCENTAGE.search(question.text) or _COUNTED_IN_PERCENT.search(question.text)):

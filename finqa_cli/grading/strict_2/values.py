@@ -91,6 +91,7 @@ _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓�
 _OTHER_SCALE = re.compile(r"[ ]?/[ ]?(?:thousand|million|billion|trillion|percent|%|[mbk](?![a-z]))")
 """`5 million/billion` leaves the scale open."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
+_CONVERSION = re.compile(r"[ ]?(?:100|36[056]|12)%?(?![0-9]|[.,][0-9])")
 _GLUED_OPERATORS = "²³%‰"
 _POWER = re.compile(r"\^(?![({]?[0-9])")
 
@@ -150,9 +151,15 @@ class _Reader:
         """A sign or word of an operation stands after a value; `^` may stand after any bracket."""
         if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
             return True
+        if text in ("*", "×") and self._found and self._found[-1].text == ")" and self._converts():  # noqa: RUF001
+            return True  # of a formula in words, `(receivables / revenue) * 365`
         is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
         is_word = sort is Sort.WORD and text in OPERATIONS and (text != "less" or self._number_follows())
         return (is_sign or is_word) and self._after_value()
+
+    def _converts(self) -> bool:
+        """100, the days or months of a year follow."""
+        return _CONVERSION.match(self._text, self._tokens[self._place].end) is not None
 
     def _number_follows(self) -> bool:
         """`100 less 20`, and not `20 less than budgeted`."""

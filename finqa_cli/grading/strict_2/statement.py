@@ -152,7 +152,7 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
             if (
                 target is not None
                 and all(_may_stand_between(one, found[place].text) for one in between)
-                and (found[place].text not in _BESIDE or _is_labelled(between, found[target + 1 :]))
+                and (found[place].text not in _BESIDE or _is_labelled(between, found[target + 1 : target + 4]))
             ):
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1

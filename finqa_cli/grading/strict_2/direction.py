@@ -62,7 +62,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     downs = [word for word in (before, after) if word in DOWN or word in _NEGATIVE]
     ups = [word for word in (before, after) if word in UP]
     if question.is_about_decline and not _NEGATIVE & set(downs):
-        return one.value if not ups else "The direction contradicts the question."
+        rises = ups or "growth" in (before, _after_word(found, place))
+        return one.value if not rises else "The direction contradicts the question."
     if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
         return one.value  # `-77 (a decrease)`
     if before == "negative" and found[place - 1].text == ":" and one.value.number.mantissa < 0:
@@ -151,6 +152,11 @@ def _after(found: Sequence[Element], place: int) -> str:
         if one.text in (",",):
             return ""
     return ""
+
+
+def _after_word(found: Sequence[Element], place: int) -> str:
+    """What stands right behind a value."""
+    return found[place + 1].text if place + 1 < len(found) else ""
 
 
 def _bounded_after(found: Sequence[Element], place: int) -> bool:

@@ -316,11 +316,8 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and not set(clause) & (DOWN if asked_down else UP)
     ):
         return False
-    clause = [
-        word
-        for word in clause
-        if word not in _KNOWN | leaves_out and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))
-    ]
+    known = _KNOWN | leaves_out | (frozenset() if question.quantities else _SALES)
+    clause = [word for word in clause if word not in known and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
     years = {word for word in clause if word.isdigit()}
     if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
         return False
@@ -419,6 +416,8 @@ def _core(words: list[str]) -> list[str]:
     return kept
 
 
+_SALES = word_set("net sales revenue revenues")
+"""What an amount beside a name may be of, where the question names no quantity: `X accounted for 17% of sales`."""
 _KNOWN = (
     word_set("named listed shown called identified reported date financial statements served serves")
     | _STARTERS

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
+from finqa_cli.grading.strict_2.number_words import DOWN, UP, word_set
 from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _NEGATIVE = frozenset(("minus", "negative"))
 _FILLERS = word_set(

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from finqa_cli.grading.strict_2.number_words import starts_number
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
+from finqa_cli.grading.strict_2.number_words import DOWN, UP, starts_number, word_set
 
 _QUANTITIES = {
     "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",

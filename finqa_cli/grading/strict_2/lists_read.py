@@ -11,12 +11,12 @@ from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed, precision
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 

@@ -10,9 +10,9 @@ from itertools import permutations
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import is_common, is_foreign, is_related, quantities, unaccounted
 from finqa_cli.grading.strict_2.notations import in_full
+from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, NUMERAL, UP, word_set
 
 _SUFFIXES = word_set(
     "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "

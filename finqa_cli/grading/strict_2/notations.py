@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import CURRENCIES
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",

@@ -12,12 +12,12 @@ from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
 from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
 from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 LONGEST = 600
 """Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""

@@ -20,9 +20,9 @@ from finqa_cli.grading.strict_2.labels import (
     quantities,
     unaccounted,
 )
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.values import Element, Sort
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 
 def why_other(found: Sequence[Element], one: Element, question: Question) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from finqa_cli.grading.strict_2.number_words import NUMERAL, word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.wordlists import NUMERAL, word_set
 
 
 def _words(words: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.number_words import word_set
 
 
 def _words(*lines: str) -> re.Pattern[str]:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
 from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.labels import is_common
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
 from finqa_cli.grading.strict_2.units import PERCENT
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same, precision
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _IS = r"(?:\s*(?:is|was|are|were|equals|be|comes to|=|:|→)\s*(?:that |=|:)?)"
 _LABEL = (

@@ -11,8 +11,7 @@ import html
 import re
 import unicodedata
 
-from finqa_cli.grading.strict_2.number_words import starts_number
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.number_words import starts_number, word_set
 
 GAP = "\x1f"
 

@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2.labels import covers, is_foreign, measures_named
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _EQUALS = frozenset(("equals", "equalling", "equaling"))
 _VERBS = _EQUALS | word_set("is was are were gives give makes yields returns totals")

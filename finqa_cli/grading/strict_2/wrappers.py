@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import BoxedPart, boxed_parts
 from finqa_cli.grading.strict_2 import json_form, surface, transcript
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import units_after
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _ANSWER = "answer|final_answer|final-answer|finalanswer|final|result|output|solution|response"
 _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratchpad|analysis)>", re.IGNORECASE)

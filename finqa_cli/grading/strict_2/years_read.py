@@ -9,11 +9,11 @@ from finqa_cli.grading.strict_2 import asides, statement
 from finqa_cli.grading.strict_2.labels import quantities
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.names_read import other_extreme
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.numbers_read import rejected, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import is_about_something_else
 from finqa_cli.grading.strict_2.values import Element, Sort, elements
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
 _YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")

@@ -7,10 +7,10 @@ import re
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is_foreign, quantities
 from finqa_cli.grading.strict_2.notations import in_full
+from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.reasons import asks_direction, is_comparison, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, NUMERAL, UP, word_set
 
 _MEANS = {
     **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,6 +67,6 @@ def test_a_folder_is_read_again_when_it_changed(embedded: Path) -> None:
     (embedded / "chat_template.jinja").unlink()
     with pytest.raises(ConfigError, match="no chat template"):
         load_tokenizer(str(embedded))
-    os.rename(embedded / "tokenizer.json", embedded / "tokenizer.json.bak")
+    (embedded / "tokenizer.json").rename(embedded / "tokenizer.json.bak")
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         load_tokenizer(str(embedded))

@@ -87,7 +87,7 @@ def learner_context(*, rank: int) -> LearnerContext:
 
 
 FULL: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2"), {**SIZES, "max_position_embeddings": 128}),
+    **{family: {**SIZES, "max_position_embeddings": 128} for family in ("llama", "mistral", "qwen2")},
     "qwen3": {**SMALL["qwen3"], "max_position_embeddings": 128},
     "gpt2": SMALL["gpt2"],
 }

@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: install  ## Train the embedded policy on this machine; ends with the before/after table and the run folder.
-	$(BIN)/finqa train --model embedded --engine transformers --sandbox local $(ARGS)
+demo: install  ## Train the embedded policy and its control on this machine, and write a report on both.
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/demo.sh $(ARGS)
 
 # Some of the time is spent waiting for processes and clocks, so one worker more than cores pays.
 TEST_WORKERS ?= 3

@@ -56,8 +56,7 @@ def main(
 ) -> None:
     """Train a LoRA policy: groups of episodes in sandboxes, credit, an update, the new weights back to the engine.
 
-    Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy,
-    whose profile replaces some of the defaults below: finqa config show --origin.
+    Evaluates on held-out companies before and after.
     """
     if pairs is not None:
         _on_pairs(line, pairs, quick_test=quick_test)

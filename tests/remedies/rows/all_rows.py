@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remedies.rows import (
+    codecs,
     command_lines,
     components,
     damaged_runs,
     data,
+    engines,
     environments,
     evaluations,
     hubs,
@@ -40,6 +42,8 @@ GROUPS = {
     "workflows": workflows.WORKFLOWS,
     "environments": environments.ENVIRONMENTS,
     "evaluations": evaluations.EVALUATIONS,
+    "codecs": codecs.CODECS,
+    "engines": engines.ENGINES,
 }
 SLOW = frozenset(
     {

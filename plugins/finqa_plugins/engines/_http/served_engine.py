@@ -26,6 +26,7 @@ from finqa_plugins.engines._http.refusals import (
     ControlError,
     NoAnswerError,
     PromptTooLongError,
+    RateLimitError,
     UnknownModelError,
     away,
 )
@@ -268,6 +269,7 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
         ConfigError: They do not; with the reason and how to start a server that does.
         AuthenticationError: The server refuses the key.
         NoAnswerError: It does not answer.
+        RateLimitError: Its rate limit does not let the requests through.
     """
 
     async def ask(temperature: float, tokens: int, read: Callable[[Mapping[str, Any]], T], top: int) -> T:
@@ -283,7 +285,7 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
 
         try:
             found = await server.client.complete(body, key=request.key, limit=tokens, read=tolerant)
-        except (AuthenticationError, NoAnswerError):
+        except (AuthenticationError, NoAnswerError, RateLimitError):
             raise
         except (ConfigError, EngineError) as error:
             found = _Found(None, error.message)
@@ -360,7 +362,7 @@ def serve(context: EngineContext) -> str:
     return (
         f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve {context.model} --enable-lora "
         f"--max-lora-rank {context.lora_rank} --max-loras {1 + context.versions} "
-        "--logprobs-mode processed_logprobs; or --engine transformers"
+        "--logprobs-mode processed_logprobs; or --engine transformers instead of --set engine.options.base_url"
     )
 
 

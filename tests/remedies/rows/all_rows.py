@@ -16,6 +16,8 @@ from remedies.rows import (
     hubs,
     imports,
     machines,
+    openenv_servers,
+    own_environments,
     publishing,
     recorded_runs,
     servers,
@@ -44,6 +46,8 @@ GROUPS = {
     "evaluations": evaluations.EVALUATIONS,
     "codecs": codecs.CODECS,
     "engines": engines.ENGINES,
+    "openenv": openenv_servers.OPENENV_SERVERS,
+    "own": own_environments.OWN_ENVIRONMENTS,
 }
 SLOW = frozenset(
     {

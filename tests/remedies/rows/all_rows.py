@@ -15,6 +15,7 @@ from remedies.rows import (
     evaluations,
     hubs,
     imports,
+    learners,
     machines,
     openenv_servers,
     own_environments,
@@ -46,6 +47,7 @@ GROUPS = {
     "evaluations": evaluations.EVALUATIONS,
     "codecs": codecs.CODECS,
     "engines": engines.ENGINES,
+    "learners": learners.LEARNERS,
     "openenv": openenv_servers.OPENENV_SERVERS,
     "own": own_environments.OWN_ENVIRONMENTS,
 }

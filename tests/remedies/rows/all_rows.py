@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remedies.rows import (
+    clouds,
     codecs,
     command_lines,
     components,
@@ -47,6 +48,8 @@ GROUPS = {
     "evaluations": evaluations.EVALUATIONS,
     "codecs": codecs.CODECS,
     "engines": engines.ENGINES,
+    "coreweave": clouds.COREWEAVE,
+    "daytona": clouds.DAYTONA,
     "learners": learners.LEARNERS,
     "openenv": openenv_servers.OPENENV_SERVERS,
     "own": own_environments.OWN_ENVIRONMENTS,
@@ -61,6 +64,8 @@ SLOW = frozenset(
         "damaged: no graded attempt",
         "damaged: no report of an evaluation",
         "damaged: settings of a run that are none",
+        "daytona: an image of other data",
+        "daytona: an image that takes long",
         "imports: demonstrations of the test",
         "lines: no demonstrations",
         "machines: no GPU",

@@ -18,6 +18,7 @@ TEMPLATE = f"{MODEL}/chat_template.jinja"
 TOKENIZER = f"{MODEL}/tokenizer_config.json"
 CALL = "call.arguments if call.arguments is string else call.arguments | tojson"
 TOOL_REPLY = "<tool_response>\\n' + message.content"
+TURN_END = "<|im_end|>"
 NO_TOOLS = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
@@ -72,6 +73,12 @@ def endless() -> None:
     tokenizer(eos_token=None)()
 
 
+def renamed(old: str, new_name: str) -> None:
+    """Give the token that ends a turn another name."""
+    for name in (f"{MODEL}/tokenizer.json", TOKENIZER, TEMPLATE):
+        Path(name).write_text(Path(name).read_text(encoding="utf-8").replace(old, new_name), encoding="utf-8")
+
+
 CODECS = {
     "a template that changes replies": codec(
         template(TOOL_REPLY, TOOL_REPLY.replace("message.content", "(message.content if loop.last else 'gone')")),
@@ -84,7 +91,9 @@ CODECS = {
         lambda: Path(f"{MODEL}/tokenizer.json").write_text("{"), by_hand=new("eval embedded " + SHORT)
     ),
     "no template of a family": codec(lambda: Path(TEMPLATE).unlink(), "--set codec.name=qwen3", by_hand=put_back),
-    "a template of no family": codec(whole("{{ messages }}{{ tools }}"), by_hand=put_back),
+    "a template of no family": codec(
+        lambda: renamed(TURN_END, "<|turn|>"), by_hand=lambda: renamed("<|turn|>", TURN_END)
+    ),
     "a template that is not there to follow": codec(whole(NO_TOOLS), option("history", "template")),
     "no thinking": codec(whole(NO_TOOLS), option("thinking", "true")),
     "no thinking of a family": codec(options=option("thinking", "true")),

@@ -16,10 +16,13 @@ from remedy_sites import Site, remedies
 from source_tree import ROOT
 
 NOT_HERE = {
-    "a package index": r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
+    "a package index": r"other_libraries/host_process\.py:(_load#2|HostProcess\._answer#1)|"
+    r"library_environment\.py:(LibraryEnvironment\.tasks|_Conversation\._take)|"
+    r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
     "rights of an administrator": r"\tsudo |\tulimit |isolation\.py:|local_doctor\.py:|sandboxes/local/config\.py:",
-    "a GPU": r"engines/vllm/(?!vllm_command)|torch/distributed/|device_placement\.py:|\tnvidia-smi|"
-    r"run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|bfloat16 exceeded",
+    "a GPU": r"engines/vllm/(?!vllm_command)|vllm_command\.py:_devices|torch/distributed/|device_placement\.py:|"
+    r"\tnvidia-smi|run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|"
+    r"bfloat16 exceeded",
     "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
     r"\thf auth login|\taccept it at|aviato\.py:|check plan and billing|write access to this owner|make it private at",
     "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
@@ -67,7 +70,7 @@ ELSEWHERE = {
 }
 """Place -> the test that executes its remedy, and what of the remedy that test names."""
 
-LEFT = 184
+LEFT = 175
 """Places that nothing executes yet. It only goes down: lower it when the test says so."""
 
 

@@ -45,8 +45,12 @@ class Place:
         return error[0], remedy[0]
 
     def _failed_check(self, out: str, found: Recording) -> tuple[str, str]:
-        """Return detail and remedy of the check of `finqa doctor`."""
-        named = [each for each in json.loads(out)["checks"] if each["name"] == self.fault.check]
+        """Return detail and remedy of the check of `finqa doctor`, or of the component of `finqa plugins show`."""
+        document = json.loads(out)
+        if "checks" not in document:  # a component as `plugins show` lists it
+            (component,) = [each for each in document["components"] if each["name"] == self.fault.check]
+            document = {"checks": [{**component, "detail": component["status"]}]}
+        named = [each for each in document["checks"] if each["name"] == self.fault.check]
         check = next(each for each in named if each["status"] != "ok")
         self.sites = frozenset(found.sites(check["remedy"]))
         return check["detail"], check["remedy"]

@@ -109,6 +109,14 @@ ENGINES = {
     "a server without ids": served(spoil=without_ids),
     "a server of raw log-probabilities": served(logprobs="raw"),
     "a server without adapters": served(lora=False),
+    "a server that ignores adapters": served(ignores_adapters=True),
+    "a server that loads what is not there": Fault(
+        SERVED,
+        lambda: Path(MODEL, "model.safetensors").unlink(),
+        server=token_server(load=lambda body: (200, b"Success")),
+        needs=NEEDS,
+        then=78,
+    ),
     "no such base model": served(" --set engine.options.model=nosuch"),
     "several base models": served(names=["x", tokens.BASE]),
     "a server that lists nothing": Fault(
@@ -150,6 +158,18 @@ ENGINES = {
         check="openai key",
         by_hand=new(f"{DOCTOR}https://127.0.0.2:9/v1 {KEY}"),
         then=(0, 1),
+    ),
+    "a component that lacks its key": Fault(
+        "plugins show openai",
+        check="openai",
+        by_hand=lambda: put("OPENAI_API_KEY", "x"),
+        elsewhere=("--set",),
+    ),
+    "a component with wrong options": Fault(
+        "plugins show openai",
+        text("finqa.toml", "[engine]\nname = 'openai'\n[engine.options]\nbase_url = 'x'\n"),
+        check="openai",
+        by_hand=text("finqa.toml", "[engine]\nname = 'openai'\n[engine.options]\nbase_url = 'http://127.0.0.1:9'\n"),
     ),
     "a folder on a server": Fault(f"eval {MODEL} {SHORT} --engine openai {AT}", server=server(), needs=NEEDS),
     "no solution": Fault(PLAY.replace("eval random", "eval scripted"), text("env.py", GOOD), by_hand=new(PLAY)),

@@ -347,12 +347,17 @@ async def check_adapters(
                 return
             seen = server.seen_by_server(path)
             elsewhere = f" (if the server sees {seen} elsewhere, say where: engine.options.adapter_paths)"
-            raise _no_adapters(server, words + (elsewhere if name in words else ""), remedy) from error
+            raise ConfigError(
+                _no_adapters(server, words + (elsewhere if name in words else "")), remedy=remedy
+            ) from error
         try:
             if not is_made:
-                raise _no_adapters(server, "it says that it loaded one that does not exist.", remedy)
+                raise ConfigError(
+                    _no_adapters(server, "it says that it loaded one that does not exist."), remedy=remedy
+                )
             if await server.answer(name) == await server.answer(model):
-                raise _no_adapters(server, "it loads them and serves the base model all the same.", remedy)
+                reason = "it loads them and serves the base model all the same."
+                raise ConfigError(_no_adapters(server, reason), remedy=remedy)
         finally:
             await server.unload_adapter(name)
 
@@ -366,5 +371,5 @@ def serve(context: EngineContext) -> str:
     )
 
 
-def _no_adapters(server: TokenServer, reason: str, remedy: str) -> ConfigError:
-    return ConfigError(f"The server at {server.url} cannot load adapters: {reason}", remedy=remedy)
+def _no_adapters(server: TokenServer, reason: str) -> str:
+    return f"The server at {server.url} cannot load adapters: {reason}"

@@ -226,7 +226,7 @@ class RowReader(Generic[Row]):
         skip_bad: Leave out bad rows with a warning; None where the environment has no such option.
 
     Attributes:
-        remedy: As given.
+        remedy: The remedy that it was made with.
     """
 
     def __init__(

@@ -63,6 +63,10 @@ ELSEWHERE = {
         "tests/end_to_end/test_own_tables_play.py::test_gold_sql_that_joins_tables_plays_where_queries_may_join",
         "--set environment.options.joins=true",
     ),
+    "plugins/finqa_plugins/codecs/model_families.py:_plain#2": (
+        "tests/end_to_end/test_models_without_tool_templates.py::test_the_step_that_the_warning_names_can_be_taken",
+        "finqa sft DEMONSTRATIONS",
+    ),
     "finqa_cli/experiments/make_policy.py:_check_expert#2": (
         "tests/end_to_end/test_openenv_environments.py::test_a_policy_is_taught_the_form_of_actions_by_chance",
         "--expert random",

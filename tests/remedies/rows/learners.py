@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.plain_models import make_tiny_gpt2
 from fixtures.sharded_checkpoints import cut, write_actor
 from remedies.faults import Fault, new, text
 from remedies.rows.codecs import MODEL
@@ -178,6 +179,12 @@ LEARNERS = {
         text("env.py", GOOD),
         needs=NEEDS,
         then=78,
+    ),
+    "episodes longer than the positions of the model": Fault(
+        f"{SFT} --model gpt --lora-target-modules c_attn --set codec.name=plain",
+        lambda: make_tiny_gpt2(Path("gpt")),
+        needs=NEEDS,
+        by_hand=new(LEARN),
     ),
     "torn weights": spoiled(text(f"{MODEL}/model.safetensors", "x")),
     "no weights": spoiled(lambda: Path(MODEL, "model.safetensors").unlink()),

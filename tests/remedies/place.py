@@ -30,7 +30,7 @@ class Place:
     def provoke(self) -> tuple[str, str]:
         """Run the command and return its error and its remedy; `sites` are the places of the source that gave it."""
         self.capsys.readouterr()
-        with recording() as found:
+        with recording() as found, self.fault.during():
             status = run(f"{self.fault.command}{' --json' * bool(self.fault.check)}")
         said = self.capsys.readouterr()
         if self.fault.check:

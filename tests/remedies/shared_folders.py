@@ -33,8 +33,22 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "candidates": _candidates,
     "pairs": lambda folder: run(f"prefs {folder.parent / 'a'} {folder.parent / 'b'} --rule all --run-dir {folder}"),
     "trained": _trained,
+    "imitation": lambda folder: run(
+        f"sft {folder.parent / 'of-train'} --model {folder.parent / 'trained/base'} --validation-samples 0 --epochs 0.5 "
+        f"--run-dir {folder}"
+    ),
+    "preference": lambda folder: run(
+        f"dpo {folder.parent / 'pairs'} --model {folder.parent / 'trained/base'} --epochs 1 --run-dir {folder}"
+    ),
+    "training": lambda folder: run(
+        "train --model embedded --iterations 1 --group-size 2 --target-groups-per-iter 1 --limit 1 --sandboxes 1 "
+        f"--no-preflight --run-dir {folder}"
+    ),
 }
 """Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run."""
+
+OF = {"pairs": ("a", "b"), "imitation": ("of-train", "trained"), "preference": ("pairs", "trained")}
+"""Folders that another one is made of."""
 
 
 class SharedFolders:
@@ -55,7 +69,7 @@ class SharedFolders:
         """Return the folder of this name."""
         made = self.root / name
         if not made.exists():
-            for needed in ("a", "b") if name == "pairs" else ():
+            for needed in OF.get(name, ()):
                 self.make(needed)
             MAKERS[name](made)
         return made

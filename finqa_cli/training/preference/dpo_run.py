@@ -91,6 +91,8 @@ async def dpo(
     if checkpoint is None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
+        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+            write_manifest(run, "dpo", parameters=parameters, inputs={})
         folder.link(str(source))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = await asyncio.to_thread(whole_model, start, run, reporter)

@@ -124,6 +124,8 @@ async def sft(
     if checkpoint is None and start is not None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
+        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+            write_manifest(run, "sft", parameters=parameters, inputs={})
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)

@@ -13,8 +13,10 @@ from remedies.rows import (
     evaluations,
     hubs,
     imports,
+    interruptions,
     machines,
     publishing,
+    python_api,
     recorded_runs,
     servers,
     settings,
@@ -40,6 +42,8 @@ GROUPS = {
     "workflows": workflows.WORKFLOWS,
     "environments": environments.ENVIRONMENTS,
     "evaluations": evaluations.EVALUATIONS,
+    "python": python_api.PYTHON,
+    "interrupted": interruptions.INTERRUPTIONS,
 }
 SLOW = frozenset(
     {

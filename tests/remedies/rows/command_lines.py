@@ -34,7 +34,7 @@ def without_torchrun() -> None:
 
 LINES = {
     "no command": Fault("nosuch"),
-    "no argument": Fault("eval"),
+    "no argument": Fault("eval", extra="--limit 1"),
     "no value": Fault("eval scripted --limit"),
     "no such option": Fault("eval scripted --no-such"),
     "no such choice": Fault("pipeline --method grop"),

@@ -92,4 +92,4 @@ def _verb(command: str) -> str:
 def _snapshots() -> dict[str, str]:
     """Name and current digest of every snapshot."""
     folder = Path(os.environ["FINQA_HOME"]) / "snapshots"
-    return {path.parent.name: path.read_text() for path in folder.glob("*/current")}
+    return {path.parent.name: path.read_bytes().decode(errors="replace") for path in folder.glob("*/current")}

@@ -11,12 +11,14 @@ from remedies.rows import (
     data,
     environments,
     evaluations,
+    guarded_data,
     hubs,
     imports,
     interruptions,
     machines,
     publishing,
     python_api,
+    recorded_files,
     recorded_runs,
     servers,
     settings,
@@ -44,6 +46,8 @@ GROUPS = {
     "evaluations": evaluations.EVALUATIONS,
     "python": python_api.PYTHON,
     "interrupted": interruptions.INTERRUPTIONS,
+    "recorded": recorded_files.FILES,
+    "guarded": guarded_data.GUARDED,
 }
 SLOW = frozenset(
     {

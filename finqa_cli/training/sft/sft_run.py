@@ -280,7 +280,7 @@ def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: 
         wanted = f" with a reward of at least {minimum:g}" if minimum is not None else ""
         raise DataError(
             f"None of the {len(found)} recorded episodes is a demonstration{wanted}.",
-            remedy="finqa eval scripted --split train --run-dir DIR",
+            remedy="finqa eval scripted --split train --run-dir DIR, then finqa sft DIR",
         )
     if not most or most >= len(kept):
         return kept

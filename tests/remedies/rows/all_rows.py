@@ -15,7 +15,9 @@ from remedies.rows import (
     hubs,
     imports,
     interruptions,
+    learning,
     machines,
+    policies,
     publishing,
     python_api,
     recorded_files,
@@ -48,6 +50,8 @@ GROUPS = {
     "interrupted": interruptions.INTERRUPTIONS,
     "recorded": recorded_files.FILES,
     "guarded": guarded_data.GUARDED,
+    "policies": policies.POLICIES,
+    "learning": learning.LEARNING,
 }
 SLOW = frozenset(
     {

@@ -50,9 +50,7 @@ CLOSED = replace(DATASET, evaluation_only=True)
 OTHER = replace(renamed(DATASET), evaluation_only=True)
 
 GUARDED = {
-    "the test to train on": Fault(
-        f"{TRAIN} --set data.train_split=test {TAKEN}", then=78
-    ),
+    "the test to train on": Fault(f"{TRAIN} --set data.train_split=test {TAKEN}", then=78),
     "a split to train on and to evaluate on": Fault(
         f"{TRAIN} --set data.train_split=dev {TAKEN}",
         by_hand=new(f"{TRAIN} --set data.train_split=train {TAKEN}"),
@@ -75,7 +73,10 @@ GUARDED = {
     ),
     "demonstrations of data for evaluation only": Fault(
         "sft of-train --set sft.minimum_reward=0.5 --run-dir a",
-        lambda: (snapshots(closed=CLOSED), document("of-train/report.json", data={"name": "closed", "digest": "x", "evaluation_only": True})()),
+        lambda: (
+            snapshots(closed=CLOSED),
+            document("of-train/report.json", data={"name": "closed", "digest": "x", "evaluation_only": True})(),
+        ),
         needs=("a", "of-train"),
         home=True,
         fill={"NAME": "openenv-finqa --limit 2 --sandboxes 1", "DIR": "d"},
@@ -90,6 +91,8 @@ GUARDED = {
     "bytes for the name of a snapshot": Fault("snapshot show openenv-finqa", bytes_for_a_name, home=True),
     "a snapshot of another format": Fault("snapshot show openenv-finqa", another_format, home=True),
     "no good question of rLLM": Fault(
-        "data import rllm r --out p --skip-bad", bad_rllm, by_hand=lambda: shutil.rmtree("r") or write_rllm(Path("r")) and None
+        "data import rllm r --out p --skip-bad",
+        bad_rllm,
+        by_hand=lambda: shutil.rmtree("r") or write_rllm(Path("r")) and None,
     ),
 }

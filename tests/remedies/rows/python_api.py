@@ -21,9 +21,7 @@ PYTHON = {
         f"{PLAY}, breaker_share=0.5)", by_hand=new(f"{PLAY}, settings={{'pool.breaker_share': 0.5}})")
     ),
     "an argument that is none": Fault(f"{PLAY}, qqqq=1)", by_hand=new(f"{PLAY})")),
-    "an argument given twice": Fault(
-        f"{PLAY}, seed=1, settings={{'train.seed': 2}})", by_hand=new(f"{PLAY}, seed=1)")
-    ),
+    "an argument given twice": Fault(f"{PLAY}, seed=1, settings={{'train.seed': 2}})", by_hand=new(f"{PLAY}, seed=1)")),
     "no target": Fault("finqa.evaluate()", by_hand=new(f"{PLAY})"), elsewhere=("give",)),
     "no target of samples": Fault(
         "finqa.sample()", by_hand=new("finqa.sample('random', limit=1, num_candidates=1)"), elsewhere=("give",)
@@ -34,15 +32,15 @@ PYTHON = {
         "finqa.sample('random', limit=1, num_candidates=1, settings={'generation.top_p': 0.5})",
         by_hand=new("finqa.sample('random', limit=1, num_candidates=1, top_p=0.5)"),
     ),
-    "an episode by a text": Fault(
-        "finqa.load_run('a').episodes['1']", by_hand=new("finqa.load_run('a').episodes[1]")
-    ),
+    "an episode by a text": Fault("finqa.load_run('a').episodes['1']", by_hand=new("finqa.load_run('a').episodes[1]")),
     "an episode that is no JSON": Fault("finqa.load_run('a').episodes[0]", NO_JSON, by_hand=restored),
     "an episode that is no record": Fault("finqa.load_run('a').episodes[0]", NO_RECORD, by_hand=restored),
     "a run that Python does not resume": Fault(
         "finqa.load_run('imitation').resume()", lambda: unfinished("imitation"), needs=("imitation",), instead=True
     ),
-    "a recording that Python does not resume": Fault("finqa.load_run('a').resume()", document("a/run.json", command="play")),
+    "a recording that Python does not resume": Fault(
+        "finqa.load_run('a').resume()", document("a/run.json", command="play")
+    ),
     "an evaluation that is interrupted": Fault(f"{PLAY}, run_dir='x')", during=interrupted(RECORDED), instead=True),
     "samples that are interrupted": Fault(
         "finqa.sample('random', limit=2, num_candidates=1, run_dir='x', sandboxes=1)",

@@ -148,6 +148,71 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
         )
 
 
+def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
+    """The policy that a training checkpoint holds.
+
+    Raises:
+        DataError, ConfigError: The model that its adapter is on is not there any more.
+    """
+    number = int(checkpoint.state["policy_version"])
+    policy = checkpoint.path / "policy"
+    if (policy / "config.json").exists():
+        return PolicyVersion(number=number, model=str(policy))
+    if _own_start(policy) is not None:
+        return replace(_adapter(policy), number=number)
+    base = resolve(_base_name(policy, str(checkpoint.state["model"])))
+    if base.adapter is not None:  # a copy outside its run, which began from that adapter merged
+        return replace(_adapter(policy), number=number)
+    return PolicyVersion(number=number, model=base.model, adapter=policy)
+
+
+def run_of(reference: str) -> Path | None:
+    """The run folder that a reference lies in, if it lies in one."""
+    path = Path(reference).resolve()
+    candidates = (path, *path.parents[:2])
+    found = next((folder for folder in candidates if (folder / "run.json").exists()), None)
+    return None if found is None or _is_pipeline(found) else found
+
+
+def settings_of(reference: str) -> dict[str, Any] | None:
+    """The settings that a run or checkpoint was made with, complete, so that an evaluation can follow them.
+
+    Raises:
+        ConfigError: They are of another version of finqa.
+    """
+    run = run_of(reference)
+    return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
+
+
+def _is_pipeline(folder: Path) -> bool:
+    """It is the folder around the runs of a pipeline, which is none itself."""
+    return read_document(folder / "run.json").get("command") == "pipeline"
+
+
+def _own_start(path: Path) -> str | None:
+    """The merged model that the run around an adapter began from, wherever that run lies now."""
+    run = next((folder for folder in path.resolve().parents[:4] if (folder / "run.json").is_file()), None)
+    return str(run / START) if run is not None and (run / START_RECORD).is_file() else None
+
+
+def _adapter(path: Path) -> PolicyVersion:
+    if (start := _own_start(path)) is not None:
+        return PolicyVersion(number=1, model=start, adapter=path)
+    try:
+        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path / 'adapter_config.json'} does not name its base model ({error!r}).") from error
+    return PolicyVersion(number=1, model=resolve(_base_name(path, str(base))).model, adapter=path)
+
+
+def _base_name(path: Path, recorded: str) -> str:
+    """Return the model that an adapter lies on, for use in this working directory."""
+    if registry().first("resolve_policy", PolicyVersion, reference=recorded) is not None:
+        return recorded
+    run = next(enclosing_runs(path.resolve()), None)
+    return recorded if run is None else located(run, recorded)
+
+
 def check_on_hub(policy: PolicyVersion) -> None:
     """Looks for a policy's model: folder, the hub's cache, then one request. A hub that is busy is left to the loader.
 

@@ -93,6 +93,6 @@ GUARDED = {
     "no good question of rLLM": Fault(
         "data import rllm r --out p --skip-bad",
         bad_rllm,
-        by_hand=lambda: shutil.rmtree("r") or write_rllm(Path("r")) and None,
+        by_hand=lambda: shutil.rmtree("r") or (write_rllm(Path("r")) and None),
     ),
 }

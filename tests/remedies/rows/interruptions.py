@@ -5,7 +5,7 @@ from __future__ import annotations
 from remedies.faults import Fault
 from remedies.moments import interrupted
 from remedies.rows.evaluations import unfinished
-from remedies.rows.python_api import RECORDED, REOPENED
+from remedies.rows.python_api import REOPENED
 
 WRITTEN = "finqa_cli.runs.jsonl:GroupCommit.append"
 """Is called when a record of a run is to be written."""

@@ -298,7 +298,7 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
     if merged is None:
         raise ConfigError(
             f"Training starts from a whole model, and no plugin merges the adapter {start.adapter} into its base.",
-            remedy="finqa plugins",
+            remedy="--model MODEL, with a whole model or an adapter of LoRA",
         )
     digest = policy_inputs(merged)["sha256"]
     write_json(run / START_RECORD, {"schema_version": 1, "merged": policy_inputs(start), "sha256": digest})

@@ -60,6 +60,10 @@ ELSEWHERE = {
         "tests/end_to_end/test_own_tables_play.py::test_gold_sql_that_joins_tables_plays_where_queries_may_join",
         "--set environment.options.joins=true",
     ),
+    "finqa_cli/commands/setup.py:main": (
+        "tests/commands/test_setup_command.py::test_ctrl_c_ends_the_installer_and_says_how_to_continue",
+        "the same command again",
+    ),
     "finqa_cli/experiments/make_policy.py:_check_expert#2": (
         "tests/end_to_end/test_openenv_environments.py::test_a_policy_is_taught_the_form_of_actions_by_chance",
         "--expert random",

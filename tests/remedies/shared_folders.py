@@ -34,8 +34,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "pairs": lambda folder: run(f"prefs {folder.parent / 'a'} {folder.parent / 'b'} --rule all --run-dir {folder}"),
     "trained": _trained,
     "imitation": lambda folder: run(
-        f"sft {folder.parent / 'of-train'} --model {folder.parent / 'trained/base'} --validation-samples 0 --epochs 0.5 "
-        f"--run-dir {folder}"
+        f"sft {folder.parent / 'of-train'} --model {folder.parent / 'trained/base'} --validation-samples 0 "
+        f"--epochs 0.5 --run-dir {folder}"
     ),
     "preference": lambda folder: run(
         f"dpo {folder.parent / 'pairs'} --model {folder.parent / 'trained/base'} --epochs 1 --run-dir {folder}"

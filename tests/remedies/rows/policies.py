@@ -35,10 +35,10 @@ def hub(*failures: Failure, url: str = "") -> Iterator[Any]:
         yield SimpleNamespace(url=server.url)
 
 
-def begun(digest: str) -> None:
+def begun(run: str) -> None:
     """A run that began from an adapter, merged into a whole model."""
-    shutil.copytree("trained/base", f"{W}/start")
-    Path(W, "start.json").write_text(json.dumps({"schema_version": 1, "sha256": digest}))
+    shutil.copytree("trained/base", f"{run}/start")
+    Path(run, "start.json").write_text(json.dumps({"schema_version": 1, "sha256": "0"}))
 
 
 def damage_all() -> None:
@@ -51,6 +51,22 @@ def damage_all() -> None:
 def restore_one() -> None:
     shutil.rmtree(f"{W}/checkpoints")
     shutil.copytree("kept", f"{W}/checkpoints")
+
+
+def adapter() -> None:
+    shutil.copytree(f"{W}/checkpoints/step_2/policy", "ad")
+
+
+def other_kind() -> None:
+    adapter()
+    file = Path("ad/adapter_config.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "peft_type": "IA3"}))
+
+
+def tree() -> None:
+    """A folder of a trainer that keeps its steps in folders of its own."""
+    Path("tree/global_step_1/actor").mkdir(parents=True)
+    Path("tree/latest_checkpointed_iteration.txt").write_text("x")
 
 
 POLICIES = {
@@ -86,13 +102,14 @@ POLICIES = {
         by_hand=new(HERE),
         elsewhere=("hf", "for a private"),
     ),
+    "no possible name on the hub": Fault("eval x--y --limit 1", by_hand=new(HERE), elsewhere=("hf", "for a private")),
     "a hub that does not answer": Fault(
         "eval no/such --limit 1", server=lambda: hub(url="http://127.0.0.1:9"), by_hand=new(HERE)
     ),
     "a start that was changed": Fault(
-        f"train --resume {W}",
-        lambda: begun("0"),
-        needs=NEEDS,
+        "train --resume training --iterations 2",
+        lambda: begun("training"),
+        needs=(*NEEDS, "training"),
         by_hand=new(f"train --model trained/base --engine scripted {TAKEN}"),
         then=78,
     ),
@@ -131,8 +148,55 @@ POLICIES = {
         "eval embedded --limit 1 --engine-replicas 2 --max-gen-tokens 2 --max-steps 1", needs=()
     ),
     "a fresh sandbox for several sessions": Fault(
-        "eval scripted --environment code --limit 1 --set environment.options.fresh_sandboxes=true --sessions-per-sandbox 2",
+        "eval scripted --environment code --limit 1 --sessions-per-sandbox 2 "
+        "--set environment.options.fresh_sandboxes=true",
         needs=(),
+    ),
+    "an adapter of another kind": Fault(
+        "train --model ad --engine transformers --iterations 1",
+        other_kind,
+        needs=NEEDS,
+        again="train --model trained/base --engine scripted --iterations 1",
+        fill={"MODEL": "trained/base"},
+        then=78,
+    ),
+    "an adapter without weights": Fault(
+        "export ad --to peft --out new",
+        lambda: (adapter(), Path("ad/adapter_model.safetensors").rename("kept.safetensors")),
+        needs=NEEDS,
+        by_hand=lambda: shutil.copy("kept.safetensors", "ad/adapter_model.safetensors") and None,
+    ),
+    "an evaluation without a report": Fault(
+        f"push {W} --to merged --repo-prefix someone --dry-run --eval a",
+        lambda: Path("a/report.json").unlink(),
+        needs=(*NEEDS, "a"),
+        fill={"DIR": "d --limit 1 --max-gen-tokens 2 --max-steps 1"},
+        again=f"push {W} --to merged --repo-prefix someone --dry-run --eval d",
+    ),
+    "an evaluation that is none": Fault(
+        f"push {W} --to merged --repo-prefix someone --dry-run --eval a",
+        document("a/manifest.json", inputs=None),
+        needs=(*NEEDS, "a"),
+        fill={"DIR": "d --limit 1 --max-gen-tokens 2 --max-steps 1"},
+        again=f"push {W} --to merged --repo-prefix someone --dry-run --eval d",
+    ),
+    "an evaluation of another policy": Fault(
+        f"push {W} --to merged --repo-prefix someone --dry-run --eval a",
+        needs=(*NEEDS, "a"),
+        fill={"DIR": "d --limit 1 --max-gen-tokens 2 --max-steps 1"},
+        again=f"push {W} --to merged --repo-prefix someone --dry-run --eval d",
+    ),
+    "a pointer to no step": Fault(
+        "export tree --to merged --out new",
+        lambda: tree(),
+        needs=NEEDS,
+        then=(0, 65, 78),
+    ),
+    "an engine that sleeps beside rollouts": Fault(
+        "train --model embedded --iterations 1 --sleep --max-staleness 1",
+        needs=(),
+        extra="--set lora.target_modules=nosuch",
+        then=78,
     ),
     "memory of one GPU": Fault(
         "doctor --model trained/base --assume-gpus 1x1",

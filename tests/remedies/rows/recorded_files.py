@@ -91,6 +91,30 @@ FILES = {
         lambda: (own(), text("x.json", KNOWN)()),
         by_hand=new("score x.json --metric openenv --truth own"),
     ),
+    "lines of predictions that are a folder": Fault(
+        "score d.jsonl --metric openenv --truth own",
+        lambda: (own(), Path("d.jsonl").mkdir(), text("x.json", KNOWN)()),
+        by_hand=new("score x.json --metric openenv --truth own"),
+    ),
+    "runs of one label with other questions": Fault(
+        "compare x=a x=d y=b --no-plots",
+        lambda: run("eval scripted --limit 2 --split dev --set eval.seed=5 --run-dir d"),
+        by_hand=new("compare a=a b=b --no-plots"),
+    ),
+    "a training without an evaluation": Fault(
+        "compare training b --no-plots",
+        lines("training/metrics.jsonl", lambda each: [line for line in each if '"eval"' not in line]),
+        needs=("a", "b", "training"),
+        fill={"DIR": "d --limit 2 --split dev --max-steps 1"},
+        again="compare d b --no-plots",
+    ),
+    "a training without attempts to export": Fault(
+        "export training --to inspect --out new",
+        lines("training/trajectories.jsonl", lambda each: [line for line in each if '"phase": "eval"' not in line]),
+        needs=("training",),
+        fill={"eval training": "eval training --limit 1 --split dev --max-steps 1", "DIR": "d"},
+        extra="--out new",
+    ),
     "truths of no snapshot": Fault(
         "rewards score code graded",
         lambda: run("eval scripted --environment code --limit 1 --split dev --run-dir code"),

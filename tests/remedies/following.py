@@ -106,7 +106,9 @@ def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
         return Way(text, (), call[1])
     if found := [match[0].removeprefix("finqa ").strip() for match in _COMMAND.finditer(text) if "`" not in match[0]]:
         rest = _COMMAND.sub("", text)
-        added = re.search(r" and (--\S+ \S+)", rest)
+        added = re.search(r" and (--\S+ \S+)(?: instead of (--\S+))?", rest)
+        if added and added[2]:
+            command = without_option(command, added[2])
         return Way(text, tuple(found), with_option(command, *added[1].split()) if added else command)
     if text.startswith("unset "):
         return Way(text, (), command, lambda: [os.environ.pop(name, "") for name in text.split()[1:]] and None)

@@ -17,6 +17,7 @@ from remedies.rows import (
     interruptions,
     learning,
     machines,
+    plugin_faults,
     policies,
     publishing,
     python_api,
@@ -52,6 +53,7 @@ GROUPS = {
     "guarded": guarded_data.GUARDED,
     "policies": policies.POLICIES,
     "learning": learning.LEARNING,
+    "plugins": plugin_faults.PLUGINS,
 }
 SLOW = frozenset(
     {

@@ -19,7 +19,8 @@ NOT_HERE = {
     "a package index": r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
     "rights of an administrator": r"\tsudo |\tulimit |isolation\.py:|local_doctor\.py:|sandboxes/local/config\.py:",
     "a GPU": r"engines/vllm/(?!vllm_command)|torch/distributed/|device_placement\.py:|\tnvidia-smi|"
-    r"run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|bfloat16 exceeded",
+    r"run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|bfloat16 exceeded|"
+    r"wiring/placing\.py:place\t",
     "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
     r"\thf auth login|\taccept it at|aviato\.py:|check plan and billing|write access to this owner|make it private at",
     "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
@@ -71,7 +72,7 @@ ELSEWHERE = {
 }
 """Place -> the test that executes its remedy, and what of the remedy that test names."""
 
-LEFT = 210
+LEFT = 206
 """Places that nothing executes yet. It only goes down: lower it when the test says so."""
 
 

@@ -69,7 +69,6 @@ MACHINES = {
         "play --engine human --set engine.options.x=1 --quiet", by_hand=new("play --engine scripted --quiet")
     ),
     "a kind without a suite": Fault("plugins check jsonl", by_hand=new("plugins check graded")),
-    "a kind of which none is checked": Fault("plugins check tensorboard", by_hand=new("plugins check graded")),
     "a provider without images": Fault(
         "snapshot delete openenv-finqa --sandbox local", home=True, by_hand=new("snapshot list"), elsewhere=("leave",)
     ),

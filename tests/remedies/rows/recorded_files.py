@@ -11,7 +11,7 @@ from typing import Any
 from fixtures.data_files import DATASET
 from remedies.faults import Fault, new, own, text
 from remedies.following import run
-from remedies.rows.damaged_runs import ATTEMPTS, NO_RECORD, document, lines, restored
+from remedies.rows.damaged_runs import ATTEMPTS, NO_RECORD, compared, document, lines, restored
 from remedies.rows.evaluations import unfinished
 
 AFTERWARDS = "compare a b --no-plots"
@@ -115,6 +115,7 @@ FILES = {
         fill={"eval training": "eval training --limit 1 --split dev --max-steps 1", "DIR": "d"},
         extra="--out new",
     ),
+    "attempts without parts of a reward": compared(records(ATTEMPTS, lambda record: record.update(components=None))),
     "truths of no snapshot": Fault(
         "rewards score code graded",
         lambda: run("eval scripted --environment code --limit 1 --split dev --run-dir code"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,10 +393,14 @@ class Run:
         Raises:
             UsageError: It is a run of another command, or it is finished.
         """
+        from finqa_cli.wiring.command_settings import RESUMABLE
+
         if (function := _RESUMED_BY.get(self.command)) is None:
             raise UsageError(
                 f"{self.path} is a run of `finqa {self.command}`, which Python does not resume.",
-                remedy="finqa ls shows the runs and their commands",
+                remedy=f"finqa {self.command} --resume {shlex.quote(str(self.path))}"
+                if self.command in RESUMABLE
+                else f"finqa show {shlex.quote(str(self.path))} shows what it recorded",
             )
         workflows = importlib.import_module("finqa.workflows")  # by its name, for it imports this module
         return getattr(workflows, function)(resume=self.path, **options)

@@ -109,19 +109,13 @@ def check(
 def _find(name: str, kind: str | None) -> Component:
     """Return the component; a name that none has may be a file or a module of an environment."""
     found = [part for part in registry().components() if part.name == name and kind in (part.kind, None)]
-    checked = [part for part in found if part.kind in set(CheckedKind)]
-    if len(checked) > 1:
-        kinds = [part.kind for part in checked]
+    if len(found) > 1:
+        kinds = [part.kind for part in found]
         raise ConfigError(
             f"{name!r} is the name of several components: {', '.join(kinds)}.",
             remedy=f"finqa plugins check {shlex.quote(name)} --kind {kinds[0]}",
         )
-    if found and not checked:
-        raise ConfigError(
-            f"There is no suite for the kind {found[0].kind} yet; there are suites for {', '.join(CheckedKind)}.",
-            remedy=f"finqa plugins show {shlex.quote(name)}",
-        )
-    return checked[0] if checked else registry().find(kind or "environment", name)
+    return found[0] if found else registry().find(kind or "environment", name)
 
 
 def _settings(line: CommandLine, component: Component) -> Settings:

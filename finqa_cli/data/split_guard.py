@@ -140,7 +140,8 @@ def check_demonstrations(
     if data is not None and data.evaluation_only:
         raise DataError(
             f"The demonstrations in {source} solve {data.name!r}, which is for evaluation only.",
-            remedy=f"demonstrations of other data (finqa eval scripted --snapshot NAME), or {ALLOW_EVALUATION_DATA}",
+            remedy="finqa eval scripted --snapshot NAME --split train --run-dir DIR, with the name of other data, then "
+            f"finqa sft DIR, or {ALLOW_EVALUATION_DATA}",
         )
     if held_out := [task.id for task in tasks if task.split == "test"]:
         raise DataError(

@@ -88,7 +88,7 @@ def plan_report(settings: Settings, undecided: Collection[str], devices: Sequenc
     if isinstance(found, Refusal):
         remedy = remedy_of(settings, undecided, "train", found)
         check = Check(name="placement", status="fail", detail=found.reason, remedy=remedy)
-        return PlanReport(check=check, document=plan_document(found, remedy=remedy))
+        return PlanReport(check=check, document=plan_document(found, remedy=check.remedy))
     engine = settings.engine.name
     detail = plan_line(found, engine) if devices else "no CUDA device: everything runs on the CPU"
     check = Check(name="placement", status="ok", detail=detail)

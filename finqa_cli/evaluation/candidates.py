@@ -122,7 +122,10 @@ async def sample(
         if resume
         else RunFolder.create(run, command="sample", settings=facts, save_token_ids=True)
     )
+    parameters = _parameters(settings, target)
     with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
+        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+            write_manifest(run, "sample", parameters=parameters, inputs=inputs)
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         meter.add_recorded(read_log(run))
@@ -142,7 +145,6 @@ async def sample(
                 split = eval_split(parts.environment, settings)
                 raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
             folder.plan(len(tasks) * settings.eval.attempts)
-            parameters = _parameters(settings, target)
             pin_inputs(folder, parts, parameters["reward"])
             inputs |= parts.inputs()
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)

@@ -145,7 +145,7 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
         reporter.start(PHASE, len(records))
         written = []
         for number, (record, trajectory) in enumerate(zip(records, before, strict=True), start=1):
-            stopper.check(f"finqa eval --rescore {source}")
+            stopper.check()
             rewards = None if trajectory.rewards is None else await grade_again(environment, trajectory)
             facts = compare_with_truth(environment, trajectory)
             written.append({**record, **facts, **({} if rewards is None else _verdict(rewards))})

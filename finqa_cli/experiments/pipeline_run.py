@@ -143,14 +143,19 @@ def new_output(base: Path) -> Path:
     """Creates `<base>/run_001`, or the next number that is free."""
     with storage(base):
         base.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1_000_000):
-            path = base / f"run_{number:03d}"
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            return path
-    raise ConfigError(f"There is no free run number below {base}.", remedy="--output FOLDER")
+        number = 1
+        while (path := base / f"run_{number:03d}").exists() or not _made(path):
+            number += 1
+    return path
+
+
+def _made(path: Path) -> bool:
+    """Make a folder; False where another process has just made it."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:

@@ -73,10 +73,11 @@ def set_up(component: Component, home: Path, options: Options, reporter: Reporte
         FinqaError: The installer failed, or the environment does not work.
     """
     spec = component.venv
-    if spec is None:
-        raise ConfigError(f"{component.name} needs no environment of its own.", remedy="finqa plugins")
+    assert spec is not None, "the command takes components with an environment only"
     file = options.requirements or shipped_pins(spec)
     base = (options.python or Path(sys.executable)).expanduser()
+    if base.exists():
+        base = base.absolute()  # as a bare name the file would be looked for in PATH
     version = _version(base)
     digest = pins_digest(file, version, options.no_deps)
     folder = venv_folder(home, component.name)

@@ -197,7 +197,9 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     settings, report = read_document(run / "settings.json"), read_document(run / "report.json")
     evaluations = [record for record in _records(path) if record.get("phase", "eval") == "eval"]
     if not evaluations:
-        raise DataError(f"{run} holds no evaluation.", remedy=f"finqa eval {run}")
+        raise DataError(
+            f"{run} holds no evaluation.", remedy=f"finqa eval {run} --run-dir DIR, then finqa export DIR --to inspect"
+        )
     steps = sorted({int(record.get("iteration", 0)) for record in evaluations})
     step = steps[-1] if selection.step is None else selection.step
     if step not in steps:

@@ -258,7 +258,7 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
     assert adapter is not None, "checked before"
     for name in _ADAPTER:
         if not (adapter / name).is_file():
-            raise DataError(f"{adapter} has no {name}.", remedy="export another checkpoint: --step N")
+            raise DataError(f"{adapter} has no {name}.", remedy=f"copy {name} to {adapter}, or export another adapter")
         with storage(folder / name):
             shutil.copyfile(adapter / name, folder / name)
     try:

@@ -108,8 +108,7 @@ class Hub:
 
         if not get_token():
             raise AuthenticationError("There is no token for the Hugging Face hub.", remedy=SIGN_IN)
-        who = self._ask("who the token is of", lambda: self._api.whoami())
-        known = [str(who.get("name")), *(str(each.get("name")) for each in who.get("orgs") or ())]
+        known = self._ask("who the token is of", lambda: _owners(self._api.whoami()))
         if owner not in known:
             raise AuthenticationError(
                 f"The token is of {known[0]}, who does not belong to {owner!r} on the hub.",
@@ -165,7 +164,7 @@ class Hub:
             raise ConfigError(
                 f"{repository} holds other weights already ({', '.join(stale[:3])}); beside these they would be loaded "
                 "or mistaken for them.",
-                remedy="another --repo-prefix",
+                remedy=f"--repo-prefix {repository.partition('/')[0]}/NAME, with a beginning that no repository has",
             )
         made = self._api.create_commit(
             repository,
@@ -200,6 +199,15 @@ class Hub:
                 self.tell(f"{problem}; attempt {number + 1} of {self.patience.attempts} in {pause:.0f} s")
                 time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _owners(who: Mapping[str, Any]) -> list[str]:
+    """Return the names below which the user of a token may push.
+
+    Raises:
+        KeyError: It is no answer of a hub.
+    """
+    return [str(who["name"]), *(str(each["name"]) for each in who.get("orgs") or ())]
 
 
 def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:

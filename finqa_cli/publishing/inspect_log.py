@@ -7,6 +7,7 @@ scores. Events are the model's calls, each with the messages before it, which th
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +78,9 @@ def _scores(graded: Sequence[Any]) -> Iterator[dict[str, Any]]:
     right = [float(bool(outcome.correct)) for outcome in graded]
     interval = clustered_interval(right, [outcome.company for outcome in graded])
     rewards = [float(outcome.reward or 0.0) for outcome in graded]
-    accuracy = {"accuracy": interval.mean, "stderr": interval.standard_error}
+    accuracy = {"accuracy": interval.mean}
+    if not math.isnan(interval.standard_error):  # one question has none, and JSON no NaN
+        accuracy["stderr"] = interval.standard_error
     for name, metrics in (("correct", accuracy), ("reward", {"mean": statistics.fmean(rewards)})):
         found = {metric: {"name": metric, "value": value, "params": {}} for metric, value in metrics.items()}
         yield {"name": name, "scorer": _SCORER, "params": {}, "metrics": found}

@@ -189,7 +189,7 @@ def _evaluated(source: Source, run: Path) -> Score:
     if not (run / "report.json").is_file():
         raise DataError(
             f"{run} is no finished evaluation: it has no report.json.",
-            remedy=f"finqa eval {source.run or source.title}",
+            remedy=f"finqa eval {source.run or source.title} --run-dir DIR, and --eval DIR",
         )
     report, manifest = read_document(run / "report.json"), read_document(run / MANIFEST)
     try:
@@ -199,13 +199,14 @@ def _evaluated(source: Source, run: Path) -> Score:
     except (KeyError, TypeError, ValueError) as error:
         why = f"its records lack {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{run} is no finished evaluation: {why}.", remedy=f"finqa eval {source.run or source.title}"
+            f"{run} is no finished evaluation: {why}.",
+            remedy=f"finqa eval {source.run or source.title} --run-dir DIR, and --eval DIR",
         ) from error
     own = policy_inputs(source.policy)
     if evaluated.get("sha256") != own["sha256"] or (own["sha256"] is None and evaluated.get("model") != own["model"]):
         raise DataError(
             f"{run} evaluated another policy ({report.get('target')}), so its scores are not those of {source.title}.",
-            remedy=f"finqa eval {source.policy.adapter or source.policy.model}",
+            remedy=f"finqa eval {source.policy.adapter or source.policy.model} --run-dir DIR, and --eval DIR",
         )
     return found
 

@@ -61,19 +61,19 @@ class Stopper:
         """Raises InterruptedRun once a stop was requested.
 
         Args:
-            remedy: Command that resumes.
+            remedy: Command that resumes; empty for the one that was given to `watch`.
 
         Raises:
             BudgetReachedError: The reason is the budget.
         """
         if self._drain is not None:
             self._drain.cancel()  # drained in time: nothing may cut the clean-up short
+        remedy = remedy or self._remedy
         if self.signal is not None:
             error = InterruptedRun(f"Stopped by {self.signal.name}.", remedy=remedy)
             error.exit_code = 128 + self.signal
             raise error
         if self._budget:
-            remedy = remedy or self._remedy
             larger = " with a larger --max-cost or --max-tokens" if "--resume" in remedy else ""
             raise BudgetReachedError(self._budget, remedy=f"{remedy}{larger}")
 
@@ -165,7 +165,7 @@ def run(
         with asyncio.Runner(loop_factory=SignalKeepingLoop) as runner:
             return runner.run(watched())
     except asyncio.CancelledError:
-        stopper.check(remedy)
+        stopper.check(remedy=remedy)
         raise
 
 

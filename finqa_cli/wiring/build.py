@@ -106,7 +106,8 @@ def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environmen
     name = snapshot_name(path)
     command = advise_import(path)
     if path.is_dir() and command == IMPORTERS:
-        remedy = f"finqa snapshot build --snapshot-name {name} --data {shlex.quote(str(path))} and --snapshot {name}"
+        build = f"finqa snapshot build --snapshot-name {name} --data {shlex.quote(str(path))}"
+        remedy = f"{build} and --snapshot {name} instead of --data"
     elif command == IMPORTERS:
         remedy = f"finqa plugins lists environments that take files; {command} lists what makes a snapshot of them"
     else:

@@ -139,10 +139,12 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
     own = environment.policy or (EMBEDDED if environment.name == FINQA else "")
     given: PolicyVersion | None = registry().first("resolve_policy", PolicyVersion, reference=name)
     if given is not None and given.model == policy.model and name != own and (trains or not own):
-        small = f"--model {own}" if own else "--engine scripted for its expert, where it has one"
+        remedy = "--engine scripted for its expert, if it has one, or name an instruction-tuned model"
+        if trains:
+            remedy = "--model MODEL with an instruction-tuned model" + (f", or --model {own}" if own else "")
         raise ConfigError(
             f"{name} is a small policy that was taught another environment; it knows no word of {environment.name}.",
-            remedy=f"--model MODEL with an instruction-tuned model, or {small}",
+            remedy=remedy,
         )
 
 
@@ -296,7 +298,7 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
     if merged is None:
         raise ConfigError(
             f"Training starts from a whole model, and no plugin merges the adapter {start.adapter} into its base.",
-            remedy="finqa plugins",
+            remedy="--model MODEL, with a whole model or an adapter of LoRA",
         )
     digest = policy_inputs(merged)["sha256"]
     write_json(run / START_RECORD, {"schema_version": 1, "merged": policy_inputs(start), "sha256": digest})

@@ -165,6 +165,8 @@ def test_ctrl_c_ends_the_installer_and_says_how_to_continue(home: Path, wheels: 
         assert running.returncode == 130
         assert "Interrupted; what was installed is kept." in error and "fix: the same command again" in error
         folder = venv_folder(home, "vllm")
+        index.stalled = ""
+        assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0, "the same command again"
         assert not [stat for stat in Path("/proc").glob("[0-9]*/cmdline") if str(folder / "venv") in _text(stat)]
 
 

@@ -1,9 +1,9 @@
-"""A command that fails, and how its remedy is followed: one row of the tests of remedies."""
+"""A command or a call in Python that fails, and how its remedy is followed: one row of the tests of remedies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ class Fault:
     """A command that fails, and how its remedy is followed.
 
     Attributes:
-        command: The command, without `finqa`.
+        command: The command, without `finqa`; or a call in Python, which begins with `finqa.`.
         write: Writes what it needs into the working folder.
         fill: Values of placeholders and of options that the remedy names without a value.
         by_hand: What a remedy in words asks for; returns the command that is run then, empty for the same.
@@ -27,7 +27,9 @@ class Fault:
         extra: Options that keep a long command short.
         again: What is run at the end; empty for the command itself.
         elsewhere: Beginnings of alternatives that take what tests have not, such as the hub; others are followed.
-        server: A server on loopback; `{url}` in commands and values is its address.
+        server: A server on loopback, or something else that is there to the end of the row; `{url}` in commands and
+            values is its address.
+        during: What is there while the command fails, and no longer when its remedy is followed: a signal, a plugin.
         check: Name of the check of `finqa doctor`, or of the component of `finqa plugins show`, whose remedy it is;
             empty for an error.
         logged: Words of the warning whose remedy it is, of a command that ends well; empty for an error.
@@ -49,6 +51,7 @@ class Fault:
     instead: bool = False
     elsewhere: tuple[str, ...] = ()
     server: Callable[[], AbstractContextManager[Any]] | None = None
+    during: Callable[[], AbstractContextManager[Any]] = nullcontext
     check: str = ""
     logged: str = ""
     url: str = ""

@@ -10,10 +10,12 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import finqa
 from finqa_cli.app import COMMANDS, main
 
 LOOKS = (
@@ -37,6 +39,7 @@ _VERBS = "lists|shows|waits|tests|continues|which|writes|reads"
 _COMMAND = re.compile(rf"{_NAME}.*?(?=$|;|,(?= )| and (?:finqa|--)| or | then |\)| (?:{_VERBS})\b)")
 _OPTION = re.compile(r"^(?:or )?(--[a-z][a-z-]*)(?: with one of:)?(?:[ =]([^\s,]+(?:,[^\s,]+)*))?")
 _WORDS = ("with", "for", "leaves", "reads", "to", "of", "names", "takes", "in", "and")
+_CALL = re.compile(r", as in (finqa\..*)$")
 _OUT = re.compile(r"^leave (?:out (?P<after>--.*)|(?P<before>--\S+(?: and --\S+)*) out)")
 
 
@@ -65,8 +68,18 @@ class Way:
 
 
 def run(command: str) -> int:
-    """Run a command of finqa in this process and return its exit status."""
-    return main(shlex.split(command))
+    """Run a command of finqa, or a call of its Python interface, in this process and return its exit status."""
+    return _call(command) if command.startswith("finqa.") else main(shlex.split(command))
+
+
+def _call(expression: str) -> int:
+    """Evaluate a call and print its error as the command line does."""
+    try:
+        eval(expression, {"finqa": finqa})
+    except finqa.FinqaError as error:
+        print(f"error: {error.message}\nfix: {error.remedy}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 def ways(remedy: str, command: str, fill: Mapping[str, str], error: str = "") -> list[Way]:
@@ -89,9 +102,13 @@ def ways(remedy: str, command: str, fill: Mapping[str, str], error: str = "") ->
 
 
 def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
+    if call := _CALL.search(text):
+        return Way(text, (), call[1])
     if found := [match[0].removeprefix("finqa ").strip() for match in _COMMAND.finditer(text) if "`" not in match[0]]:
         rest = _COMMAND.sub("", text)
-        added = re.search(r" and (--\S+ \S+)", rest)
+        added = re.search(r" and (--\S+ \S+)(?: instead of (--\S+))?", rest)
+        if added and added[2]:
+            command = without_option(command, added[2])
         return Way(text, tuple(found), with_option(command, *added[1].split()) if added else command)
     if text.startswith("unset "):
         return Way(text, (), command, lambda: [os.environ.pop(name, "") for name in text.split()[1:]] and None)

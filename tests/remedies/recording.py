@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from finqa.calling import Call
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Check, IdleOption
 from finqa_plugins.environments._task_files.task_rows import RowReader
@@ -98,10 +99,10 @@ def _plain(text: str) -> str:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record all remedies of errors, checks, idle options and readers of rows that this process makes."""
+    """Record all remedies of errors, checks, idle options, readers of rows and calls in Python that are made here."""
     found = Recording()
-    made_error, made_check, made_reader, made_idle = (
-        each.__init__ for each in (FinqaError, Check, RowReader, IdleOption)
+    made_error, made_check, made_reader, made_idle, made_call = (
+        each.__init__ for each in (FinqaError, Check, RowReader, IdleOption, Call)
     )
 
     def error(self: FinqaError, message: str, *, remedy: str = "") -> None:
@@ -122,8 +123,19 @@ def recording() -> Iterator[Recording]:
         made_idle(self, **given)
         found.given.append((self.remedy, tuple(_calls_around(sys._getframe(1)))))
 
+    def call(self: Call[Any], **given: Any) -> None:
+        made_call(self, **given)
+        found.given.append((self.remedy, tuple(_calls_around(sys._getframe(1)))))
+
+    replacements = (
+        (FinqaError, error),
+        (Check, check),
+        (RowReader, reader),
+        (IdleOption, idle),
+        (Call, call),
+    )
     with ExitStack() as patched:
-        for kind, replacement in ((FinqaError, error), (Check, check), (RowReader, reader), (IdleOption, idle)):
+        for kind, replacement in replacements:
             patched.callback(setattr, kind, "__init__", kind.__init__)
             setattr(kind, "__init__", replacement)  # noqa: B010  # mypy takes no assignment to a method
         yield found

@@ -40,11 +40,27 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "pairs": lambda folder: run(f"prefs {folder.parent / 'a'} {folder.parent / 'b'} --rule all --run-dir {folder}"),
     "trained": _trained,
     "learned": _learned,
+    "imitation": lambda folder: run(
+        f"sft {folder.parent / 'of-train'} --model {folder.parent / 'trained/base'} --validation-samples 0 "
+        f"--epochs 0.5 --run-dir {folder}"
+    ),
+    "preference": lambda folder: run(
+        f"dpo {folder.parent / 'pairs'} --model {folder.parent / 'trained/base'} --epochs 1 --run-dir {folder}"
+    ),
+    "training": lambda folder: run(
+        "train --model embedded --iterations 1 --group-size 2 --target-groups-per-iter 1 --limit 1 --sandboxes 1 "
+        f"--no-preflight --run-dir {folder}"
+    ),
 }
 """Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run, and
 `learned` is a run on that model."""
 
-NEEDED = {"pairs": ("a", "b"), "learned": ("of-train", "trained")}
+OF = {
+    "pairs": ("a", "b"),
+    "learned": ("of-train", "trained"),
+    "imitation": ("of-train", "trained"),
+    "preference": ("pairs", "trained"),
+}
 """Folders that another one is made of."""
 
 
@@ -66,7 +82,7 @@ class SharedFolders:
         """Return the folder of this name."""
         made = self.root / name
         if not made.exists():
-            for needed in NEEDED.get(name, ()):
+            for needed in OF.get(name, ()):
                 self.make(needed)
             MAKERS[name](made)
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.wiring.command_settings import RUNS
 
-_TAKEN = {"rescore", "as_json", "quiet", "assign", "run.dir", GRADER, "reward.name"}
+_FLAGS = {GRADER: "--grader", "reward.name": "--reward"}
+_TAKEN = {"rescore", "as_json", "quiet", "assign", "run.dir", *_FLAGS}
 
 
 def rescore_run(line: CommandLine, source: Path) -> None:
@@ -30,14 +32,16 @@ def rescore_run(line: CommandLine, source: Path) -> None:
             remedy=f"finqa eval --rescore {source} --grader strict",
         )
     logs.configure()
-    rules = {path: value for path, value in line.flags.items() if path in (GRADER, "reward.name")}
+    rules = {path: value for path, value in line.flags.items() if path in _FLAGS}
     assigned = {path: value.raw for path, value in assignments_layer(line.assignments).items()}
     settings = rescoring_settings(source, {**rules, **assigned})
     run = line.flags.get("run.dir") or new_run_path(RUNS, "rescore_")
+    given = [word for path, value in rules.items() for word in (_FLAGS[path], str(value))]
+    given += [word for assignment in line.assignments for word in ("--set", assignment)]
     result = perform(
         line,
         lambda reporter, stopper: rescore(settings, source, Path(run), reporter=reporter, stopper=stopper),
-        remedy=f"finqa eval --rescore {source}",
+        remedy=f"finqa eval --rescore {shlex.quote(str(source))} {shlex.join(given)}",
     )
     emit(result.document(), as_json=line.as_json, text=lambda: "\n".join(_lines(result)))
 

@@ -39,7 +39,7 @@ HUB = Host(
     name="Hugging Face",
     sign_in="hf auth login (or set HF_TOKEN), after accepting the terms on the data set's page",
 )
-GITHUB = Host(kind="github", name="GitHub", sign_in="check GITHUB_TOKEN, or unset it: public data needs none")
+GITHUB = Host(kind="github", name="GitHub", sign_in="unset GITHUB_TOKEN, or correct it; public data needs none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,6 @@ class GenerateSpec:
                 nearest = min(max(value, 1), most)
                 reason = f"{name} must lie between 1 and {most}, but is {value}."
                 raise DataError(reason, remedy=f"--{name} {nearest}")
-        if self.cells not in ("numbers", "text"):
-            raise DataError(f"cells must be `numbers` or `text`, but is {self.cells!r}.", remedy="--cells numbers")
 
 
 def generate(spec: GenerateSpec) -> DataSet:

@@ -19,7 +19,7 @@ from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.question_files.question_rows import read_rows, split_files
 from finqa_cli.data.snapshots.compile import TABLES, TASKS, TRUTH
 from finqa_cli.errors import DataError
-from finqa_cli.types import Snapshot, rebuild_command
+from finqa_cli.types import Snapshot
 
 _ANSWERS = (
     "answer",
@@ -87,23 +87,19 @@ def show_in_path(path: Path, identity: str) -> Shown:
 
 
 def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:
-    """Returns the question of this id in a compiled snapshot.
+    """Returns the question of this id in a compiled snapshot, whose files were checked when it was opened.
 
     Raises:
-        DataError: There is none, or the snapshot is damaged.
+        DataError: There is none.
     """
-    try:
-        tasks = {task["id"]: task for task in _lines(snapshot.path / TASKS)}
-        task = _found(identity, tasks, f"snapshot {snapshot.name!r}")
-        truth = next(one for one in _lines(snapshot.path / TRUTH) if one["id"] == identity)
-        question = Question(
-            **{name: task[name] for name in ("id", "company", "question", "user_query", "split", "type")},
-            **{name: truth.get(name, "") for name in ("answer", "table_name", "gold_sql", "explanation")},
-        )
-        return _of_question(question, _tables(snapshot.path / TABLES, question.company))
-    except (OSError, ValueError, LookupError, StopIteration, sqlite3.Error) as error:
-        damage = f"The snapshot {snapshot.name!r} is damaged: {error}."
-        raise DataError(damage, remedy=rebuild_command(snapshot.name)) from error
+    tasks = {task["id"]: task for task in _lines(snapshot.path / TASKS)}
+    task = _found(identity, tasks, f"snapshot {snapshot.name!r}")
+    truth = next(one for one in _lines(snapshot.path / TRUTH) if one["id"] == identity)
+    question = Question(
+        **{name: task[name] for name in ("id", "company", "question", "user_query", "split", "type")},
+        **{name: truth.get(name, "") for name in ("answer", "table_name", "gold_sql", "explanation")},
+    )
+    return _of_question(question, _tables(snapshot.path / TABLES, question.company))
 
 
 def _found(identity: str, known: dict[str, Any], where: str) -> Any:

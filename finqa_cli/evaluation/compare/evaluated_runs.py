@@ -152,7 +152,10 @@ def _was_a_path(path: Path, target: str) -> bool:
 def _of_training(path: Path, facts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     evaluations = [record for record in _records(path / "metrics.jsonl") if record["kind"] == "eval"]
     if not evaluations:
-        raise DataError(f"{path} was trained without an evaluation.", remedy=f"finqa eval {path}")
+        raise DataError(
+            f"{path} was trained without an evaluation.",
+            remedy=f"finqa eval {path} --run-dir DIR, and compare DIR in its place",
+        )
     last = evaluations[-1]
     data = settings["data"]
     return {

@@ -91,13 +91,13 @@ async def dpo(
     if checkpoint is None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
+        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+            write_manifest(run, "dpo", parameters=parameters, inputs={})
         folder.link(str(source))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = await asyncio.to_thread(whole_model, start, run, reporter)
-        inputs = {
-            "pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)},
-            "policy": await asyncio.to_thread(start_inputs, model, run),
-        }
+        inputs = {"pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)}}
+        inputs["policy"] = await asyncio.to_thread(start_inputs, model, run)
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)

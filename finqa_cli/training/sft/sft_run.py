@@ -124,6 +124,8 @@ async def sft(
     if checkpoint is None and start is not None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
+        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+            write_manifest(run, "sft", parameters=parameters, inputs={})
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
@@ -278,7 +280,7 @@ def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: 
         wanted = f" with a reward of at least {minimum:g}" if minimum is not None else ""
         raise DataError(
             f"None of the {len(found)} recorded episodes is a demonstration{wanted}.",
-            remedy="finqa eval scripted --split train --run-dir DIR",
+            remedy="finqa eval scripted --split train --run-dir DIR, then finqa sft DIR",
         )
     if not most or most >= len(kept):
         return kept

@@ -34,7 +34,7 @@ def without_torchrun() -> None:
 
 LINES = {
     "no command": Fault("nosuch"),
-    "no argument": Fault("eval"),
+    "no argument": Fault("eval", extra="--limit 1"),
     "no value": Fault("eval scripted --limit"),
     "no such option": Fault("eval scripted --no-such"),
     "no such choice": Fault("pipeline --method grop"),
@@ -70,7 +70,9 @@ LINES = {
     "a setting that is a flag": Fault("sample random --limit 1 --num-candidates 1 --set eval.seed=3"),
     "options of a form": Fault("export a --to inspect --license mit"),
     "no folder of runs": Fault("ls nothere", fill={"FOLDER": "."}),
-    "nothing to clean": Fault("gc nothere --dry-run", fill={"FOLDER": ". --dry-run"}),
+    "an option that gc has not": Fault("gc . --dry-run", by_hand=new("gc .")),
+    "nothing to clean": Fault("gc nothere", fill={"FOLDER": "."}),
+    "nothing to sample": Fault("sample", extra="--limit 1 --num-candidates 1"),
     "two choices of a push": Fault(
         "push a --repo-prefix x --step 1 --num 2", by_hand=new("push a --repo-prefix x --step 1"), then=2
     ),

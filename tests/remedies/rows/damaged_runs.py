@@ -60,7 +60,7 @@ def restored() -> None:
 def ungraded() -> None:
     def change(all_lines: list[str]) -> list[str]:
         records = [json.loads(line) for line in all_lines]
-        fault = {"reward": None, "components": None, "status": "sandbox_error", "error": "x"}
+        fault = {"reward": None, "components": {}, "status": "sandbox_error", "error": "x"}
         return [json.dumps({**record, **fault}) for record in records]
 
     lines(ATTEMPTS, change)()

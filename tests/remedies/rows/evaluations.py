@@ -15,7 +15,7 @@ def unfinished(run: str = "a") -> None:
 
 
 EVALUATIONS = {
-    "nothing to evaluate": Fault("eval", by_hand=new("eval scripted --limit 1")),
+    "nothing to evaluate": Fault("eval", extra="--limit 1", by_hand=new("eval scripted --limit 1")),
     "an evaluation that is finished": Fault("eval --resume a"),
     "an evaluation begun with other settings": Fault(
         "eval scripted --limit 1 --seed 5 --run-dir a", unfinished, by_hand=new("eval --resume a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import pytest
 from fixtures.hub_server import Fault as Answer
 from fixtures.hub_server import HubServer, hub_server
-from fixtures.model_hub import TOKEN, Failure, ModelHub, model_hub
+from fixtures.model_hub import TOKEN, Failure, ModelHub, Repository, model_hub
 from remedies.faults import Fault, new, text
+from remedies.following import run
 
 from finqa_cli.data.fetch import SOURCES
 from finqa_cli.data.fetch.retries import Patience
@@ -52,9 +54,12 @@ def data(*faults: Answer) -> Callable[[], AbstractContextManager[HubServer]]:
         with online(), hub_server() as server:
             server.add("snorkelai/finqa-data", FILES, commit=COMMIT, licence="apache-2.0")
             server.add(
-                "czyssrs/FinQA", {"LICENSE": b"MIT", "dataset/train.json": b"[]"}, commit=SOURCES["finqa"].revision
+                "czyssrs/FinQA",
+                {"LICENSE": b"MIT", **{f"dataset/{split}.json": b"[]" for split in ("train", "dev", "test")}},
+                commit=SOURCES["finqa"].revision,
             )
             server.faults += map(replace, faults)
+            os.environ["HUB"] = server.url
             yield server
 
     return serve
@@ -67,9 +72,33 @@ def models(*failures: Failure) -> Callable[[], AbstractContextManager[ModelHub]]
     def serve() -> Iterator[ModelHub]:
         with online(), model_hub() as server:
             server.failures += map(replace, failures)
+            server.repositories["afeng/w_step-1"] = Repository(private=False, commits=[{"other.safetensors": b"x"}])
             yield server
 
     return serve
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """HF_HUB_OFFLINE is set, which the client reads when it is imported."""
+    from huggingface_hub import constants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        yield
+
+
+def fetched_before() -> None:
+    run(FETCH.replace("{url}", os.environ["HUB"]))
+
+
+@contextmanager
+def spoiling() -> Iterator[ModelHub]:
+    """A hub of models that keeps another README.md than it is sent, once."""
+    with models()() as server:
+        pending = [b"other"]
+        server.spoil = lambda name, data: pending.pop() if name == "README.md" and pending else data
+        yield server
 
 
 def pushed(failure: Failure) -> Fault:
@@ -104,5 +133,37 @@ HUBS = {
         needs=NEEDS,
     ),
     "a push that is refused": pushed(Failure(where="/commit/main", status=402)),
+    "a folder that cannot be made": Fault(
+        "data fetch snorkel --endpoint {url} --out plain/x", text("plain", "x"), server=data(), fill={"--out": "new"}
+    ),
+    "a folder of another data set": Fault(
+        "data fetch finqa --endpoint {url} --out d", fetched_before, server=data(), fill={"--out": "new"}
+    ),
+    "a folder of another commit": Fault(
+        f"{FETCH} --revision {'b' * 40}",
+        fetched_before,
+        server=data(),
+        by_hand=new(FETCH),
+        elsewhere=("--out",),
+    ),
+    "no data offline": Fault(FETCH, server=data(), during=offline),
+    "a hub that asks for a long pause": Fault(
+        FETCH,
+        server=data(Answer(where="finqa.csv", status=503, headers={"Retry-After": "9999"})),
+        by_hand=lambda: None,
+    ),
+    "a token that GitHub refuses": Fault(
+        "data fetch finqa --endpoint {url} --out d",
+        server=data(Answer(where="/api/v3", status=401)),
+        env={"GITHUB_TOKEN": "wrong"},
+    ),
+    "no push offline": Fault(PUSH, server=models(), env={"HF_TOKEN": TOKEN}, needs=NEEDS, during=offline),
+    "a push to what is no hub": pushed(Failure(where="/whoami-v2", status=200)),
+    "a push that the hub spoils": Fault(
+        PUSH, server=spoiling, env={"HF_TOKEN": TOKEN}, needs=NEEDS, by_hand=lambda: None
+    ),
+    "a repository of other weights": Fault(
+        f"{PUSH} --step 1", server=models(), env={"HF_TOKEN": TOKEN}, needs=NEEDS, fill={"NAME": "second"}
+    ),
     "a push to a busy hub": pushed(Failure(where="/commit/main", status=409, times=TRIES)),
 }

@@ -67,6 +67,15 @@ IMPORTS = {
     "too few companies": Fault("data generate --companies 0 --questions 1 --out g"),
     "a data set that is there": Fault("data generate --companies 1 --questions 1 --out own", own),
     "a row of a layout": Fault("snapshot build --data own --snapshot-name mine", spoilt, by_hand=layout_again),
+    "a row of a layout that is checked": Fault(
+        "data check other --for finqa --against own",
+        lambda: (spoilt(), write_folder(Path("other"))),
+        by_hand=layout_again,
+        then=(0, 65),
+    ),
+    "a folder for an environment of snapshots": Fault(
+        "eval scripted --data own --limit 1 --split train", own, home=True
+    ),
     "a header of a layout": Fault(
         "snapshot build --data own --snapshot-name mine", no_header, {"DIR": "q"}, by_hand=layout_again
     ),

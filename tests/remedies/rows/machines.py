@@ -58,6 +58,12 @@ MACHINES = {
         write=text("r.txt", ""),
         then=78,
     ),
+    "another Python of an environment": Fault(
+        "setup vllm --python ./python",
+        lambda: (text("python", "#!/bin/sh\necho 3.1\n")(), Path("python").chmod(0o755)),
+        fill={"PATH": "nosuch"},
+        then=78,
+    ),
     "no Python of an environment": Fault("setup vllm --python nosuch", fill={"PATH": "nosuch2"}, then=78),
     "an engine that takes no options": Fault(
         "play --engine human --set engine.options.x=1 --quiet", by_hand=new("play --engine scripted --quiet")

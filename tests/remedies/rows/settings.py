@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from remedies.faults import Fault, new, text
@@ -47,6 +48,17 @@ SETTINGS = {
     "log format": Fault("eval scripted --limit 1 --quiet", env={"FINQA_LOG_FORMAT": "prose"}),
     "set twice": Fault(
         "config show --set engine=scripted --set engine.name=random", by_hand=new("config show --set engine=scripted")
+    ),
+    "a table set beside its key": Fault(
+        "config show --set engine.options={} --set engine.options.x=1", by_hand=new("config show")
+    ),
+    "published keys that are set otherwise": Fault(
+        "config show --config pub.yaml",
+        text("pub.yaml", "training:\n  epochs: 3\n  warmup_steps: 5\n"),
+        by_hand=text("pub.yaml", "training:\n  epochs: 3\n"),
+    ),
+    "a pipe as settings": Fault(
+        "config show --config p.toml", lambda: os.mkfifo("p.toml"), by_hand=new("config show --config embedded")
     ),
     "settings that do not go together": Fault(
         "config show --set train.overlong_buffer=100", by_hand=new("config show")

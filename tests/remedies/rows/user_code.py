@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fixtures import finqa_text_rows, tatqa_pages
@@ -36,6 +38,17 @@ def mistaken(old: str, wrong: str, more: str = "") -> Fault:
     """An environment with a mistake, which the user corrects."""
     assert old in GOOD
     return Fault(PLAY + more, text("env.py", GOOD.replace(old, wrong)), by_hand=text("env.py", GOOD))
+
+
+NEEDS_A_FILE = GOOD.replace("return 1.0", "return float(open('reward.txt').read())")
+
+
+@contextmanager
+def no_reward() -> Iterator[None]:
+    """The reward fails until its file is there."""
+    text("env.py", NEEDS_A_FILE)()
+    yield
+    text("reward.txt", "1")()
 
 
 def folder(name: str, content: str) -> None:
@@ -72,6 +85,22 @@ USER_CODE = {
         f"{PLAY} --set environment.options.attribute=Nosuch", text("env.py", GOOD), fill={"NAME": "Sum"}
     ),
     "two environments": Fault(PLAY, text("env.py", GOOD + GOOD.replace("class Sum", "class Other"))),
+    "an option that the name says": Fault(
+        f"{PLAY} --set environment.options.source=x", text("env.py", GOOD), by_hand=new(PLAY)
+    ),
+    "an evaluation with faults": Fault(f"{PLAY} --run-dir x", during=no_reward),
+    "candidates with faults": Fault(
+        f"{PLAY.replace('eval', 'sample')} --num-candidates 1 --run-dir x", during=no_reward
+    ),
+    "rollouts with faults": Fault(
+        "train --dry-run --engine random --environment ./env.py --iterations 1 --group-size 2 --run-dir x "
+        "--target-groups-per-iter 1",
+        during=no_reward,
+        by_hand=new(
+            "train --dry-run --engine random --environment ./env.py --iterations 1 --group-size 2 --run-dir y "
+            "--target-groups-per-iter 1"
+        ),
+    ),
     "no reward": mistaken("def reward(self) -> float:", "def _reward(self) -> float:"),
     "a tool of no types": mistaken("def add(self, a: int, b: int) -> int:", "def add(self, a: int, **b: int) -> int:"),
     "a reward beside its own": Fault(f"{PLAY} --reward graded", text("env.py", GOOD)),

@@ -51,6 +51,18 @@ WORKFLOWS = {
         "experiment run financial_qa --dry-run --only nosuch", by_hand=new("experiment run financial_qa --dry-run")
     ),
     "a run folder of cells": changed(experiment(more="\n[settings.run]\ndir = 'x'\n")),
+    "a variable that every cell sets": Fault(
+        "experiment run e.toml --dry-run", text("e.toml", experiment()), env={"SIZE": "3"}, elsewhere=("choose",)
+    ),
+    "cells that are alike": Fault(
+        "experiment run e.toml --dry-run",
+        text("e.toml", experiment().replace("SIZE = 4", "SIZE = 2")),
+        elsewhere=("unset the",),
+    ),
+    "a file of no rows": Fault(f"{TEXT} --data train.json --model a", text("train.json", "[]"), by_hand=new(TEXT)),
+    "mistakes that an environment has not": Fault(
+        "pipeline --method grpo --environment tatqa --careless 0.5 --dry-run"
+    ),
     "no experiment to resume": Fault(
         "experiment run --resume nothere",
         instead=True,

@@ -99,9 +99,7 @@ def test_any_seed_generates_what_it_promises(seed: int, companies: int, question
     assert len(dataset.questions) == companies * questions and len(dataset.companies()) == companies
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"companies": 0}, {"questions": 101}, {"cells": "words"}, {"companies": 20_001}], ids=str
-)
+@pytest.mark.parametrize("wrong", [{"companies": 0}, {"questions": 101}, {"companies": 20_001}], ids=str)
 def test_a_spec_out_of_range_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(DataError) as caught:
         GenerateSpec(**wrong)  # type: ignore[arg-type]

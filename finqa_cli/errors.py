@@ -14,7 +14,7 @@ class FinqaError(Exception):
     """Base of all errors of the product.
 
     Attributes:
-        exit_code: Exit status of the process when the error reaches the command line (see README, "Exit codes").
+        exit_code: Exit status of the process when the error reaches the command line (see docs/reference/exit-codes.md).
         remedy: One command or action that fixes it; empty when there is none.
     """
 

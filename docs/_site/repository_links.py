@@ -27,7 +27,8 @@ PAGES = {
     "benchmarks/RESULTS.md": "results.md",
     "plugins/README.md": "plugins.md",
 }
-"""Files of the repository outside of `docs/` and their addresses on the site."""
+HOME = "README.md"
+"""Files of the repository outside of `docs/` and their addresses on the site; links to the README lead to the first page."""
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]\n]*(?:\n[^\[\]\n]+)?)\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -68,6 +69,8 @@ def _resolve(found: re.Match[str], source: str, address: str) -> str:
         uri = target.removeprefix("docs/")
     elif target in PAGES:
         uri = PAGES[target]
+    elif target == HOME:
+        uri = "index.md"
     elif (ROOT / target).exists():
         name = found["text"].strip("`")
         return found["text"] if name in target else f"{found['text']} (`{target}`)"

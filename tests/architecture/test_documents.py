@@ -50,8 +50,8 @@ def test_the_reference_and_the_example_are_those_of_the_declarations() -> None:
     assert text(".env.example").endswith(variables_text()), "make reference writes it"
 
 
-def test_the_contributors_page_names_every_floor() -> None:
-    page = text("CONTRIBUTING.md")
+def test_the_page_of_floors_names_every_one() -> None:
+    page = text("docs/contributing/floors.md")
     assert not [part for part in FLOORS if part != "__main__" and f"`{part}`" not in page]
 
 

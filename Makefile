@@ -82,6 +82,7 @@ export NO_MKDOCS_2_WARNING := 1
 docs: install $(DOCS)  ## The documentation site, in site/index.html; the tests of its search follow.
 	$(BIN)/python -m mkdocs build --strict --quiet
 	$(BIN)/python -m pytest tests/documentation $(ARGS)
+	@echo 'To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
 
 $(DOCS): pyproject.toml constraints.txt | $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -1,8 +1,8 @@
 """MkDocs hook: pages that lie elsewhere in the repository join the site, and links out of `docs/` are resolved.
 
-Pages in `docs/` link to other files of the repository by relative paths, so that the links work in an editor and on a code
-host. On the site a link to a page of `PAGES` leads to that page, and a link to any other file becomes its path as text. A link
-to a file that does not exist is a warning, which fails a build with `--strict`.
+Pages in `docs/` link to other files of the repository by relative paths, so that the links work in an editor and on a
+code host. On the site a link to a page of `PAGES` leads to that page, and a link to any other file becomes its path as
+text. A link to a file that does not exist is a warning, which fails a build with `--strict`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ PAGES = {
     "benchmarks/RESULTS.md": "results.md",
     "plugins/README.md": "plugins.md",
 }
+"""Files of the repository outside of `docs/` and their addresses on the site."""
+
 HOME = "README.md"
-"""Files of the repository outside of `docs/` and their addresses on the site; links to the README lead to the first page."""
+"""Links to this file lead to the first page of the site."""
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]\n]*(?:\n[^\[\]\n]+)?)\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -72,8 +74,7 @@ def _resolve(found: re.Match[str], source: str, address: str) -> str:
     elif target == HOME:
         uri = "index.md"
     elif (ROOT / target).exists():
-        name = found["text"].strip("`")
-        return found["text"] if name in target else f"{found['text']} (`{target}`)"
+        return f"`{target}`" if target.endswith(found["text"]) else f"{found['text']} (`{target}`)"
     else:
         log.warning("%s links to '%s', which is not in the repository.", source, found["target"])
         return found[0]

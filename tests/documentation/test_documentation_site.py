@@ -25,7 +25,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(config),
+        "--site-dir",
+        str(folder),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -61,7 +71,7 @@ def test_the_search_finds_the_page(query: str, page: str, site: Path) -> None:
         ("[a](nowhere.md)", "'docs/index.md' links to 'nowhere.md'|nowhere.md"),
         ("[a](runs.md#no-such-section)", "no-such-section"),
         ("[a](../finqa_cli/no_such_module.py)", "no_such_module.py"),
-        ("", "not included in the \"nav\""),
+        ("", 'not included in the "nav"'),
     ],
     ids=["page", "anchor", "source", "nav"],
 )

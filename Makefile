@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm test-libraries check docs compat format reference tiny-policy text-policies clean
+.PHONY: install demo test test-trl test-vllm test-libraries check docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: install  ## Train the embedded policy on this machine; ends with the before/after table and the run folder.
-	$(BIN)/finqa train --model embedded --engine transformers --sandbox local $(ARGS)
+demo: install  ## Train the embedded policy and its control on this machine, and write a report on both.
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/demo.sh $(ARGS)
 
 # Some of the time is spent waiting for processes and clocks, so one worker more than cores pays.
 TEST_WORKERS ?= 3
@@ -112,6 +112,13 @@ format: install  ## Rewrite files into shape.
 reference: install  ## Write docs/reference.md, finqa/keywords.py, .env.example's settings and the index of completions from the declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
 	$(BIN)/python -m finqa_cli.completion_index
+
+dist: install  ## Build the source distribution and the wheel into dist/, check them, and try the wheel on the Pythons from 3.11 to 3.13 that are here.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest -m slow tests/release
 
 tiny-policy: install  ## Train the embedded policy again from nothing, by the recipe of the shipped one; its bytes differ.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/tiny_policy.sh $(ARGS)

@@ -354,23 +354,34 @@ class Run:
         """
         return self.episodes.to_pandas()
 
-    def report(self, out: str | Path | None = None, *, beside: str | Path | Run | None = None) -> Path:
+    def report(
+        self,
+        out: str | Path | None = None,
+        *,
+        beside: str | Path | Run | None = None,
+        control: str | Path | Run | None = None,
+    ) -> Path:
         """Write `finqa report`, one HTML file, and return its path.
 
         Args:
             out: The file; None: report.html in the folder of the run.
             beside: Another run, which the report compares this one with question by question.
+            control: The same training on shuffled rewards, which is shown beside this one.
 
         Raises:
             DataError: The run has no records, or one is damaged.
-            ConfigError: `out` is a file that is no report.
+            UsageError: Both `beside` and `control` are given, or the control or this run is no training.
+            ConfigError: `out` is a file that is no report, or `control` is no control of this run.
         """
         from finqa_cli.publishing.report.run_report import write_report
 
-        other = beside.path if isinstance(beside, Run) else None if beside is None else load_run(beside).path
+        other, shuffled = (
+            each.path if isinstance(each, Run) else None if each is None else load_run(each).path
+            for each in (beside, control)
+        )
         runs = [self.path, *([] if other is None else [other])]
         with explained():
-            return write_report(runs, None if out is None else Path(out)).path
+            return write_report(runs, None if out is None else Path(out), control=shuffled).path
 
     def resume(self, **options: Any) -> Any:
         """Resume the run, as `finqa.evaluate(resume=...)`, `train` or `sample` do; returns their result.

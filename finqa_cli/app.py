@@ -21,7 +21,7 @@ import typer.core
 import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
-from finqa_cli import __version__
+from finqa_cli import __version__, completion
 from finqa_cli.masking import find_secret
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -139,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _prepare_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
+        _remember_plugins()
     except BaseException as error:
         from finqa_cli import boundary
 
@@ -146,6 +147,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
         print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0
+
+
+def _remember_plugins() -> None:
+    """Keep the components of installed plugins for completion, where this command loaded them and they changed."""
+    loaded = sys.modules.get("finqa_cli.extend.registry")
+    if loaded is None or not loaded.registry.cache_info().currsize or completion.are_plugins_known(os.environ):
+        return
+    found: dict[str, dict[str, str]] = {}
+    for component in loaded.registry().components():
+        if not loaded.is_built_in(component.target):
+            found.setdefault(component.kind, {})[component.name] = component.summary
+    completion.remember_plugins(found, os.environ)
 
 
 def _open_closed_streams() -> None:

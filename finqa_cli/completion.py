@@ -2,6 +2,9 @@
 
 A request is an environment variable, as Typer's scripts set it (`finqa --install-completion`). Only the standard
 library is imported, because a person waits for the answer.
+
+What finqa itself offers is in `INDEX`. Components of other plugins are in a file below FINQA_HOME, which every command
+that loads the plugins writes when distributions were installed or removed since.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import json
 import os
 import re
 import shlex
+import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,11 +38,46 @@ def main() -> int:
     """Print the completions of the request; returns the exit status."""
     shell = os.environ[REQUEST].removeprefix("complete_")
     words, incomplete = read_words(shell, os.environ)
-    found = list(complete(json.loads(INDEX.read_text(encoding="utf-8")), words, incomplete))
+    found = list(complete(read_index(os.environ), words, incomplete))
     if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if found else 1
     print(format_candidates(shell, found))
     return 0
+
+
+def read_index(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the index with the components of the plugins that are installed."""
+    index: dict[str, Any] = json.loads(INDEX.read_text(encoding="utf-8"))
+    for kind, names in _read_plugins(environment).items():
+        index["lists"][kind] = {**names, **index["lists"].get(kind, {})}
+    return index
+
+
+def are_plugins_known(environment: Mapping[str, str]) -> bool:
+    """Return True when the file of plugins is that of the distributions that are installed now."""
+    return _read_file(environment).get("installed") == _installed(environment)
+
+
+def remember_plugins(components: Mapping[str, Mapping[str, str]], environment: Mapping[str, str]) -> None:
+    """Write the components of plugins that are not finqa's own, for the next completion.
+
+    No file is made where there are none, and a folder that cannot be written to is no error.
+
+    Args:
+        components: Kind -> name -> summary.
+        environment: Variables of this process.
+    """
+    file = _plugins_file(environment)
+    if not components and not file.exists():
+        return
+    text = json.dumps({"installed": _installed(environment), "components": components})
+    part = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        return
 
 
 def read_words(shell: str, environment: Mapping[str, str]) -> tuple[list[str], str]:
@@ -92,6 +132,41 @@ def format_candidates(shell: str, found: Sequence[Candidate]) -> str:
         return "_files"
     shown = [f'"{_escape(text)}"' + (f':"{_escape(about)}"' if about else "") for text, about in found]
     return "_arguments '*: :((" + "\n".join(shown) + "))'"
+
+
+def _read_plugins(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return kind -> name -> summary of components, none when the file is of other distributions than are installed."""
+    found = _read_file(environment)
+    components = found.get("components") if found.get("installed") == _installed(environment) else None
+    named = components.items() if isinstance(components, dict) else ()
+    return {kind: names for kind, names in named if isinstance(names, dict)}
+
+
+def _read_file(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        found = json.loads(_plugins_file(environment).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plugins_file(environment: Mapping[str, str]) -> Path:
+    """Return the file of the plugins of this Python environment, of which several may share one FINQA_HOME."""
+    home = Path(environment.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
+    return home / f"completions-{zlib.crc32(sys.prefix.encode()):08x}.json"
+
+
+def _installed(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders that distributions are installed in with their times, which change with what is in them."""
+    further = environment.get("PYTHONPATH", "").split(os.pathsep)
+    places = [each for each in sys.path[1:] if each.endswith(("site-packages", "dist-packages")) or each in further]
+    found = []
+    for place in dict.fromkeys(places):
+        try:
+            found.append(f"{place} {Path(place).stat().st_mtime_ns}")
+        except OSError:
+            continue
+    return found
 
 
 def _find_command(commands: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:

@@ -38,7 +38,16 @@ sys.dont_write_bytecode = False
 
 SESSION = "finqa-test-session-"
 
-PRIVATE = (*BARE_NAMES, "DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET", "OPENAI_API_KEY", "CI", "NO_COLOR")
+PRIVATE = (
+    *BARE_NAMES,
+    "DAYTONA_API_KEY",
+    "DAYTONA_API_URL",
+    "DAYTONA_TARGET",
+    "OPENAI_API_KEY",
+    "CI",
+    "NO_COLOR",
+    "COLUMNS",
+)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.commands.shared.rescoring import rescore_run
 from finqa_cli.errors import UsageError
-from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
+from finqa_cli.evaluation.before_after import format_number, format_share, name_clusters
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate
 from finqa_cli.evaluation.planned_evaluation import check_faults, plan_evaluation, plan_resumption, target_settings
 from finqa_cli.rollout.measures import flat
@@ -115,21 +115,6 @@ def _asked(report: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *([name_clusters(report)] if report["clustered_by"] != "question" else [])])
 
 
-def name_clusters(report: Mapping[str, Any]) -> str:
-    """Return the number of clusters with their noun."""
-    return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not say
-
-
 def list_measures(measures: Mapping[str, Any]) -> list[str]:
     """Return the environment's own figures, a line each."""
     return [f"  {name}: {format_number(value)}" for name, value in flat(measures).items()]
-
-
-def format_number(value: float | None) -> str:
-    """Return a number with four digits, `-` for none."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def format_share(value: float | None) -> str:
-    """Return a share in percent, `-` for none."""
-    return "-" if value is None else f"{100 * value:.1f} %"

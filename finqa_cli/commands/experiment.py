@@ -33,7 +33,6 @@ from finqa_cli.experiments.experiment_plan import (
 from finqa_cli.experiments.experiment_report import document as report_document
 from finqa_cli.experiments.research_questions import conclusion
 from finqa_cli.experiments.step_runner import return_to
-from finqa_cli.experiments.step_settings import check_recorded
 
 app = CommandApp("Run a matrix of experiments and answer its research questions.", epilog=EXIT_CODES)
 
@@ -129,7 +128,7 @@ def _wanted(line: CommandLine) -> tuple[ExperimentPlan, Path]:
         only=given["only"] or (),
         seeds=_numbers(given["seeds"]),
     )
-    check_recorded(folder, plan.document(), workflow.EXPERIMENT)
+    plan = workflow.continued_plan(plan, folder)
     workflow.check_cells(plan, given["only"] or ())
     return plan, folder
 

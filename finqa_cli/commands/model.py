@@ -89,7 +89,7 @@ def _text(found: Inspection) -> str:
     ]
     return "\n\n".join(
         [
-            plain_table(("", ""), _facts(found)).lstrip(),
+            plain_table((), _facts(found)),
             plain_table(("linear layer", "class", "in x out", "count"), layers),
             plain_table(("LoRA rank", "trained", "with optimizer", "learner in all"), trained),
             plain_table(("GPUs", "placement of finqa train"), _plans(found)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from finqa_cli.publishing.report.run_report import MOST_EPISODES, Report, write_
 app = CommandApp()
 
 
-@app.command(epilog=f"Example: finqa report runs/a; finqa report runs/a runs/b --out both.html. {EXIT_CODES}")
+@app.command(epilog=f"Example: finqa report runs/a; finqa report runs/a --control runs/b. {EXIT_CODES}")
 def main(
     runs: Annotated[
         list[Path],
@@ -22,6 +23,13 @@ def main(
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="The file; replaces an older report.", show_default="RUN/report.html")
+    ] = None,
+    control: Annotated[
+        Path | None,
+        typer.Option(
+            "--control",
+            help="The same training with --shuffle-rewards, shown beside RUN: what it gains is not learned.",
+        ),
     ] = None,
     episodes: Annotated[
         int,
@@ -31,9 +39,11 @@ def main(
 ) -> None:
     """Write one HTML file of a run: score, curves, every episode with its turns, groups, and two runs compared.
 
+    The report of a training that was evaluated begins with the same questions before and after.
+
     Open it in a browser. It loads nothing from elsewhere and runs no code of its data.
     """
-    report = write_report(runs, out, episodes=episodes)
+    report = write_report(runs, out, control=control, episodes=episodes)
     emit(
         {
             "out": str(report.path),
@@ -44,10 +54,16 @@ def main(
             ],
         },
         as_json=as_json,
-        text=lambda: _text(report),
+        text=lambda: _text(report, control),
     )
 
 
-def _text(report: Report) -> str:
+def _text(report: Report, control: Path | None) -> str:
+    """Return where the report is, and the command that shows the same pages in the browser."""
     shown = sum(count for _, _, count in report.runs)
-    return f"Report: {report.path} ({plural(shown, 'episode')}, {report.size / 1e6:.1f} MB)"
+    named = shlex.join(str(path) for path, _, _ in report.runs)
+    beside = f" --control {shlex.quote(str(control))}" if control else ""
+    return (
+        f"Report: {report.path} ({plural(shown, 'episode')}, {report.size / 1e6:.1f} MB)\n"
+        f"Open {report.path} in a browser, or: finqa view {named}{beside}"
+    )

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from finqa_cli.commands import dpo
-from finqa_cli.commands.eval import format_number, format_share, list_measures, name_clusters
+from finqa_cli.commands.eval import list_measures
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics.machine_checks import plan_report
 from finqa_cli.errors import UsageError
-from finqa_cli.rollout.measures import flat
+from finqa_cli.evaluation.before_after import asked_questions, before_after_rows
 from finqa_cli.settings import Loaded, Settings
 from finqa_cli.settings.offered import OF_TRAIN, QUICK_TRAIN, offered_settings
 from finqa_cli.training.rl.dry_run import DryRunResult, closing, dry_run
@@ -30,16 +29,6 @@ app = CommandApp()
 
 DRY = {"train.iterations": 10, "train.target_groups_per_iter": 4, "train.group_size": 2}
 """Counts of --dry-run, unless a flag, a variable or a file sets them."""
-
-LARGEST_GROUP = 4
-
-MEASURES: tuple[tuple[str, str, bool], ...] = (
-    ("accuracy", "accuracy", True),
-    ("quoted_years", "queries with quoted years", True),
-    ("sql_error_rate", "SQL errors per query", True),
-    ("turns_mean", "turns per episode", False),
-)
-"""Key in the report, its label, and whether it is a share."""
 
 
 @app.command(epilog=f"Smoke test: finqa train --sandboxes 2 --iterations 1 --group-size 2. {EXIT_CODES}")
@@ -67,8 +56,7 @@ def main(
 ) -> None:
     """Train a LoRA policy: groups of episodes in sandboxes, credit, an update, the new weights back to the engine.
 
-    Evaluates on held-out companies before and after. With no model named and no GPU it trains the embedded policy,
-    whose profile replaces some of the defaults below: finqa config show --origin.
+    Evaluates on held-out companies before and after.
     """
     if pairs is not None:
         _on_pairs(line, pairs, quick_test=quick_test)
@@ -160,16 +148,10 @@ def training_text(result: TrainResult) -> str:
     """Return the table of before and after, and the run folder."""
     if not result.before:
         return f"{plural(result.iterations, 'iteration')} in {result.seconds:.0f} s, not evaluated.\nRun: {result.run}"
-    rows = [
-        [_label(label, result.after), *(_measure(facts, key, is_share) for facts in (result.before, result.after))]
-        for key, label, is_share in MEASURES
-    ]
-    rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
-    own = [flat(_brief(facts.get("measures", {}))) for facts in (result.before, result.after)]
-    rows += [[name, *(format_number(facts.get(name)) for facts in own)] for name in dict.fromkeys([*own[0], *own[1]])]
+    rows = before_after_rows(result.before, result.after)
     return "\n".join(
         [
-            f"Held-out questions ({_asked(result.after)}, never trained on):",
+            f"Held-out questions ({asked_questions(result.after)}, never trained on):",
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
@@ -182,39 +164,3 @@ def training_text(result: TrainResult) -> str:
 def _dry_run_text(result: DryRunResult) -> str:
     measures = list_measures(result.measures)
     return "\n".join(["Dry run complete!", closing(result), *measures, f"Run: {result.run} ({result.seconds:.0f} s)"])
-
-
-def _asked(report: Mapping[str, Any]) -> str:
-    """Return the number of questions, and of clusters where these are fewer."""
-    episodes, clusters = report["episodes"], report["clusters"]
-    by_question = report.get("clustered_by") == "question"
-    # records of earlier versions do not say how many questions there were
-    questions = report.get("questions", clusters if by_question else episodes)
-    attempts = "" if episodes == questions else f", {plural(episodes, 'attempt')}"
-    return f"{questions}{attempts}" if clusters >= questions else f"{questions} of {name_clusters(report)}{attempts}"
-
-
-def _label(label: str, facts: Mapping[str, Any]) -> str:
-    if label != "accuracy":
-        return label
-    temperature = facts["temperature"]
-    return f"accuracy at temperature {temperature:g}" if temperature else "accuracy, greedy"
-
-
-def _measure(facts: Mapping[str, Any], key: str, is_share: bool) -> str:
-    value = facts[key]
-    if not is_share:
-        return f"{value:.2f}"
-    if key == "accuracy":
-        low, high = facts["accuracy_interval"]
-        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
-    return format_share(value)
-
-
-def _brief(measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return measures without groups of many numbers; `finqa eval` and metrics.jsonl have them all."""
-    return {
-        name: value
-        for name, value in measures.items()
-        if not (isinstance(value, Mapping) and len(value) > LARGEST_GROUP)
-    }

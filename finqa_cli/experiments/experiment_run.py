@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.experiments.experiment_plan import (
     ExperimentPlan,
+    PlannedCell,
     chosen_cells,
     prepare_steps,
     read_plan,
@@ -61,6 +63,30 @@ def stored_plan(run: Path) -> ExperimentPlan:
     return read_plan(facts["parameters"])
 
 
+def continued_plan(plan: ExperimentPlan, run: Path) -> ExperimentPlan:
+    """Return the plan with the names that cells have in the folder, where it holds the same experiment or a part of it.
+
+    Seeds and cells can be added later. A cell with one seed has no seed in its name, and keeps that name.
+
+    Raises:
+        ConfigError: The folder holds another experiment, or a cell that the plan does not have.
+    """
+    facts = read_facts(run, EXPERIMENT)
+    if facts is None:
+        return plan
+    names = {_identity(cell): name for name, cell in read_plan(facts["parameters"]).cells.items()}
+    cells = {names.get(_identity(cell), name): cell for name, cell in plan.cells.items()}
+    plan = plan.model_copy(update={"cells": cells})
+    wanted = plan.document()
+    there = {name: wanted["cells"][name] for name in facts["parameters"]["cells"] if name in cells}
+    check_recorded(run, wanted | {"cells": there}, EXPERIMENT)
+    return plan
+
+
+def _identity(cell: PlannedCell) -> str:
+    return json.dumps(cell.model_dump(mode="json"), sort_keys=True)
+
+
 def check_cells(plan: ExperimentPlan, only: Sequence[str]) -> None:
     """Checks what the cells need, before the first one.
 
@@ -100,7 +126,7 @@ def run_experiment(
     """Runs the steps of the chosen cells that are not done yet, and reports on all cells that are done.
 
     Args:
-        plan: The same as before, where the folder holds an experiment.
+        plan: The same as before, where the folder holds an experiment, or one with more cells.
         run: Folder of the experiment.
         only: Patterns of names of cells; empty for all.
         redo: Cell to run again, or preparation to run again with all that follows; what was there is set aside. Or
@@ -118,9 +144,9 @@ def run_experiment(
         InterruptedRun: A signal stopped a step; `--resume` continues.
     """
     relay = relay or Relay()
+    plan = continued_plan(plan, run)
     chosen = chosen_cells(plan.cells, only)
     again = _again(plan, redo, run) if redo else []
-    check_recorded(run, plan.document(), EXPERIMENT)
     for name in chosen:
         path = settings_of(plan.cells[name]).data.path
         if path is not None and not path.exists():

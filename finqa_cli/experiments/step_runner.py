@@ -397,7 +397,7 @@ class StepFolder:
 
 @contextmanager
 def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iterator[StepFolder]:
-    """Creates or reopens the folder, locks it for this process, and records how the block ends.
+    """Creates or reopens the folder with these parameters, locks it for this process, and records how the block ends.
 
     Raises:
         ConfigError: Another process has it locked, or something else is in it.
@@ -408,9 +408,10 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
         facts = read_facts(path, owner)
         if facts is None:
             facts = {"schema_version": 1, "id": path.name, "command": owner.command, "created": now(), "steps": {}}
-            facts |= {"finqa": __version__, "python": platform.python_version(), "parameters": dict(parameters)}
+            facts |= {"finqa": __version__, "python": platform.python_version()}
             facts[_PLACE] = str(path)
-        folder = StepFolder(path, facts | {"status": "running", **process_facts()}, owner)
+        facts |= {"status": "running", "parameters": dict(parameters), **process_facts()}
+        folder = StepFolder(path, facts, owner)
         try:
             yield folder
         except BaseException as error:

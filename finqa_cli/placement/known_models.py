@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,8 +12,30 @@ from typing import Any
 
 from finqa_cli.types import Architecture, LinearLayer
 
-GATED = ("llama", "mistral", "qwen2", "qwen3")
-"""Families of decoders with grouped heads and a gated MLP."""
+GATED = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""Families of decoders with grouped heads and a gated MLP, and the class that transformers builds."""
+
+_BIASES = {"llama": ("attention_bias", "mlp_bias"), "mistral": (), "qwen2": (), "qwen3": ("attention_bias",)}
+"""Switches of biases that each of these families reads."""
+
+_GATED_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings"),
+)
+_SIZES = {
+    "gpt2": ("vocab_size", "n_embd", "n_head", "n_layer", "n_positions"),
+    **dict.fromkeys(("llama", "qwen2"), _GATED_SIZES),
+    **dict.fromkeys(("mistral", "qwen3"), (*_GATED_SIZES, "head_dim")),
+}
+"""Numbers without which a configuration leaves a size to the defaults of transformers."""
+
+_OTHER_NAMES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"}
+"""Further names that transformers takes for GPT-2's numbers."""
 
 
 def read_architecture(model: str) -> Architecture | None:
@@ -72,13 +94,60 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     return None
 
 
+def is_spelled_out(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says all that its model is built of, in values that are sure to build.
+
+    What it leaves out has defaults that differ between families and versions of transformers, and some values are
+    errors there, so the architecture of other configurations is that of the model that transformers builds.
+    """
+    family = config.get("model_type")
+    if family not in _SIZES or {"text_config", "quantization_config"} & set(config):
+        return False
+    if not all(_is_size(config.get(key)) for key in _SIZES[family]):
+        return False
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    padding = config.get("pad_token_id")
+    return (
+        (_gpt2_builds(config) if family == "gpt2" else _gated_builds(config))
+        and (padding is None or padding == 0 or (_is_size(padding) and padding < config["vocab_size"]))
+        and isinstance(rope, Mapping)
+        and rope.get("rope_type", "default") == "default"
+    )
+
+
+def _gated_builds(config: Mapping[str, Any]) -> bool:
+    width, heads, kv_heads = (config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    switches = (config.get("tie_word_embeddings"), config.get("attention_bias", False), config.get("mlp_bias", False))
+    return (
+        config.get("hidden_act") == "silu"
+        and all(isinstance(switch, bool) for switch in switches)
+        and (_is_size(config.get("head_dim")) or ("head_dim" not in config and width % heads == 0))
+        and heads % kv_heads == 0
+    )
+
+
+def _gpt2_builds(config: Mapping[str, Any]) -> bool:
+    return (
+        config.get("activation_function") == "gelu_new"
+        and config.get("tie_word_embeddings") is True
+        and config.get("add_cross_attention", False) is False
+        and (config.get("n_inner") is None or _is_size(config["n_inner"]))
+        and config["n_embd"] % config["n_head"] == 0
+        and not _OTHER_NAMES & set(config)
+    )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def _gated(config: Mapping[str, Any]) -> Architecture:
     family = str(config["model_type"])
-    layers, hidden, inner = (int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size"))
-    heads = int(config["num_attention_heads"])
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    width = int(config.get("head_dim") or hidden // heads)
-    vocabulary, tied = int(config["vocab_size"]), bool(config.get("tie_word_embeddings", False))
+    layers, hidden, inner = (_size(config, key) for key in ("num_hidden_layers", "hidden_size", "intermediate_size"))
+    heads = _size(config, "num_attention_heads")
+    kv_heads = _size(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
+    width = _size(config, "head_dim") if config.get("head_dim") else hidden // heads
+    vocabulary, tied = _size(config, "vocab_size"), bool(config.get("tie_word_embeddings", False))
     shapes = (
         ("q_proj", hidden, heads * width),
         ("k_proj", hidden, kv_heads * width),
@@ -93,15 +162,15 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
         for name, inputs, outputs in shapes
     )
     biased = {"q_proj", "k_proj", "v_proj"} if family == "qwen2" else set()
-    if config.get("attention_bias"):
+    if "attention_bias" in _BIASES[family] and config.get("attention_bias"):
         biased |= {"q_proj", "k_proj", "v_proj", "o_proj"}
-    if config.get("mlp_bias"):
+    if "mlp_bias" in _BIASES[family] and config.get("mlp_bias"):
         biased |= {"gate_proj", "up_proj", "down_proj"}
     norms = 2 * hidden + (2 * width if family == "qwen3" else 0)
     layer = norms + sum(part.inputs * part.outputs + (part.outputs if part.name in biased else 0) for part in linear)
     return Architecture(
         family=family,
-        class_name=str((config.get("architectures") or [""])[0]),
+        class_name=GATED[family],
         dtype=str(config.get("dtype") or config.get("torch_dtype") or ""),
         layers=layers,
         hidden=hidden,
@@ -115,13 +184,14 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
         kv_values_per_token=2 * layers * kv_heads * width,
         linear=linear,
         lora_targets=tuple(part.name for part in linear),
+        warnings=tuple(structure_warnings(linear, tied=tied)),
     )
 
 
 def _gpt2(config: Mapping[str, Any]) -> Architecture:
-    layers, hidden, heads = (int(config[key]) for key in ("n_layer", "n_embd", "n_head"))
-    positions, vocabulary = int(config["n_positions"]), int(config["vocab_size"])
-    inner = int(config.get("n_inner") or 4 * hidden)
+    layers, hidden, heads = (_size(config, key) for key in ("n_layer", "n_embd", "n_head"))
+    positions, vocabulary = _size(config, "n_positions"), _size(config, "vocab_size")
+    inner = _size(config, "n_inner") if config.get("n_inner") else 4 * hidden
     # GPT-2 has two layers named c_proj, of different shapes.
     shapes = (
         ("c_attn", hidden, 3 * hidden),
@@ -136,7 +206,7 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
     layer = 4 * hidden + sum(part.inputs * part.outputs + part.outputs for part in linear)
     return Architecture(
         family="gpt2",
-        class_name=str((config.get("architectures") or [""])[0]),
+        class_name="GPT2LMHeadModel",
         dtype=str(config.get("dtype") or config.get("torch_dtype") or ""),
         layers=layers,
         hidden=hidden,
@@ -150,7 +220,26 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
         kv_values_per_token=2 * layers * hidden,
         linear=linear,
         lora_targets=("c_attn", "c_proj", "c_fc"),
+        warnings=tuple(structure_warnings(linear, tied=True)),
     )
+
+
+def structure_warnings(linear: Sequence[LinearLayer], *, tied: bool) -> Iterator[str]:
+    """What a user should know of linear layers and embeddings before choosing a model."""
+    if any(part.kind == "Conv1D" for part in linear):
+        yield (
+            "vLLM serves no adapter on Conv1D layers as GPT-2 has them: use the transformers engine "
+            "(--engine transformers), or train all weights (--lora-rank 0)"
+        )
+    if tied:
+        yield "input and output embedding are one matrix: it is counted once, and training all weights changes both"
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    """A positive whole number of a configuration; anything else is a ValueError."""
+    if not _is_size(config[key]):
+        raise ValueError(f"{key} is {config[key]!r}")
+    return int(config[key])
 
 
 def _cached(model: str) -> Path | None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
+from finqa_cli.publishing.training_template import write_marks
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import new_folder, storage, write_json, write_text
 from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, write_manifest
@@ -189,7 +190,9 @@ def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Pat
         else:
             _write_model(source, wish, folder)
         if wish.form == "gguf-ready":
-            prepare_for_llama_cpp(folder)
+            prepare_for_llama_cpp(folder)  # whose engines read templates without these marks
+        else:
+            write_marks(folder)
         write_text(folder / "README.md", card)
         outputs = sorted(path for path in folder.iterdir() if path.is_file())
         parameters = {"form": wish.form, "dtype": wish.precision, "base_model": wish.base_model, "step": source.step}

@@ -359,6 +359,12 @@ def _split(value: Any) -> Any:
 
 def _unknown(path: str, origin: str) -> ConfigError:
     known = [*known_paths(), *section_fields()]
+    if "." in path and path in known:  # a dot in a quoted key of TOML, or in a key of YAML or JSON, is part of the name
+        section, _, leaf = path.rpartition(".")
+        return ConfigError(
+            f"{path!r} is written as one name ({origin}), not as a key of the section {section}.",
+            remedy=f"write {leaf} inside the section {section} of {origin.partition(' ')[2]}",
+        )
     nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     if not nearest:  # the right name in the wrong section is the commonest mistake of all
         leaf = path.rpartition(".")[2]

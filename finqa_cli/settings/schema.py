@@ -414,7 +414,7 @@ class Settings(Section):
     """Everything that a run depends on."""
 
     environment: Choice = setting(Choice(name="finqa"), "Environment that asks and grades", "--environment", main=True)
-    engine: Choice = setting(Choice(name=AUTO), "Generation engine; see finqa plugins", "--engine", main=True)
+    engine: Choice = setting(Choice(name=AUTO), "Engine; see finqa plugins", "--engine", main=True)
     sandbox: Choice = setting(Choice(name=AUTO), "Sandbox provider, such as docker", "--sandbox", main=True)
     optimizer: Choice = setting(Choice(name="grpo"), "Training method", "--optimizer", main=True)
     reward: Choice = setting(

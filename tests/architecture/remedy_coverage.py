@@ -42,6 +42,10 @@ ELSEWHERE = {
         "tests/commands/test_view_command.py::test_what_cannot_be_viewed_is_refused_with_a_fix",
         "finqa view FOLDER",
     ),
+    "finqa_cli/commands/recorded/view_runs.py:_control_of": (
+        "tests/commands/test_view_command.py::test_a_run_opens_with_its_control",
+        "finqa view RUN --control",
+    ),
     "finqa_cli/publishing/view/view_server.py:_listen": (
         "tests/commands/test_view_command.py::test_what_cannot_be_viewed_is_refused_with_a_fix",
         "--port 0",

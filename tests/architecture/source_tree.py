@@ -51,6 +51,7 @@ FOR_PLUGINS = (
     "errors",
     "contracts",
     "extend",
+    "placement",
     "algorithms",
     "grading",
     "backoff",

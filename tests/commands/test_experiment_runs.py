@@ -138,19 +138,24 @@ def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
 def test_a_cell_is_run_once_for_each_seed_and_reported_over_them(
     relay: InThisProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = SMALL.replace('cell = "cell-{way}"', 'cell = "cell-{way}"\nseeds = [0, 1]')
-    Path("small.toml").write_text(text.replace("N = 3", "N = 3\nseeds = [4]"))
+    one_seed = SMALL.replace("N = 3", "N = 3\nseeds = [4]")
+    two_seeds = one_seed.replace('cell = "cell-{way}"', 'cell = "cell-{way}"\nseeds = [0, 1]')
     run = ["experiment", "run", "small.toml"]
+    Path("small.toml").write_text(two_seeds)
     assert main([*run, "--dry-run"]) == 0
     assert "2 cells, 3 runs over their seeds, in outputs/small" in capsys.readouterr().out
-    told = document([*run, "--only=cell-two_seed1"], capsys)
-    assert told["states"] == {"cell-two_seed0": "to do", "cell-two_seed1": "done", "cell-three": "to do"}
+    assert list(document([*run, "--dry-run"], capsys)["cells"]) == ["cell-two_seed0", "cell-two_seed1", "cell-three"]
+    Path("small.toml").write_text(one_seed)
+    told = document([*run, "--only=cell-two"], capsys)
+    assert told["states"] == {"cell-two": "done", "cell-three": "to do"}
+    Path("small.toml").write_text(two_seeds)
+    assert list(document([*run, "--dry-run"], capsys)["cells"]) == ["cell-two", "cell-two_seed1", "cell-three"]
     told = document(run, capsys)
     assert set(told["states"].values()) == {"done"}
     assert [words[0] for words in relay.ran] == ["eval", "train", "eval", "train", "eval", "train", "eval"]
     two = told["methods"]["cell-two"]
     assert (two["seeds"], two["planned"], two["questions"]) == ([0, 1], 2, 3)
-    each = [told["cells"][f"cell-two_seed{seed}"]["figures"]["accuracy"]["value"] for seed in (0, 1)]
+    each = [told["cells"][name]["figures"]["accuracy"]["value"] for name in ("cell-two", "cell-two_seed1")]
     assert two["figures"]["accuracy"]["value"] == pytest.approx(sum(each) / 2)
     (answer, *_) = told["questions"][0]["answers"]
     assert (answer["first"], answer["second"], answer["seeds"]) == ("cell-three", "cell-two", [1, 2])
@@ -158,6 +163,11 @@ def test_a_cell_is_run_once_for_each_seed_and_reported_over_them(
     assert [len(method["runs"]) for method in compared["methods"]] == [2, 1]
     report = Path("outputs/small/report.md").read_text()
     assert "## Cells over their seeds" in report and "| cell-two | 2 of 2 | 0, 1 |" in report
+    again = document(["experiment", "run", "--resume=outputs/small"], capsys)
+    assert (len(relay.ran), again) == (7, told)
+    Path("small.toml").write_text(one_seed)
+    status, refused = failure(run, capsys)
+    assert status == 78 and "cells.cell-two_seed1" in refused, "a seed that was played is not left out"
 
 
 def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]) -> None:

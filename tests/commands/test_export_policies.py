@@ -86,6 +86,17 @@ def test_merged_is_adapter_plus_base(here: Path, made: Path, capsys: pytest.Capt
     assert resolve("whole").model == "whole", "finqa takes it as a policy"
 
 
+def test_our_own_template_marks_the_assistant_for_other_trainers(here: Path, made: Path) -> None:
+    for form, marked in (("merged", True), ("gguf-ready", False)):
+        assert main(["export", "embedded", f"--to={form}", f"--out={form}", "-q"]) == 0
+        assert ("{%- generation %}" in Path(form, "chat_template.jinja").read_text()) is marked
+        listed = json.loads(Path(form, "manifest.json").read_text())["outputs"]
+        assert listed["chat_template.jinja"] == sha256_of(Path(form, "chat_template.jinja"))
+    assert main(["export", "stock_run", "--to=merged", "--out=other", "-q"]) == 0
+    template = Path("other", "chat_template.jinja")
+    assert template.read_bytes() == (made / "base" / "chat_template.jinja").read_bytes(), "another one is left as it is"
+
+
 def test_gguf_ready_is_what_the_converter_reads(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import pytest
 
 from finqa_cli.app import COMMANDS, main
 from finqa_cli.commands.dpo import OFFERED as OF_DPO
-from finqa_cli.settings.offered import OF_TRAIN, offered_settings
+from finqa_cli.settings.offered import OF_EVAL, OF_TRAIN, offered_settings
 from finqa_cli.settings.schema import DECLARATIONS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -49,6 +50,77 @@ def test_the_help_of_train_fits_on_a_page_and_the_whole_one_has_every_flag(
         assert all(re.search(rf"{flag}\b", whole) for flag in flags), declaration.path
         shown = re.search(rf"^  {flags[0]} ", short, flags=re.MULTILINE) is not None
         assert shown == declaration.about.main, declaration.path
+
+
+def shown_default(flag: str, text: str) -> str:
+    """The default that a help shows of a flag; empty where it shows none."""
+    found = re.search(rf"^  (?:-\w, )?{flag}\b.*?(?=^  -|\n\n)", text, flags=re.MULTILINE | re.DOTALL)
+    assert found is not None, flag
+    default = re.search(r"default: ([^]]*)\]", " ".join(found[0].split()))
+    return default[1].replace("- ", "-") if default else ""
+
+
+HELP_OF = {
+    "a small policy": ("train", []),
+    "an environment": ("train", ["--environment=code"]),
+    "a setting": ("train", ["--set=environment.name=mbpp"]),
+    "a shipped file": ("train", ["--config=qwen3-14b"]),
+    "another model": ("train", ["--model=Qwen/Qwen3-8B"]),
+    "an expert": ("eval", ["scripted", "--environment=forecast"]),
+    "a policy": ("eval", ["embedded-forecast", "--environment=forecast"]),
+}
+
+
+@pytest.mark.parametrize("name", HELP_OF)
+def test_the_help_shows_the_defaults_of_what_is_chosen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, given = HELP_OF[name]
+    text = help_text([command, *given, "--help-all"], capsys)
+    settings = ["--config=qwen3-14b"] * (name == "a shipped file")
+    if command == "eval":
+        settings += [f"--engine={given[0]}" if given[0] == "scripted" else f"--model={given[0]}"]
+    settings += [
+        word.replace("--environment=", "--set=environment.name=")
+        for word in given
+        if word != given[0] or command == "train"
+    ]
+    loaded = json.loads(help_text(["config", "show", "--json", *dict.fromkeys(settings)], capsys))["settings"]
+    compared = 0
+    for each in offered_settings(OF_TRAIN if command == "train" else OF_EVAL):
+        value = loaded
+        for part in each.path.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        shown = shown_default(re.findall(r"--[\w-]+", each.about.flags)[0], text)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and re.fullmatch(r"[\d.e-]+", shown):
+            assert float(shown) == value, each.path
+            compared += 1
+    assert compared >= 10
+
+
+def test_the_help_says_what_it_is_the_help_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Defaults of environment finqa, model embedded: " in help_text(["train", "-h"], capsys)
+    text = help_text(["train", "--environment", "code", "-h"], capsys)
+    assert "Defaults of environment code, model embedded-code: " in text
+    assert shown_default("--environment", text) == "finqa" and shown_default("--model", text) == "embedded-code"
+    whole = " ".join(help_text(["train", "--environment", "code", "--help-all"], capsys).split())
+    assert "(mbpp). [no option of this environment]" in whole
+    assert "Defaults of environment finqa, engine scripted: " in help_text(["eval", "scripted", "-h"], capsys)
+    Path("finqa.toml").write_text("[train]\niterations = 77\n")
+    assert shown_default("--iterations", help_text(["train", "-h"], capsys)) == "77"
+    assert shown_default("--iterations", help_text(["train", "-h", "--iterations=3"], capsys)) == "77"
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ["--environment=absent"],
+        ["--lr=fast"],
+        ["--set=no.setting=1"],
+        ["--config=absent.toml"],
+    ],
+)
+def test_a_mistake_beside_help_is_no_obstacle(mistake: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text(["train", "--help", *mistake], capsys)
+    assert shown_default("--reward", text) == "environment" and shown_default("--group-size", text)
 
 
 def test_every_flag_is_offered_by_a_command_and_means_one_setting_there() -> None:
@@ -141,7 +213,7 @@ def test_a_new_setting_is_one_change_in_one_file(tmp_path: Path) -> None:
         timeout=90,
     )
     assert done.returncode == 78, done.stderr
-    assert re.search(r"--dummy-share <float> +Share of nothing\. +\[parts; default: 0\.25\]", done.stdout)
+    assert re.search(r"--dummy-share <float> +Share of nothing\. +\[parts; default: 0\.5\]", done.stdout)
     assert re.search(r"train\.dummy_share +0\.5 +environment DUMMY_SHARE\n", done.stdout)
     row = "| `train.dummy_share` | number | `0.25` | `--dummy-share` | `DUMMY_SHARE` | Share of nothing, in parts |"
     assert row in done.stdout

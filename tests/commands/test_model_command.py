@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,13 @@ def test_a_model_is_described_and_its_settings_load(capsys: pytest.CaptureFixtur
     assert main(["model", "inspect", "embedded"]) == 0
     text = capsys.readouterr().out
     assert f"{model['parameters']:,}" in text and "warning: input and output embedding" in text
+
+
+def test_a_model_of_a_common_family_is_described_without_torch() -> None:
+    run_it = "import sys; from finqa_cli.app import main; print(main(['model', 'inspect', 'embedded', '--json']))"
+    loaded = "print([name for name in ('torch', 'peft', 'accelerate') if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", f"{run_it}\n{loaded}"], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("}\n0\n") and done.stderr == "[]\n"
 
 
 def test_a_model_without_a_chat_template_plays_with_the_plain_codec(capsys: pytest.CaptureFixture[str]) -> None:

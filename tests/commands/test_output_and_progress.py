@@ -3,14 +3,16 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from finqa_cli.commands.shared import output
-from finqa_cli.commands.shared.output import emit, plain_table, plural, print_table
+from finqa_cli.commands.shared.output import emit, plain_table, plural, print_table, screen_width
 from finqa_cli.runs.reporter import NullReporter, Reporter
 
 
@@ -28,26 +30,80 @@ def test_json_is_one_document_and_text_is_text(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "said\nmade\n"
 
 
+ROWS = [("one\ntwo", 1), ("x", None), ("y", 0.123456)]
+PLAIN = "name     n\none two  1\nx        -\ny        0.1235\n"
+
+
 def test_tables_in_pipes_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("name", "n"), [("one\ntwo", 1), ("x", None), ("y", 0.123456)], title="Counts")
-    assert capsys.readouterr().out == "Counts\nname     n\none two  1\nx        -\ny        0.1235\n"
+    print_table(("name", "n"), ROWS)
+    assert capsys.readouterr().out == PLAIN
 
 
 @pytest.mark.parametrize("no_color", [True, False])
-def test_tables_on_terminals_respect_no_color(no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_on_terminals_are_the_same(no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm-256color")
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     print_table(("name",), [("[bold]not markup[/bold]",)])
-    assert "[bold]not markup[/bold]" in terminal.getvalue() and "─" in terminal.getvalue()
-    assert ("\x1b[3" in terminal.getvalue()) is False
+    print_table(("name", "n"), ROWS)
+    assert terminal.getvalue() == f"name\n[bold]not markup[/bold]\n{PLAIN}"
 
 
 @given(st.lists(st.tuples(st.text(), st.none() | st.integers() | st.booleans() | st.floats()), max_size=5))
 def test_a_row_is_always_one_line(rows: list[tuple[object, object]]) -> None:
     assert len(plain_table(("a", "b"), rows).split("\n")) == len(rows) + 1
+
+
+WORD = st.text(min_size=1, max_size=60) | st.sampled_from(["営業利益の合計", "a/long/path/of/a/file", "-", "0.25"])
+
+
+@given(
+    st.integers(2, 7).flatmap(
+        lambda columns: st.lists(
+            st.lists(st.lists(WORD, max_size=6).map(" ".join), min_size=columns, max_size=columns),
+            min_size=2,
+            max_size=6,
+        )
+    ),
+    st.integers(30, 120),
+    st.booleans(),
+)
+def test_a_table_fits_the_screen_and_loses_nothing(cells: list[list[str]], width: int, headed: bool) -> None:
+    headers, rows = (cells[0], cells[1:]) if headed else ([], cells)
+    wide = plain_table(headers, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        lines = plain_table(headers, rows).split("\n")
+    assert max(map(cell_len, lines)) <= width
+    shown = Counter("".join("".join(lines).split()))
+    assert Counter("".join(wide.split())) <= shown, "every character is there; a block names its columns again"
+
+
+def test_long_cells_are_wrapped_inside_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [("train", "Train a policy in sandboxes."), ("eval", "Measure it.")]
+    assert plain_table(("name", "what it does"), rows).split("\n") == [
+        "name   what it does",
+        "train  Train a policy in",
+        "       sandboxes.",
+        "eval   Measure it.",
+    ]
+    assert plain_table((), rows).split("\n")[1:] == ["       sandboxes.", "eval   Measure it."]
+    rows_of_many = [("a", "interval [0.1,", "questions", "companies")]
+    assert plain_table(("method", "accuracy", "questions", "companies"), rows_of_many).split("\n") == [
+        "method     a",
+        "accuracy   interval [0.1,",
+        "questions  questions",
+        "companies  companies",
+    ]
+
+
+@pytest.mark.parametrize("value", ["", "0", "-5", "wide", "²"])
+def test_columns_that_are_no_number_say_nothing(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", value)
+    assert screen_width() is None
 
 
 def test_plurals() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command_calls import document, failure
-from fixtures.report_runs import attempt, training, write_run
+from fixtures.report_runs import attempt, evaluated, training, write_run
 
 from finqa_cli.app import main
 from finqa_cli.runs.run_folder import RunFolder
@@ -37,6 +37,17 @@ def test_two_runs_have_one_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["out"] == "one/report_with_two.html" and len(found["runs"]) == 2
     text = Path(found["out"]).read_text("utf-8")
     assert '"better":3' in text and not Path("one/report.html").exists() and not list(Path("two").glob("*.html"))
+
+
+def test_a_training_has_a_report_with_its_control(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(Path("run")), evaluated(Path("shuffled"), shuffled=True)
+    assert main(["report", "run", "--control", "shuffled"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("Report: run/report.html (36 episodes, ")
+    assert printed[1] == "Open run/report.html in a browser, or: finqa view run --control shuffled"
+    assert '"label":"shuffled"' in Path("run/report.html").read_text("utf-8")
+    assert main(["report", "run"]) == 0 and capsys.readouterr().out.endswith("or: finqa view run\n")
+    assert '"control":null' in Path("run/report.html").read_text("utf-8")
 
 
 def test_candidates_of_sample_and_metrics_alone_have_a_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +100,9 @@ def no_run() -> list[str]:
         (torn_line, 65, "line 4"),
         (lambda: [str(evaluation("run")), "./run"], 2, "the same folder"),
         (lambda: [str(evaluation(name)) for name in "abc"], 2, "not 3"),
+        (lambda: [str(evaluated(Path("run"))), "--control", str(evaluated(Path("true")))], 78, "true rewards"),
+        (lambda: [str(evaluated(Path("run"))), "--control", "nowhere"], 65, "no run folder nowhere"),
+        (lambda: [str(evaluation("a")), str(evaluation("b")), "--control", "c"], 2, "belongs to one training"),
         (other_file, 78, "is there and is no report"),
         (lambda: [str(evaluation("run")), "--out", "run"], 78, "run is a folder"),
     ],

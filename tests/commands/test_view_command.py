@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command_calls import failure
-from fixtures.report_runs import attempt, training, write_run
+from fixtures.report_runs import attempt, evaluated, training, write_run
 from fixtures.view_server import COMMAND, ViewServer, view_server
 
 from finqa_cli.commands.recorded.view_runs import shows_browser
@@ -61,6 +61,22 @@ def test_one_run_opens_with_its_page_and_two_with_their_comparison() -> None:
         assert server.url.endswith(f"/compare/{ids['one']}/{ids['two']}")
     with view_server("runs", "runs/two") as server:
         assert server.url == server.root
+
+
+def test_a_run_opens_with_its_control(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated(Path("runs/one")), evaluated(Path("runs/control"), shuffled=True), evaluated(Path("runs/true"))
+    with view_server("one", arguments=["--control", "runs/control"]) as server:
+        ids = server.ids()
+        assert server.url.endswith(f"/run/{ids['one']}/control/{ids['control']}")
+        assert server.client.get(server.url).status_code == 200
+    for arguments, status, reason in (
+        (["one", "--control", "true"], 78, "learned from its true rewards"),
+        (["--control", "control"], 2, "beside one run"),
+        (["one", "true", "--control", "control"], 2, "fix: finqa view RUN --control control"),
+        (["one", "--control", "nowhere"], 65, "nowhere"),
+    ):
+        found, text = failure(["view", *arguments], capsys)
+        assert found == status and reason in text
 
 
 def test_paths_on_the_wire_lead_nowhere() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
-from fixtures.report_runs import PAYLOADS, attempt, hostile, training, write_run
+from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, training, write_run
 
 from finqa_cli.publishing.report.run_report import write_report
 
@@ -74,7 +74,8 @@ def test_payloads_run_nowhere_and_nothing_is_loaded(tab: Tab, tmp_path: Path) ->
 @pytest.mark.parametrize("width", [400, 900, 1200])
 def test_no_view_scrolls_sideways(tab: Tab, tmp_path: Path, width: int) -> None:
     long = attempt("a_1", text="x" * 400, cell="y" * 300)
-    for run in (training(tmp_path / "training"), write_run(tmp_path / "long", [("eval", 0, long)])):
+    shown = evaluated(tmp_path / "shown", texts=["x" * 400, "y" * 300, "z z " * 100], questions=3)
+    for run in (training(tmp_path / "training"), write_run(tmp_path / "long", [("eval", 0, long)]), shown):
         page = write_report([run]).path
         for view in views(run):
             tab.open(page, view, width=width)
@@ -120,6 +121,60 @@ def test_filter_sort_keys_and_deep_links(tab: Tab, tmp_path: Path) -> None:
     assert tab.run("document.querySelector('dialog').open")
 
 
+def test_a_training_begins_with_the_same_questions_before_and_after(tab: Tab, tmp_path: Path) -> None:
+    run, control = evaluated(tmp_path / "run"), evaluated(tmp_path / "control", steps=2, shuffled=True)
+    page = write_report([run], control=control).path
+    tab.console.clear()
+    tab.open(page)
+    texts = "[...document.querySelectorAll('{}')].map((each) => each.textContent)"
+    assert tab.run("[...document.querySelector('main > div').children].map((each) => each.className)")[0] == "opening"
+    head = tab.run("document.querySelector('.opening .head').textContent")
+    assert "16.7 %before→ then 83.3 %after 3 iterations" in head
+    assert "control: rewards shuffled16.7 %before→ then 16.7 %after 2 iterations" in head
+    assert tab.run(texts.format(".large .legend > span"))[2] == "control: rewards shuffled"
+    series = "[...document.querySelectorAll('.large > svg .series')].map((each) => each.getAttribute('class'))"
+    assert tab.run(series) == [f"series run-{name} {kind}" for name in ("control", "0") for kind in ("train", "eval")]
+    assert tab.run("document.querySelectorAll('.large > svg .run-control .band').length") == 1
+    assert tab.run(texts.format(".before-after th"))[1:] == [
+        *("before", "after 3 iterations", "control, before", "control, after 2 iterations"),
+    ]
+    assert tab.run(texts.format(".before-after tbody tr:first-child td")) == [
+        *("accuracy, greedy", "0.167 [0.000, 1.000]", "0.833 [0.000, 1.000]"),
+        *("0.167 [0.000, 1.000]", "0.167 [0.000, 1.000]"),
+    ]
+    assert "4 became right and 0 became wrong; 1 were right and 1 wrong both times" in tab.run(
+        "document.querySelector('main').textContent"
+    )
+    assert tab.run(texts.format(".example h3")) == [f"What was q{at}_x?" for at in (1, 2, 3)]
+    assert tab.run(texts.format(".example .answered")) == ["Answer: 40 ✗ wrong", "Answer: 43 ✓ right"] * 3
+    assert tab.run(texts.format(".example mark")) == ["'40'", "'43'"] * 3
+    assert tab.run(texts.format(".example .sql .sql-word"))[:3] == ["SELECT", "FROM", "WHERE"]
+    assert tab.run(texts.format(".example .returned"))[1] == "returns line_item 43, 2023 499, 2022 null"
+    links = tab.run("[...document.querySelectorAll('.example a')].map((each) => each.getAttribute('href'))")
+    assert len(links) == 6
+    for link, step in zip(links, [0, 3] * 3, strict=True):
+        tab.go(link)
+        assert f"eval/{step:04d}/" in tab.run("document.querySelector('main').textContent")
+        assert tab.run("document.querySelectorAll('.turn').length") == 2
+    assert tab.console == []
+
+
+def test_payloads_in_questions_before_and_after_run_nowhere(tab: Tab, tmp_path: Path) -> None:
+    tab.console.clear()
+    for start in range(0, len(PAYLOADS), 3):
+        texts = PAYLOADS[start : start + 3]
+        run = evaluated(tmp_path / f"run{start}", questions=3, texts=texts)
+        control = evaluated(
+            tmp_path / f"</script><img src=x onerror=window.hit={start}>", questions=3, texts=texts, shuffled=True
+        )
+        tab.open(write_report([run], control=control).path)
+        shown = tab.run("document.querySelector('#same-questions').parentElement.textContent")
+        assert all(f"What was {text}?" in shown for text in texts if text != PAYLOADS[-1])  # a half of a pair
+        assert tab.run("document.querySelectorAll('.example').length") == 3
+        assert tab.run("window.hit === undefined && !document.querySelector('main :is(script, img, iframe, style)')")
+    assert tab.console == []
+
+
 def test_two_runs_are_compared_question_by_question(tab: Tab, tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / name, [("eval", 0, attempt(f"q{at}_x", reward=float(at >= from_))) for at in range(6)])
@@ -157,11 +212,14 @@ def test_colours_follow_the_system_and_the_button(tab: Tab, tmp_path: Path) -> N
 def test_axe_finds_nothing_serious(tab: Tab, tmp_path: Path, scheme: str) -> None:
     runs = [training(tmp_path / "one"), training(tmp_path / "two", steps=2)]
     page = write_report(runs).path
+    control = evaluated(tmp_path / "control", steps=2, shuffled=True)
+    shown = write_report([evaluated(tmp_path / "shown")], control=control).path
+    pages = [*((page, view) for view in views(runs[0], compared=True)), (shown, "#/overview")]
     tab.call("Page.setBypassCSP", enabled=True)
     try:
         for width in (1200, 400):
-            for view in views(runs[0], compared=True):
-                tab.open(page, view, width=width, scheme=scheme)
+            for file, view in pages:
+                tab.open(file, view, width=width, scheme=scheme)
                 tab.run(Path(AXE).read_text("utf-8") + "; 0")
                 tab.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
                 found = tab.run(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
-from fixtures.report_runs import PAYLOADS, attempt, hostile, training, write_run
+from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, training, write_run
 from fixtures.view_server import ViewServer, view_server
 from fixtures.written_runs import killed_run
 
@@ -199,6 +199,44 @@ def test_both_runs_of_a_comparison_are_followed(tab: Tab, runs: Path) -> None:
         clean(tab, server)
 
 
+def test_a_training_and_its_control_are_shown_before_and_after(tab: Tab, runs: Path) -> None:
+    evaluated(runs / "one")
+    evaluated(runs / "control", steps=2, shuffled=True)
+    with view_server(runs / "one", arguments=["--control", str(runs / "control")]) as server:
+        begin_watching(tab)
+        tab.visit(server.url)
+        assert tab.run("document.title") == "one \u2013 finqa view"
+        assert tab.run("document.querySelector('.opening').textContent").count("control: rewards shuffled") == 2
+        assert tab.run("document.querySelectorAll('.example .calls .sql').length") == 6
+        tab.run("document.querySelectorAll('.example a')[1].click()")
+        wait_for(tab, "document.querySelectorAll('.turn').length === 2")
+        assert "eval/0003/q1_x/0" in tab.run(TEXT)
+        tab.visit(f"{server.root}run/{server.ids()['one']}")
+        assert "control" not in tab.run("document.querySelector('.opening').textContent")
+        clean(tab, server)
+
+
+def test_an_evaluation_after_training_appears_while_it_is_watched(tab: Tab, runs: Path) -> None:
+    with begin(runs / "one") as run, view_server(runs / "one") as server:
+        facts = {"temperature": 0.0, "episodes": 2, "questions": 2, "clusters": 2, "turns_mean": 2.0, "measures": {}}
+        facts |= {"accuracy": 0.0, "accuracy_interval": [0.0, 0.7], "quoted_years": None, "sql_error_rate": None}
+
+        def evaluate(number: int) -> None:
+            for at in range(2):
+                play(run, attempt(f"q{at}_x", reward=float(number > 0), step=number, cell=str(number)), "eval", number)
+            run.metrics({"kind": "eval", "iteration": number, **facts})
+
+        evaluate(0)
+        begin_watching(tab)
+        tab.visit(server.url)
+        assert not tab.run("document.querySelector('.opening')")
+        step(run, 1)
+        evaluate(1)
+        wait_for(tab, "document.querySelectorAll('.example').length === 2")
+        assert "2 became right and 0 became wrong" in tab.run(TEXT)
+        clean(tab, server)
+
+
 def test_new_data_waits_while_text_is_selected(tab: Tab, runs: Path) -> None:
     with begin(runs / "live") as run, view_server(runs / "live") as server:
         step(run, 1)
@@ -268,7 +306,7 @@ def pages(server: ViewServer) -> list[str]:
     ids = server.ids()
     episode = quote("train/0001/q0_x/0", safe="")
     return [
-        *("", "#/runs?steps=1&sort=score", f"run/{ids['one']}", f"run/{ids['one']}#/episodes"),
+        *("", "#/runs?steps=1&sort=score", f"run/{ids['one']}", f"run/{ids['two']}", f"run/{ids['one']}#/episodes"),
         *(
             f"run/{ids['one']}#/episode?id={episode}",
             f"compare/{ids['one']}/{ids['two']}#/compare",
@@ -279,7 +317,7 @@ def pages(server: ViewServer) -> list[str]:
 
 def several(runs: Path) -> None:
     training(runs / "one", steps=2)
-    training(runs / "two", steps=2)
+    evaluated(runs / "two", steps=2)
     killed_run(runs / ("long_" + "x" * 120), "train", iterations=3)
     (runs / "bad").mkdir()
     (runs / "bad" / "run.json").write_text("{")

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.codec_contexts import codec_context
 from fixtures.handed_on_runs import attempt, text_attempt
 from trl_parity.interpreter import PYTHON
 
+from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.app import main
 from finqa_cli.runs.run_folder import RunFolder
+from finqa_cli.runs.trajectory_records import read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Trajectory
+from finqa_plugins.codecs.model_families import QwenCodec
 
 READ = """
 import json, sys
@@ -32,6 +36,51 @@ print(json.dumps({
     "texts": [apply_chat_template(row, tokenizer, tools=row.get("tools")) for row in rows],
 }))
 """
+
+
+TRAIN = """
+import json, os, sys
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+import trl
+from datasets import load_dataset
+data = load_dataset(sys.argv[1], split="train")
+arguments = trl.SFTConfig(
+    output_dir=sys.argv[3], use_cpu=True, bf16=False, report_to=[], assistant_only_loss=True, max_length=None,
+    per_device_train_batch_size=len(data),
+)
+trainer = trl.SFTTrainer(model=sys.argv[2], args=arguments, train_dataset=data)
+(batch,) = trainer.get_train_dataloader()
+rows = zip(batch["input_ids"].tolist(), batch["attention_mask"].tolist(), batch["labels"].tolist())
+print(json.dumps([
+    [[token for token, real in zip(ids, there) if real], [label != -100 for label, real in zip(labels, there) if real]]
+    for ids, there, labels in rows
+]))
+"""
+
+
+@pytest.mark.skipif(PYTHON is None, reason="TRL is not there: run `make test-trl`")
+def test_trl_masks_an_exported_policy_as_our_own_training_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = [attempt(question, 0, 1.0) for question in ("aq", "bq")]
+    # the codec keeps markup that is no call from becoming control tokens, which a template does not
+    made = [replace(each, turns=tuple(turn for turn in each.turns if not turn.parse_error)) for each in made]
+    with RunFolder.create(Path("r"), command="eval", settings=to_public_dict(Settings()), save_token_ids=False) as run:
+        for trajectory in made:
+            run.trajectory(trajectory, phase="eval", iteration=0)
+        run.finish("completed")
+    assert main(["export", "r", "--to=trl-sft", "--out=rows", "--json"]) == 0
+    assert main(["export", "embedded", "--to=merged", "--out=policy", "--json"]) == 0
+    command = [str(PYTHON), "-c", TRAIN, "rows", "policy", str(tmp_path / "scratch")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    theirs = sorted(json.loads(done.stdout.splitlines()[-1]))
+    codec = QwenCodec(None, codec_context("policy"))
+    samples = [demonstration_sample(item.prompt, item.messages, codec) for item in read_demonstrations(Path("r"))]
+    ours = sorted([sample.token_ids.tolist(), sample.loss_mask.tolist()] for sample in samples)
+    for (ids, trained), (our_ids, our_trained) in zip(theirs, ours, strict=True):
+        length = len(our_ids)
+        assert ids[:length] == our_ids and trained[:length] == our_trained
+        assert not any(trained[length:]) and len(ids) <= length + 1, "the line break behind the last turn"
 
 
 @pytest.mark.skipif(PYTHON is None, reason="TRL is not there: run `make test-trl`")

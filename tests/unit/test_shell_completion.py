@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.plugin_entry_points import install
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.completion import INDEX, SHELLS, complete, format_candidates, read_words
+from finqa_cli.completion import INDEX, SHELLS, complete, format_candidates, read_words, remember_plugins
 from finqa_cli.completion_index import index_text
 
 
@@ -101,6 +102,53 @@ def test_fish_is_told_whether_there_is_anything() -> None:
     line = {"_TYPER_COMPLETE_ARGS": "finqa eval --limit ", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
     assert ask("fish", **line).returncode == 1
     assert ask("fish", **{**line, "_TYPER_COMPLETE_ARGS": "finqa ev"}).returncode == 0
+
+
+def request(shell: str, line: str) -> dict[str, str]:
+    """The variables by which a shell asks what the last word of a line may become."""
+    words = line.split(" ")
+    if shell == "bash":
+        return {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    return {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+
+
+def test_components_of_installed_plugins_are_offered(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    places = {"PYTHONPATH": str(install(site, {"example": "plugin"})), "FINQA_HOME": str(tmp_path / "home")}
+    before = {shell: ask(shell, **places, **request(shell, "finqa train --optimizer leave")).stdout for shell in SHELLS}
+    assert not any("leave-one-out" in text for text in before.values())
+    assert not (tmp_path / "home").exists(), "a completion writes nothing"
+
+    listed = [sys.executable, "-m", "finqa_cli", "plugins"]
+    subprocess.run(listed, env={**os.environ, **places}, capture_output=True, check=True)
+    (file,) = (tmp_path / "home").glob("completions-*.json")
+    for shell in SHELLS:
+        asked = ask(shell, **places, **request(shell, "finqa train --optimizer leave"))
+        assert "leave-one-out" in asked.stdout, asked.stderr
+        imported = {line.rpartition("|")[2].strip() for line in asked.stderr.splitlines()}
+        assert not imported & {"typer", "pydantic", "finqa_cli.app", "finqa_example", "importlib.metadata"}
+        own = ask(shell, **places, **request(shell, "finqa train --optimizer gr"))
+        assert "grpo" in own.stdout, "those of finqa are still there"
+
+    written = file.read_text(encoding="utf-8")
+    for broken in ("", "[]", '{"installed": 1}', written.replace('{"optimizer"', '{"engine": 3, "optimizer"')):
+        file.write_text(broken, encoding="utf-8")
+        asked = ask("bash", **places, **request("bash", "finqa train --engine tr"))
+        assert asked.stdout == "transformers\n" and asked.returncode == 0
+
+    file.write_text(written, encoding="utf-8")
+    shutil.rmtree(site / "finqa_example-0.1.0.dist-info")
+    asked = ask("bash", **places, **request("bash", "finqa train --optimizer leave"))
+    assert asked.stdout == "\n", "it is not installed any more"
+    subprocess.run(listed, env={**os.environ, **places}, capture_output=True, check=True)
+    assert json.loads(file.read_text(encoding="utf-8"))["components"] == {}
+
+
+def test_without_plugins_no_file_is_written_and_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    remember_plugins({}, {"FINQA_HOME": str(tmp_path / "home")})
+    assert not (tmp_path / "home").exists()
+    (tmp_path / "file").write_text("")
+    remember_plugins({"engine": {"mine": "My engine"}}, {"FINQA_HOME": str(tmp_path / "file")})
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -310,8 +310,7 @@ def show(
 
 def _lines(shown: Shown, answer: bool) -> Iterator[str]:
     facts = {**shown.facts, **(shown.solution if answer else {})}
-    width = max(map(len, facts))
-    yield from (f"{name:<{width}}  {' '.join(value.split())}" for name, value in facts.items() if value)
+    yield plain_table((), [(name, value) for name, value in facts.items() if value])
     if shown.text:
         yield f"\n{shown.text}"
     for table in shown.tables:

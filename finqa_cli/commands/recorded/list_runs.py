@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, emit, plain_table, plural, printable, size_text
+from finqa_cli.commands.shared.output import age_text, aligned, emit, plural, printable, screen_width, size_text
 from finqa_cli.errors import DataError
 from finqa_cli.runs.run_summary import RunSummary, Score, summarize_runs
 
@@ -24,7 +23,7 @@ RUNS = Path("runs")
 """Folder of runs whose command was given none."""
 
 WIDEST = 120
-"""Width of the table where neither a terminal nor COLUMNS says another."""
+"""Width of texts where neither a terminal nor COLUMNS says another."""
 
 _COLUMNS = ("run", "command", "status", "score", "age", "time", "size")
 
@@ -83,9 +82,10 @@ def score_text(score: Score | None) -> str | None:
 
 
 def _text(folder: Path, runs: Sequence[RunSummary], others: Sequence[Path], *, everything: bool) -> str:
-    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    screen = screen_width()
+    width = screen or WIDEST
     rows = [row for each in runs for row in _rows(each, folder, "", everything=everything)]
-    lines = [_fitted(rows, width)] if rows else [f"There are no runs in {printable(str(folder))}."]
+    lines = [_fitted(rows, screen)] if rows else [f"There are no runs in {printable(str(folder))}."]
     lines += [wrapped(f"{each.path.name}: {each.reason}", width) for each in _with_reasons(runs, everything)]
     if others:
         names = ", ".join(path.name for path in others)
@@ -109,13 +109,13 @@ def _rows(each: RunSummary, folder: Path, indent: str, *, everything: bool) -> I
         yield from _rows(nested, each.path, f"{indent}  ", everything=everything)
 
 
-def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> str:
+def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> str:
     """Return a table; where it would be wider than the screen, two or more lines for each run."""
     names = ["run", *(row[0] for row in rows)]
     longest = max(map(len, names))
-    others = plain_table(_COLUMNS[1:], [row[1:] for row in rows]).splitlines()
+    others = aligned(_COLUMNS[1:], [row[1:] for row in rows])
     table = [f"{name:{longest}}  {line}" for name, line in zip(names, others, strict=True)]
-    if max(map(len, table)) <= width:
+    if width is None or max(map(len, table)) <= width:
         return "\n".join(table)
     blocks = []
     for name, command, state, score, age, taken, size in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_tex
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lines, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, emit, plural, printable, size_text
+from finqa_cli.commands.shared.output import age_text, emit, plural, printable, screen_width, size_text
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
 from finqa_cli.runs.run_notes import RunNotes, read_notes
@@ -124,7 +123,7 @@ def _row(number: int, record: Mapping[str, Any], outcome: Outcome) -> dict[str, 
 
 
 def _lines(summary: RunSummary, notes: RunNotes, rows: Sequence[Mapping[str, Any]], *, more: bool) -> Iterator[str]:
-    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    width = screen_width() or WIDEST
     yield wrapped(f"{summary.path}: {summary.command or 'a run'}, {summary.state}", width)
     for label, text in _facts(summary, notes):
         first, *others = wrapped(text, max(width - _LABEL, 30)).splitlines() or [""]

@@ -18,7 +18,10 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit
 from finqa_cli.errors import DataError, MissingDependencyError, UsageError
-from finqa_cli.runs.run_summary import locate_run
+from finqa_cli.publishing.report.report_control import check_control
+from finqa_cli.publishing.report.report_records import RunRecords
+from finqa_cli.runs.run_folder import read_run, read_settings
+from finqa_cli.runs.run_summary import is_run, locate_run
 
 if TYPE_CHECKING:
     from finqa_cli.publishing.view.view_server import ViewAddress
@@ -34,6 +37,9 @@ def main(
         list[Path] | None,
         typer.Argument(help="Folders of runs, runs, or names of runs below ./runs.", show_default="runs"),
     ] = None,
+    control: Annotated[
+        Path | None, typer.Option("--control", help="The same training with --shuffle-rewards, shown beside RUN.")
+    ] = None,
     port: Annotated[int, typer.Option("--port", help="Port on 127.0.0.1; 0: a free one.", min=0, max=65_535)] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
@@ -46,6 +52,7 @@ def main(
     places = [_located(place) for place in runs or (RUNS,)]
     if len({place.resolve() for place in places}) < len(places):
         raise UsageError("The same folder is named twice.")
+    beside = None if control is None else _control_of(places, control)
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
             f"finqa view needs {' and '.join(missing)}, not installed here; finqa report needs neither.",
@@ -53,16 +60,18 @@ def main(
         )
     from finqa_cli.publishing.view.view_server import serve_view
 
+    shown = [*places, *([] if beside is None else [beside])]
+
     def ready(address: ViewAddress) -> None:
         text = f"View: {address.url}\nCtrl-C ends it."
-        emit({"url": address.url, "runs": [str(place) for place in places]}, as_json=line.as_json, text=text)
+        emit({"url": address.url, "runs": [str(place) for place in shown]}, as_json=line.as_json, text=text)
         sys.stdout.flush()
         if not (no_browser or line.as_json) and shows_browser(os.environ, terminal=sys.stdout.isatty()):
             # in a thread: some browsers return when they are closed
             threading.Thread(target=webbrowser.open, args=(address.opening,), daemon=True).start()
 
     try:
-        serve_view(places, port=port, ready=ready)
+        serve_view(places, control=beside, port=port, ready=ready)
     except KeyboardInterrupt:
         return
 
@@ -72,6 +81,22 @@ def shows_browser(environment: Mapping[str, str], *, terminal: bool, platform: s
     if not terminal or environment.get("CI", "").lower() not in ("", "0", "false"):
         return False
     return platform in ("darwin", "win32") or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _control_of(places: list[Path], control: Path) -> Path:
+    """Return the folder of a control.
+
+    Raises:
+        UsageError: There is not one run that it could be the control of, or one of the two is no training.
+        ConfigError: It is no control of the run.
+    """
+    found = _located(control)
+    if len(places) != 1 or not is_run(places[0]):
+        raise UsageError("A control is shown beside one run.", remedy=f"finqa view RUN --control {control}")
+    check_control(
+        *(RunRecords(path=path, facts=read_run(path), settings=read_settings(path)) for path in (places[0], found))
+    )
+    return found
 
 
 def _located(place: Path) -> Path:

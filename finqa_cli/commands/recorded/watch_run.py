@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finqa_cli.commands.recorded.list_runs import document_of, score_text
+from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text
 from finqa_cli.commands.recorded.show_run import event_text
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, emit, printable, size_text
+from finqa_cli.commands.shared.output import age_text, emit, printable, screen_width, size_text
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.live_run import LiveRun, LiveState
 from finqa_cli.runs.run_summary import RUNNING, Progress, locate_run
@@ -58,7 +58,7 @@ def main(
 def _print(state: LiveState) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(frame(state))
+    Console(width=screen_width() or WIDEST, highlight=False).print(frame(state))
 
 
 def _watch(live: LiveRun, state: LiveState) -> None:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finqa_cli.commands.shared.output import printable
+from finqa_cli.commands.shared.output import printable, screen_width
 from finqa_cli.types import Observation, Task, ToolCall, Trajectory, Turn
 
 WIDTH = 100
@@ -83,7 +83,8 @@ def _cut(text: str) -> str:
 
 def _block(text: str, indent: str) -> str:
     lines = text.splitlines() or [""]
+    width = min(screen_width() or WIDTH, WIDTH)
     return "\n".join(
-        textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
         for line in lines
     )

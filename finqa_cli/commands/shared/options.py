@@ -17,11 +17,13 @@ import typer
 from typer.core import TyperCommand
 
 from finqa_cli.commands.shared.command_line import CommandLine, declaration_of
+from finqa_cli.commands.shared.help_defaults import Defaults, effective_defaults
 from finqa_cli.settings.declarations import Declaration
 from finqa_cli.settings.offered import offered_settings
 from finqa_cli.settings.published_names import replace_flags
 
 GENERAL = "General"
+_HELP = {"-h", "--help", "--help-all"}
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 4 nothing to learn, 65 data, 69 service, "
@@ -67,12 +69,32 @@ class HelpCommand(TyperCommand):
     """A command whose help has a heading for each panel, and the main flags only; `--help-all` has all of them."""
 
     _shows_all = False
+    _defaults: Defaults = Defaults()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Note which help is asked for, and parse with flags of published scripts replaced and lists joined."""
         self._shows_all = "--help-all" in args
         offered = {flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-        return super().parse_args(ctx, self._with_joined_lists(replace_flags(args, offered)))
+        words = self._with_joined_lists(replace_flags(args, offered))
+        self._defaults = self._find_defaults(ctx, words) if _HELP & set(words) else Defaults()
+        return super().parse_args(ctx, words)
+
+    def _find_defaults(self, ctx: Any, words: Sequence[str]) -> Defaults:
+        """Return the defaults beside the words of a command line that asks for help."""
+        offered = [each for parameter in self.params if (each := declaration_of(parameter.name)) is not None]
+        if not offered:
+            return Defaults()
+        before, ctx.resilient_parsing = ctx.resilient_parsing, True  # the help comes before what is wrong
+        given, *_ = self.make_parser(ctx).parse_args(args=[word for word in words if word not in _HELP])
+        ctx.resilient_parsing = before
+        flags = {each.path: given[each.parameter] for each in offered if given.get(each.parameter) is not None}
+        return effective_defaults(
+            offered,
+            flags=flags,
+            files=given.get("config") or (),
+            assignments=given.get("assign") or (),
+            target=str(given.get("target") or ""),
+        )
 
     def _with_joined_lists(self, args: Sequence[str]) -> list[str]:
         """Return the words with `--lora-target-modules q_proj k_proj` as `--lora-target-modules q_proj,k_proj`.
@@ -115,16 +137,28 @@ class HelpCommand(TyperCommand):
             is_argument = parameter.param_type_name == "argument"
             panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
             names, text = record
+            if declaration is not None:
+                text = self._help_of(declaration)
             if not self._shows_all:
                 names = re.sub(r"^(--[\w-]+)(, --[\w-]+)+", r"\1", names)  # without aliases
             # Typer writes a default that is a text in parentheses
             text = re.sub(r"default: \((.+?)\)(?=[];])", r"default: \1", text)
             panels.setdefault(panel, []).append((names, text))
+        if self._defaults.about and "environment__name" in {parameter.name for parameter in self.params}:
+            with formatter.indentation():
+                formatter.write_paragraph()
+                formatter.write_text(f"Defaults of {self._defaults.about}: finqa config show --origin.")
         more = f"Also {omitted} more options, and aliases." if omitted else "This message with all aliases."
         general = [*panels.pop(GENERAL, []), ("-h, --help", "This message."), ("--help-all", more)]
         for panel, rows in {**panels, GENERAL: general}.items():
             with formatter.section(panel):
                 formatter.write_dl(rows)
+
+    def _help_of(self, declaration: Declaration) -> str:
+        path = declaration.path
+        if path in self._defaults.without:
+            return f"{help_of(declaration, '')}  [no option of this environment]"
+        return help_of(declaration, self._defaults.shown.get(path, declaration.shown_default))
 
 
 class CommandApp(typer.Typer):
@@ -187,11 +221,11 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
     return decorate
 
 
-def help_of(declaration: Declaration) -> str:
+def help_of(declaration: Declaration, shown_default: str) -> str:
     """Return the help of a flag: what it sets, with choices, unit and default."""
     about = declaration.about
     choices = f": {', '.join(declaration.choices)}" if declaration.choices and declaration.flag_type is str else ""
-    default = f"default: {declaration.shown_default}" if declaration.shown_default else ""
+    default = f"default: {shown_default}" if shown_default else ""
     details = "; ".join(filter(None, (about.unit, default)))
     return f"{about.help}{choices}.{f'  [{details}]' if details else ''}"
 
@@ -200,5 +234,10 @@ def _annotation(declaration: Declaration) -> Any:
     names = declaration.about.flags.split()
     return Annotated[
         declaration.flag_type | None,
-        typer.Option(*names, help=help_of(declaration), rich_help_panel=declaration.about.panel, show_default=False),
+        typer.Option(
+            *names,
+            help=help_of(declaration, declaration.shown_default),
+            rich_help_panel=declaration.about.panel,
+            show_default=False,
+        ),
     ]

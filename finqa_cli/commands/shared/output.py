@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-import shutil
 import sys
 import time
 import unicodedata
@@ -25,6 +25,12 @@ SECONDS_BETWEEN_LINES = 5.0
 _KEPT = "\n\t\u200c\u200d"
 _UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that JSON lets stand as they are: control characters, marks of direction, halves of pairs."""
+
+_GAP = 2
+"""Spaces between columns of a table."""
+
+_LONGEST_NAME, _LONGEST_WORD = 36, 20
+"""Columns of words that are not broken, in the first column of a table and in the others; paths are longer."""
 
 Text = str | Callable[[], str | None]
 
@@ -55,19 +61,90 @@ def _without_secrets(value: Any) -> Any:
     return mask_text(value) if isinstance(value, str) else value
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """Print a table on stdout: by rich on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_rich(headers, rows, title)
-    else:
-        print("\n".join([*([title] if title else []), plain_table(headers, rows)]), flush=True)
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table on stdout; see `plain_table`."""
+    print(plain_table(headers, rows), flush=True)
+
+
+def screen_width() -> int | None:
+    """Return the columns that output is to fit: `COLUMNS`, else those of the terminal.
+
+    Returns:
+        None where stdout is no terminal and `COLUMNS` is not set: a row of a table stays a line for other programs.
+    """
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):  # no terminal, or a stream without a file
+        return None
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return columns aligned by spaces; a line break inside a cell becomes a space, so a row stays a line."""
-    lines = [[_cell(value) for value in row] for row in [headers, *rows]]
-    widths = [max(len(row[column]) for row in lines) for column in range(len(headers))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in lines)
+    """Return columns aligned by spaces; a line break inside a cell becomes a space.
+
+    A row is a line where the table fits `screen_width`. Else long cells are wrapped inside their column, and where the
+    columns would be narrower than their words, each row becomes a block of a line per column.
+
+    Args:
+        headers: Names of the columns; empty for a list of names and values, which has none.
+        rows: Values of the columns.
+    """
+    lines = aligned(headers, rows)
+    screen = screen_width()
+    if screen is None or all(_width(line) <= screen for line in lines):
+        return "\n".join(lines)
+    cells = _cells(headers, rows)
+    if not headers or sum(_least_widths(cells)) + _GAP * (len(headers) - 1) <= screen:
+        return _wrapped(cells, screen, has_headers=bool(headers))
+    return "\n\n".join(_wrapped(list(zip(cells[0], row, strict=True)), screen) for row in cells[1:])
+
+
+def aligned(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a table whose rows are a line each, however wide that is."""
+    cells = _cells(headers, rows)
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    return [
+        (" " * _GAP).join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def _cells(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    return [[_cell(value) for value in row] for row in [*([headers] if headers else []), *rows]]
+
+
+def _wrapped(cells: Sequence[Sequence[str]], width: int, *, has_headers: bool = False) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text as RichText
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=has_headers)
+    for column, least in zip(zip(*cells, strict=True), _least_widths(cells), strict=True):
+        whole = max(map(_width, column)) <= least  # names, which are not broken while others can be
+        table.add_column(RichText(column[0]), overflow="fold", no_wrap=whole)
+    for row in cells[1:] if has_headers else cells:
+        table.add_row(*map(RichText, row))
+    written = io.StringIO()
+    Console(file=written, width=width, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+
+
+def _least_widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return for each column the width below which it could not be read: its longest word, as far as that is a name."""
+    columns = zip(*cells, strict=True)
+    words = [max((_width(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    return [min(word, _LONGEST_NAME if place == 0 else _LONGEST_WORD) for place, word in enumerate(words)]
+
+
+def _width(text: str) -> int:
+    """Return the columns that a text takes on a screen, where some characters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def printable(text: str) -> str:
@@ -99,20 +176,6 @@ def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 sandbox`, `2 sandboxes`, `0 snapshots`."""
     suffix = "" if count == 1 else "es" if noun.endswith(("x", "s", "ch")) else "s"
     return f"{count} {noun}{suffix}"
-
-
-def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text as RichText
-
-    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(*(RichText(_cell(value)) for value in row))
-    Console(width=shutil.get_terminal_size().columns).print(table)
 
 
 def _is_plain(character: str) -> bool:

@@ -11,7 +11,8 @@ An answer is reduced in stages, and each stage may refuse it:
 4. For a number: `lexer.py` and `values.py` read the values with units and years; `statement.py`, `working.py`
    and `asides.py` leave the statement that decides, without its working; `direction.py` reads signs in words and finds
    inverted ratios; `question_fit.py` and `labels.py` account for every word around the value by the question;
-   `numbers_read.py` takes one value, or two notations of the same amount; `lists_read.py` reads lists. For a word: one
+   `numbers_read.py` takes one value, or two notations of the same amount, `years_read.py` one year;
+   `lists_read.py` reads lists. For a word: one
    yes or no (`yes_no.py`), of which the reason does not deny it (`reasons.py`), or one name, date or range
    (`names_read.py`, `notations.py`).
 5. `closeness.py`: the tolerance of version 1.

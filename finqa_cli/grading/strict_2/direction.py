@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finqa_cli.grading.numbers import Number
+from finqa_cli.grading.strict_2.number_words import DOWN, UP, word_set
 from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.refused_words import BOUNDS, BOUNDS_AFTER
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, is_same
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _NEGATIVE = frozenset(("minus", "negative"))
 _FILLERS = word_set(
@@ -40,9 +40,10 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
         ]
     place = found.index(one)
     before = _word_before(found, place)
-    if before in _NEGATIVE and _word_before(found, _place_before(found, place)) in _NEGATIVE | DOWN:
+    further = _word_before(found, _place_before(found, place))
+    if (before in _NEGATIVE and further in _NEGATIVE | DOWN) or (before in DOWN and further in _NEGATIVE):
         return "Two signs stand at the value."
-    if before in DOWN and _word_before(found, _place_before(found, place)) in UP:
+    if before in DOWN and further in UP:
         return "Two directions stand at the value."
     if is_listed and before in ("from", "to"):
         return one.value
@@ -61,7 +62,8 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     downs = [word for word in (before, after) if word in DOWN or word in _NEGATIVE]
     ups = [word for word in (before, after) if word in UP]
     if question.is_about_decline and not _NEGATIVE & set(downs):
-        return one.value if not ups else "The direction contradicts the question."
+        rises = ups or "growth" in (before, _after_word(found, place))
+        return one.value if not rises else "The direction contradicts the question."
     if one.value.number.mantissa < 0 and downs == [after] and before not in UP and _is_apart(found, place):
         return one.value  # `-77 (a decrease)`
     if before == "negative" and found[place - 1].text == ":" and one.value.number.mantissa < 0:
@@ -152,6 +154,11 @@ def _after(found: Sequence[Element], place: int) -> str:
     return ""
 
 
+def _after_word(found: Sequence[Element], place: int) -> str:
+    """What stands right behind a value."""
+    return found[place + 1].text if place + 1 < len(found) else ""
+
+
 def _bounded_after(found: Sequence[Element], place: int) -> bool:
     words = " ".join(one.text for one in found[place + 1 : place + 4])
     return words.startswith(BOUNDS_AFTER)
@@ -171,7 +178,7 @@ _GROWS = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fis
 _TIMES = re.compile(r"(?:[0-9]|[a-z]) ?(?:times|x) ")
 _TO = re.compile(
     r"(?<![a-z&])([a-z&]{1,30})(?: to | over |-to-| ?/ ?)(?:net |total |current |average |long-term |"
-    r"its )?([a-z&]{1,30})(?=[ ]?(?::|=|is|was|of|ratio))"
+    r"its )?([a-z&]{1,30})(?=[ ]?(?::|=|is|was|of|ratio|\Z))"
 )
 _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?:size|base)\b")
 

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from finqa_cli.grading.strict_2.labels import measures_named
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.refused_words import undecided
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _ANSWERS = word_set(
     "answer final_answer finalanswer final result final_result value response output prediction solution"
@@ -30,7 +31,7 @@ _DESCRIBING = _THINKING | word_set(
     "type format id table column row description decimals status context currency_code rounding"
 )
 _COMPETING = re.compile(
-    r"answer|result|final|solution|alt|neg|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|"
+    r"answer|result|final|solution|alt|neg|inver|recip|check|plan|also|else|cancel|invert|other|second|first|third|draft|wrong|prev|old|new|"
     r"candidate|guess|debug|maybe"
     r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
     r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
@@ -156,7 +157,9 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     if not answers and len(beside) == 1 and beside[0] in _CALLS and isinstance(named[beside[0]], dict):
         return _of_object(named[beside[0]], depth + 1)
     unit = " ".join(str(named[key]) for key in named if key in _UNIT_KEYS and str(named[key]).lower() not in _NEUTRAL)
-    if len(answers) > 1 or not (answers or beside) or (answers and any(_competes(key, named[key]) for key in beside)):
+    answer = named[answers[0]] if answers else None
+    competes = answers and any(_competes(key, named[key], answer) for key in beside)
+    if len(answers) > 1 or not (answers or beside) or competes:
         raise _RefusedError("The JSON holds more or less than one answer.")
     _refuse_doubts(named)
     if answers:
@@ -172,15 +175,35 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     return _pairs([(key.replace("_", " "), named[key]) for key in beside], unit)
 
 
-def _competes(key: str, value: Any) -> bool:
-    """Whether what stands beside an answer may be another one; a plain value under another name is not."""
-    if _COMPETING.search(key) or _YEAR.fullmatch(key):
+def _competes(key: str, value: Any, answer: Any) -> bool:
+    """Whether what stands beside an answer may be another one; a plain value under another name is not.
+
+    A name is another one when it says what was used: `total_debt`, and neither `ratio`, `debt_to_equity` nor `b`.
+    """
+    if _COMPETING.search(key) or _YEAR.fullmatch(key) or len(key) < _SHORTEST_NAME:
+        return True
+    words = key.split("_")
+    names_result = measures_named(words) - {"total", "average"} or not _RATIO_WORDS.isdisjoint(words)
+    if names_result and isinstance(value, str) and _digits(answer) not in ("", _digits(value)):
         return True
     if isinstance(value, dict):
         return any(
             _COMPETING.search(str(inner).lower()) or isinstance(one, dict | list) for inner, one in value.items()
         )
-    return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
+    is_plain = isinstance(value, list) and not any(isinstance(one, dict | list) for one in value)
+    return isinstance(value, list) and not (is_plain and _INPUTS.search(key))
+
+
+_INPUTS = re.compile(r"input|operand|component|data|used|from|source|step|table|row|part|number")
+
+
+def _digits(value: Any) -> str:
+    """The digits of a number without zeros around them: the same for 0.052 and 5.2%."""
+    return "".join(one for one in str(value) if one.isdigit()).strip("0")
+
+
+_SHORTEST_NAME = 3
+_RATIO_WORDS = frozenset(("to", "over", "per"))
 
 
 def _refuse_doubts(named: dict[str, Any]) -> None:
@@ -189,7 +212,11 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
     Raises:
         _RefusedError: A remark hedges, or the confidence is low.
     """
-    confidence = str(named.get("confidence", "high")).strip().lower()
+    if any(value is False for key, value in named.items() if key not in _ANSWERS):
+        raise _RefusedError("Something beside the answer is false.")
+    if any(_FAILED.search(f"{key} {value}".lower()) for key, value in named.items() if key in ("status", "error")):
+        raise _RefusedError("The answer is said to have failed.")
+    confidence = str(named.get("confidence", named.get("certainty", "high"))).strip().lower()
     if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):
         raise _RefusedError("The answer is given with low confidence.")
     for key, value in named.items():
@@ -197,6 +224,7 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
             raise _RefusedError("A remark beside the answer takes it back.")
 
 
+_FAILED = re.compile(r"error (?!none)|reject|fail|unsure|draft|pending|invalid|unverified|incomplete")
 _PROBABILITY = re.compile(r"[01](?:\.[0-9]{1,6})?")
 _YEAR_KEYS = ("year", "fiscal_year", "period")
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from finqa_cli.grading.strict_2.number_words import starts_number
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
+from finqa_cli.grading.strict_2.number_words import DOWN, UP, starts_number, word_set
 
 _QUANTITIES = {
     "revenue": r"revenues?|(?:net )?sales(?! (?:price|tax))|turnover|top line",
@@ -56,10 +55,10 @@ _EXCLUSIVE = tuple(
         r"beginning|opening|start of / ending|closing|year[- ]end|end of",
         r"plan assets / (?:benefit )?obligations? / plan liabilities",
         r"common / preferred",
-        r"minimum|lowest|smallest|low / maximum|highest|largest|biggest|greatest|high / average|mean|median",
+        r"minimum|min|lowest|smallest|low / maximum|max|highest|largest|biggest|greatest|high / average|mean|median",
         r"assets / liabilities",
         r"full-time / part-time|contractors?",
-        r"paid|payments? / received|receipts?",
+        r"paid|payments?|spend|spent / received|receipts?",
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
@@ -96,7 +95,9 @@ _ALONE = re.compile(
     r"(?<![\w-])(?:non-?[a-z]+|before (?:income )?tax(?:es)?|adjusted|pro[- ]forma|forecast\w*|projected|projection|"
     r"guidance|budget\w*|target\w*|"
     r"consensus|"
-    r"annuali[sz]ed|quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
+    r"in (?:the )?(?:us|u\.s\.|usa|united states)|us (?:revenues?|sales)|"
+    r"unit (?:revenues?|sales)|in units|annuali[sz]ed|"
+    r"quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
 )
 """Words of a label that make it another value than the one asked for, unless the question has them too."""
@@ -154,7 +155,7 @@ _SAYING = word_set(
     "aside together sized combined posting quoted cited appearing tallied worked produced produces producing brings "
     "brought bringing puts put approximated stood signified denotes denoted expressed equaled "
     "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
-    "caption heading labeled labelled titled registrant"
+    "caption heading labeled labelled titled registrant through me them ergo unitless dimensionless"
 )
 """Words that say how a value came about, or that there is one, and not which."""
 
@@ -201,6 +202,7 @@ _SYNONYMS = tuple(
         "decreased decrease declined decline dropped drop fell fallen reduction reduced lower shrank loss lost",
         "drawn borrowings borrowed borrowing outstanding",
         "add added adding additions new",
+        "issuance issuances issue issues issued issuing",
         "spent spend paid pay payment payments cost expense expenses outlay cash",
         "effective etr tax taxes income",
         "earned eps earnings",
@@ -211,6 +213,10 @@ _SYNONYMS = tuple(
         "cash equivalents",
         "shares stock common",
         "comparable comp comps same-store same",
+        "opex operating expenses",
+        "due maturing mature notes carry carries carried",
+        "maximum max highest largest greatest biggest most peak peaked top",
+        "minimum min lowest smallest least fewest",
         "r&d research development",
         "sg&a selling general administrative",
         "d&a depreciation amortization",
@@ -297,7 +303,8 @@ def _is_of_another_owner(label: str, question: str, asked: Sequence[str]) -> boo
     """`company a` for company b, `rail backlog` for that of marine: a name that is not in the question."""
     named = {match[1]: match[2] for match in _DESIGNATED.finditer(label)}
     wanted = {(match[1], match[2]) for match in _DESIGNATED.finditer(question)}
-    if any((noun, mark) not in wanted and any(noun == one for one, _ in wanted) for noun, mark in named.items()):
+    nouns = {noun for noun, _ in wanted} | {"company"}
+    if any((noun, mark) not in wanted and noun in nouns for noun, mark in named.items()):
         return True
     words = _LABEL_WORD.findall(label)
     return any(

@@ -11,12 +11,12 @@ from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, elements, is_computed, precision
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 
@@ -37,8 +37,10 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     found = elements(text, tokens(text))
     if why := unreadable(text, found):
         return why
+    if text.rstrip(" ])}").endswith("..."):
+        return "The list is not complete."
     found = _with_names([one for one in found if start <= one.start < end], truths)
-    found = _with_year_spans(found, truths)
+    found = _without_heading(_with_year_spans(found, truths), truths, question)
     if any(one.sort is Sort.OPERATION for one in found):
         return "An expression is not computed."
     if any(
@@ -162,6 +164,9 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
         return "The values are of another year."
     if any(unaccounted([word for word in run if word not in _HEADINGS], question.words) for run in runs):
         return "A word beside a value has nothing to do with the question."
+    labels = [" ".join(word for word in run if word not in _HEADINGS) for run in runs]
+    if any(contradicts(label, question.text) for label in labels):
+        return "A value is labelled as another one."
     if question.quantities and any(one and not one & question.quantities for one in named):
         return "A value is labelled as another quantity."
     if len(values) != len(runs) - 1:
@@ -229,6 +234,13 @@ def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
             kept.append(found[place])
             place += 1
     return kept
+
+
+def _without_heading(found: list[Element], truths: Sequence[Item], question: Question) -> list[Element]:
+    """Takes out the one year of the question, `In 2020, ... $214 million for Retail`, where names are the keys."""
+    if len(question.years) != 1 or any(item.is_of_years or not item.key for item in truths):
+        return found
+    return [one for one in found if one.sort is not Sort.YEAR or one.text not in question.years]
 
 
 def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.labels import is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.labels import is_common, is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.notations import in_full
+from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _SUFFIXES = word_set(
     "inc inc. incorporated corp corp. corporation co co. company ltd ltd. limited plc llc lp llp l.l.p l.l.c n.v s.a "
@@ -63,16 +64,20 @@ def is_name(text: str, name: str, question: Question) -> bool:
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
+    if any(short in text.lower() for short in ("&", "capex", "cogs", "eps")):
+        text = in_full(in_full(text, name.lower()), question.text)
     if _has_digit(name):
         text = _WEEKDAY.sub("", text)
     if _WHOSE.search(question.text):
         text = text.replace("'s ", " ")
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
+    if _is_refuted(text, question):
+        return False
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
     wanted = _core(_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
         return False
-    text = _without_contrast(_without_label(text, wanted, question), wanted)
+    text = _without_contrast(_without_label(text, wanted, question), wanted, question)
     given = _tokens(text)
     if _core(given) == wanted:
         return True
@@ -86,6 +91,12 @@ def is_name(text: str, name: str, question: Question) -> bool:
     return _is_sentence_about(given, text, wanted, question)
 
 
+def _scope_asked(text: str, asked: Collection[str]) -> str:
+    """A text without the words that leave something out, where the question leaves it out too."""
+    return " ".join(word for word in text.split(" ") if word not in _LEAVES_OUT) if _LEAVES_OUT & set(asked) else text
+
+
+_LEAVES_OUT = frozenset(("outside", "other", "except", "excluding", "besides"))
 _GROWTH = frozenset(("growth", "growing", "improve"))
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
@@ -165,7 +176,7 @@ _GAIN = re.compile(r"\b(?:income|profit)s?\b")
 _MOST_NAMES = 8
 _AND = re.compile(r",? and |[,;/] |\n|,? & ")
 _SEVERAL = re.compile(
-    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}[a-z]+[a-rt-z]s\b)"
+    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}(?!(?:was|is|has|does)\b)[a-z]+[a-rt-z]s\b)"
     r"|\b(?:list|name) (?:the|all|two)\b"
 )
 _ORDERED = re.compile(
@@ -206,18 +217,58 @@ def _without_label(text: str, wanted: list[str], question: Question) -> str:
     return text[label.end() :] if known else text
 
 
-def _without_contrast(text: str, wanted: list[str]) -> str:
+def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
     """The text up to what the name is set apart from, where the name stands before it and not after it."""
-    contrast = _CONTRAST.search(text) or _VERSUS.search(text)
+    contrast = _contrast(text, question)
     if contrast is None:
         return text
     before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
+    years = {word for word in after if _YEAR.fullmatch(word)}
+    another = _ANOTHER_RANK if contrast.re in (_LARGER, _SMALLER) else _EXTREME
+    if (years and question.years and not years & question.years) or another.search(text, contrast.end()):
+        return text
     stands = _places(before, wanted) and not _places(after, wanted)
     return (
         _OPEN_AMOUNT.sub("", text[: contrast.start()]) if stands and not refused_words.undecided(text.lower()) else text
     )
 
 
+_LARGER = re.compile(
+    r"\s(?:(?:was|were|is|are) )?(?:larger|higher|greater|bigger|more) than\s"
+    r"|\s(?:exceeded|exceeds|surpassed|topped|outpaced)\s(?!by\b)"
+)
+_SMALLER = re.compile(r"\s(?:(?:was|were|is|are) )?(?:smaller|lower|less|fewer) than\s")
+
+
+_EXTREME = re.compile(r"\b(?:behind|second(?! quarter))\b|\b(?:larg|high|great|bigg|small|low)est\b|\b(?:most|least)\b")
+_ANOTHER_RANK = re.compile(
+    rf"\b(?:but|had|has|have|was|were|(?:larg|high|great|bigg|small|low)er)\b|{_EXTREME.pattern}"
+)
+
+
+def _contrast(text: str, question: Question) -> re.Match[str] | None:
+    """Where a name begins to be set apart from another, as the question ranks them."""
+    comparison = None
+    if _LOW.search(question.text):
+        comparison = _SMALLER.search(text)
+    elif _HIGH.search(question.text):
+        comparison = _LARGER.search(text)
+    return _CONTRAST.search(text) or _VERSUS.search(text) or comparison
+
+
+def _is_refuted(text: str, question: Question) -> bool:
+    """Each side has one amount, and they stand the other way round: `X (120), ahead of Y (140)`."""
+    contrast = _contrast(text, question)
+    if contrast is None or not (_LOW.search(question.text) or _HIGH.search(question.text)):
+        return False
+    sides = [_AMOUNT.findall(part) for part in (text[: contrast.start()], text[contrast.start() :])]
+    if [len(side) for side in sides] != [1, 1] or sides[0][0][1] != sides[1][0][1]:
+        return False
+    first, second = (float(side[0][0].replace(",", "")) for side in sides)
+    return first > second if _LOW.search(question.text) else first < second
+
+
+_AMOUNT = re.compile(rf"(?<![\w.,])[$€£]?((?!(?:19|20)[0-9]{{2}}\b){NUMERAL})( ?%| million| billion|M|B|)(?!\w)")
 _OPEN_AMOUNT = re.compile(r"[ ]\([ ]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?,?\Z")
 
 
@@ -234,19 +285,28 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     rest = [*given[:place], *given[place + len(wanted) :]]
     others = [*written[:place], *written[place + len(wanted) :]]
     said, asked = " ".join(rest), set(question.words)
-    if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(said):
+    if rest[place : place + 1] == ["and"] or rest[max(0, place - 1) : place] == ["and"]:
+        return False  # another name beside it
+    if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(_scope_asked(said, asked)):
         return False
-    if any(match[0] not in asked for match in _OTHERS.finditer(said)) or other_extreme(said, question):
+    leaves_out = _LEAVES_OUT if _LEAVES_OUT & asked else frozenset()
+    if any(match[0] not in asked | leaves_out for match in _OTHERS.finditer(said)) or other_extreme(said, question):
         return False
-    of = quantities(said) if _HIGH.search(said) or _LOW.search(said) else frozenset()
+    ranks = _HIGH.search(said) or _LOW.search(said) or " by " in f" {said}"
+    of = quantities(said) if ranks else frozenset()
     if of and question.quantities and not of & question.quantities:
         return False  # the highest of another measure
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
-    if (before not in _LEADS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
+    if (before not in _LEADS | _FIRMS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
+        return False
+    if not _other_choices(wanted, question).isdisjoint(rest):
+        return False
+    years = {word for word in rest if _YEAR.fullmatch(word)}
+    if years and question.years and not years & question.years:
         return False
     clause = _clause_words(text, wanted)
     asked_down, asked_up = bool(asked & DOWN), bool(asked & (UP | _GROWTH))
@@ -256,7 +316,8 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and not set(clause) & (DOWN if asked_down else UP)
     ):
         return False
-    clause = [word for word in clause if word not in _KNOWN and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    known = _KNOWN | leaves_out | (frozenset() if question.quantities else _SALES)
+    clause = [word for word in clause if word not in known and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
     years = {word for word in clause if word.isdigit()}
     if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
         return False
@@ -268,9 +329,20 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         if word[:1].isupper()
         and word.lower() not in _SUFFIXES | _NOUNS
         and not (_has_digit(wanted[-1]) and word.lower() in asked)
+        and not (leaves_out and word.lower() in question.left_out)
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
+
+
+def _other_choices(wanted: list[str], question: Question) -> set[str]:
+    """The words of the other names of `which was larger, X or Y?`."""
+    asked = question.text.partition("?")[0].rpartition(", ")[2]
+    choices = [_tokens(choice) for choice in asked.split(" or ")]
+    if len(choices) < 2 or not any(_places(choice, wanted) for choice in choices):
+        return set()
+    others = {word for choice in choices if not _places(choice, wanted) for word in choice}
+    return {word for word in others - set(wanted) if not is_common(word)}
 
 
 def _clause_words(text: str, wanted: list[str]) -> list[str]:
@@ -287,7 +359,7 @@ _MARK = "nameinquestion"
 
 _CLAUSES = re.compile(r"[,;:()\n]|\.(?=\s)|\b(?:because|since|as|with|while|which)\b")
 _AMOUNTS = re.compile(
-    r"\(\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
+    r"\((?!(?:19|20)[0-9]{2}\))\s?[$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?"
     r"(?: (?:vs\.?|versus|compared (?:to|with)|against) [$~]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion)?)?\s?\)"
 )
 _MOST_WORDS = 40
@@ -321,7 +393,9 @@ def _around(text: str, wanted: list[str]) -> tuple[str, str]:
 _LEADS = frozenset({""}) | word_set(
     "only is was are were on reads the by at for answer company segment in of from be that auditor being due"
 )
+_FIRMS = frozenset(("firm", "company"))
 _FOLLOWS = frozenset({""}) | word_set(
+    "served serves audited "
     "had has have is was were are reported recorded posted paid earned generated made with which achieved showed shows "
     "reports in at by segment region division company held holds ranks ranked came led leads because since as when "
     "did does delivered produced contributed topped saw grew accounted represented"
@@ -342,6 +416,13 @@ def _core(words: list[str]) -> list[str]:
     return kept
 
 
+_SALES = word_set("net sales revenue revenues")
+"""What an amount beside a name may be of, where the question names no quantity: `X accounted for 17% of sales`."""
 _KNOWN = (
-    word_set("named listed shown called identified reported date") | _STARTERS | _NOUNS | _SUFFIXES | _LEADS | _FOLLOWS
+    word_set("named listed shown called identified reported date financial statements served serves")
+    | _STARTERS
+    | _NOUNS
+    | _SUFFIXES
+    | _LEADS
+    | _FOLLOWS
 )

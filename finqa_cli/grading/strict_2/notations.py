@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import CURRENCIES
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -19,8 +19,9 @@ _MONTH = (
 _DAY = r"([0-3]?[0-9])(?:st|nd|rd|th)?"
 _YEAR = r"((?:19|20)[0-9]{2})"
 _DATE = re.compile(
-    rf"(?<![\w./-])(?:{_MONTH}[ ]{_DAY},?[ ]{_YEAR}|{_DAY}[ ](?:of )?{_MONTH},?[ ]{_YEAR}"
-    rf"|{_YEAR}-([01][0-9])-([0-3][0-9])|([01]?[0-9])/([0-3]?[0-9])/{_YEAR})(?![\w/]|-[0-9])",
+    rf"(?<![\w./-])(?:{_MONTH}[ ]{_DAY},?[ ]{_YEAR}|{_DAY}[ -](?:of )?{_MONTH},?[ -]{_YEAR}"
+    rf"|{_YEAR}[-/]([01][0-9])[-/]([0-3][0-9])|([01]?[0-9])/([0-3]?[0-9])/{_YEAR}"
+    rf"|([0-3]?[0-9])\.([01]?[0-9])\.{_YEAR}|{_YEAR}[ ,-]{{1,2}}{_MONTH}[ -]{_DAY})(?![\w/]|-[0-9])",
     re.IGNORECASE,
 )
 _BOUND = re.compile(rf"\b(?:by|until|before|after|since|from|through) (?:{'|'.join(_MONTHS)}) [0-9]")
@@ -83,6 +84,31 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
     return text, truth
 
 
+def in_full(text: str, other: str) -> str:
+    """A text with the abbreviations that another one, in lower case, writes in full, and the other way round."""
+    for short, name in _ABBREVIATIONS.items():
+        if name in other:
+            text = re.sub(rf"(?<![\w&/]){re.escape(short)}(?![\w&/])", name, text, flags=re.IGNORECASE)
+        elif short in other:
+            text = text.replace(name, short)
+    return text
+
+
+_ABBREVIATIONS = {
+    "r&d": "research and development",
+    "sg&a": "selling, general and administrative",
+    "d&a": "depreciation and amortization",
+    "pp&e": "property, plant and equipment",
+    "cogs": "cost of goods sold",
+    "capex": "capital expenditures",
+    "eps": "earnings per share",
+    "fcf": "free cash flow",
+    "ocf": "operating cash flow",
+    "roe": "return on equity",
+    "roa": "return on assets",
+}
+
+
 def _parts_of(text: str) -> list[str]:
     """The names of a list, in their order."""
     return [part.strip(" .\n").lower() for part in _AND.split(text)]
@@ -92,14 +118,18 @@ _AND = re.compile(r",? and |, |; |\n| & ")
 
 
 def _parts(date: re.Match[str]) -> tuple[int, int, int]:
-    by_name, by_day, iso, slashed = date.groups()[:3], date.groups()[3:6], date.groups()[6:9], date.groups()[9:]
+    by_name, by_day, iso, slashed, dotted, reverse = (date.groups()[at : at + 3] for at in range(0, 18, 3))
     if by_name[0]:
         return int(by_name[2]), _NUMBER[by_name[0][:3].lower()], int(by_name[1])
     if by_day[0]:
         return int(by_day[2]), _NUMBER[by_day[1][:3].lower()], int(by_day[0])
     if iso[0]:
         return int(iso[0]), int(iso[1]), int(iso[2])
-    return int(slashed[2]), int(slashed[0]), int(slashed[1])
+    if slashed[0]:
+        return int(slashed[2]), int(slashed[0]), int(slashed[1])
+    if dotted[0]:
+        return int(dotted[2]), int(dotted[1]), int(dotted[0])
+    return int(reverse[0]), _NUMBER[reverse[1][:3].lower()], int(reverse[2])
 
 
 def _is_date(date: re.Match[str]) -> bool:

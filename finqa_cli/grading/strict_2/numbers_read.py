@@ -10,21 +10,18 @@ from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2 import asides, refused_words, statement, working
 from finqa_cli.grading.strict_2.direction import is_inverted, is_level, signed
-from finqa_cli.grading.strict_2.labels import contradicts, is_related, unaccounted
+from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_related, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.names_read import other_extreme
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, is_about_something_else, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _INEQUALITIES = ("!=", "==", "<", ">", "≤", "≥", "≠", "±", "∞", "+/-", "<>")
 _EMPTY_ITEM = re.compile(r"[,;]\s*[,;]")
 _ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|.*(?<!\w)![0-9].*", re.DOTALL)
-_OPEN_YEARS = word_set("onwards onward forward present later earlier beyond")
-_YEAR_BOUNDS = word_set("before after since until from by through between prior pre post")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The answer names alternatives."
     if len(values) != 1:
         return f"1 value is expected, got {len(values)}."
-    if why := _rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
+    if why := rejected(text, start, values[0], dropped, question) or _announced_otherwise(text, found, values[0]):
         return why
     value = signed(values[0], kept, question)
     if isinstance(value, str):
@@ -173,6 +170,13 @@ _COMPONENT = re.compile(
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
 )
 """A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
+_ROUNDED_CALL = re.compile(r"(?<!\w)round\(([^(),]{1,60}), ?[0-9]\)(?= ?[=~])")
+_DEBT_TO_EQUITY = re.compile(r"(?<![\w/])d/e(?![\w/])")
+_ROUNDS_TO = re.compile(
+    r"(?<=[0-9%]),? \(?(?:which |and )?(?:(?:is )?rounded|rounds|rounding) (?:up |down |off )?(?:to|as) "
+    r"(?=[$]?[0-9][0-9,]*(?:\.[0-9]+)?%?\)?[. ]*\Z)(?![0-9](?: d|$))"
+)
+"""Before the same amount with fewer digits; whether it is the same is found when they are compared."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -186,6 +190,9 @@ def _plain_numerals(text: str, question: Question) -> str:
     if "operating activities" in question.text:
         text = _CASH_FLOW.sub("cash", text)
     text = _FALLS_DUE.sub("due", _YEAR_ARGUMENT.sub(" (", _SCOPE.sub("", text)))
+    text = _ROUNDED_CALL.sub(r"\1", _ROUNDS_TO.sub(" = ", text))
+    if "debt" in question.words and "equity" in question.words:
+        text = _DEBT_TO_EQUITY.sub("debt-to-equity", text)
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
     text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
     if question.known:
@@ -208,25 +215,35 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
 def says_nothing(text: str, question: Question) -> bool:
     """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
     stated = _ZERO_FIRST.fullmatch(text.strip())
-    text = stated[1] if stated else text
+    text = _DID_NOT.sub("no ", stated[1] if stated else text)
     match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
     if match is None or any(year not in question.years for year in _YEAR.findall(text)):
         return False
     words = _LETTERS.findall(match[1] or "")
     if not _NOT_FOUND.isdisjoint(words):
         return False  # the answer has no value, which is none of 0
+    asked = _ASKED_AMOUNT.search(question.text)
+    if words and asked and is_foreign([asked[1]], words, related=False):
+        return False  # `no goodwill`, where its impairment is asked for
     if not words:
         return text.strip(" .!*\n\x1f") in ("none", "nil", "zero", "nothing")
     return question.known and not unaccounted(words, question.words) and is_related(words, question.words)
 
 
+_DID_NOT = re.compile(
+    r"\A(?:the company|it|they|we) (?:did not|didn't) "
+    r"(?:record|recognize|recognise|have|incur|pay|make|issue|repurchase) any "
+    r"|\A(?:the company|it|they|we) (?:recorded|recognized|recognised|had|incurred|paid|made|issued|repurchased) no "
+)
+"""Verbs of what a company does, not of what its report says: `did not disclose any` is no zero."""
+_ASKED_AMOUNT = re.compile(r"\bhow much (?:[a-z-]+ ){0,3}?([a-z-]+) (?:was|were|did|does|is|has)\b")
 _NOT_FOUND = word_set(
     "data datum info information figure figures value values amount amounts number numbers disclosure "
     "disclosures disclosed mention mentions mentioned record records evidence table tables found find finds "
     "located listed list shown given provided stated extracted available source sources document documents "
     "filing text context appears appear appearing row rows column columns entry entries line result results "
     "answer match matches detail details seen visible identified retrieved returned indicated specified noted "
-    "presented displayed included exists sign signs trace"
+    "statement statements comment comments presented displayed included exists sign signs trace"
 )
 _LETTERS = re.compile(r"[a-z][a-z'&-]*")
 _ZERO_FIRST = re.compile(
@@ -235,55 +252,8 @@ _ZERO_FIRST = re.compile(
 )
 _NOTHING = re.compile(
     r"(?:(?:there (?:was|were) )?no (?![a-z]{1,8}[.,;:])|none|nil|zero|nothing)([^.,;:\n!0-9]{0,120}"
-    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so )?(?:the amount is )?[$]?0\)?)?"
-)
-
-
-def read_year(text: str, question: Question) -> str | None:
-    """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
-
-    Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
-    """
-    found = elements(text, tokens(text))
-    start, end = statement.region(text)
-    if unreadable(text, found):
-        return None
-    runner_up = _RUNNER_UP.search(text, start, end)
-    start, end = _last_ranking(text, start, end), runner_up.start() if runner_up else end
-    within = [one for one in found if start <= one.start < end]
-    sides = asides.without_asides(statement.result_after_arrow(within), question)
-    kept, dropped = statement.without_contrasts(sides, lambda one: one.sort in (Sort.YEAR, Sort.VALUE))
-    kept = [_as_year(one) for one in kept]
-    years = [one for one in kept if one.sort is Sort.YEAR]
-    bare = [one for one in kept if one.sort is Sort.VALUE and not _is_amount(one) and one.text not in question.numbers]
-    bare = [one for one in bare if not _MONTH.fullmatch(kept[kept.index(one) - 1].text)]
-    if len({one.text for one in years}) != 1 or bare or _rejected(text, start, years[0], dropped, question):
-        return None
-    if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
-        return None
-    place = kept.index(years[0])
-    before = kept[place - 1].text if place else ""
-    if any(one.text in _OPEN_YEARS for one in kept[place + 1 : place + 4]):
-        return None
-    return None if before in _YEAR_BOUNDS else years[0].text
-
-
-def _last_ranking(text: str, start: int, end: int) -> int:
-    """Where the sentence begins that alone says what is highest, below a series of years with their amounts."""
-    last = _RANKING.search(text, start, end)
-    if last is None or _RANKING_WORD.search(text, start, last.start()):
-        return start
-    return last.start() + 1
-
-
-_RANKING_WORD = re.compile(r"\b(?:highest|largest|greatest|biggest|lowest|smallest|most|least|peak\w*|max\w*|min\w*)\b")
-_RANKING = re.compile(
-    rf"(?:[.;\n]|, (?=so |hence |thus |therefore )) ?[^.;\n0-9]{{0,60}}{_RANKING_WORD.pattern}[^.;\n0-9]{{0,60}}"
-    r"(?:19|20)[0-9]{2}[.! ]*\Z"
-)
-_RUNNER_UP = re.compile(
-    r",? (?:followed by|ahead of) (?:fiscal )?(?:19|20)[0-9]{2}"
-    r"(?:(?!(?:19|20)[0-9]{2})[^.;\n]){0,60}(?:[.][0-9]+[a-z %]{0,20})?\.?\Z"
+    r"(?:(?:[0-3]?[0-9],? )?\b(?:19|20)[0-9]{2}\b)?)(?:[,:(]? ?(?:so |i\.e\.,? )?(?:the amount is )?[$]?0\)?"
+    r"(?: (?:thousand|million|billion|dollars))?)?"
 )
 
 
@@ -315,12 +285,17 @@ def _amounts(found: Sequence[Element], question: Question) -> list[Element]:
 _SCOPES = re.compile(r"\b(?:excluding|excluded|except|without|ex)\b")
 
 
-def _rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
+def rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
     """Why the statement around a value takes it back, or nothing."""
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
         around = _without(around, part)
-    around = _SCOPES.sub(lambda scope: "" if scope[0] in question.words else scope[0], around)
+    around = (
+        around
+        if question.left_out
+        else _SCOPES.sub(lambda found: "" if found[0] in question.words else found[0], around)
+    )
+    around = _SCOPES.sub("", around) if question.left_out else around
     is_zero = one.value is not None and one.value.number.value == 0
     if refused_words.REJECTED.search(around) or (refused_words.NO_AS_DETERMINER.search(around) and not is_zero):
         return "The answer rejects a value."
@@ -335,23 +310,4 @@ def _without(text: str, dropped: str) -> str:
     return text
 
 
-def _as_year(one: Element) -> Element:
-    """A year that is spelled, as in `two thousand twenty-one`."""
-    value = one.value
-    if one.sort is Sort.VALUE and value is not None and "words" in value.written and _YEAR.fullmatch(one.text):
-        return Element(Sort.YEAR, one.text, one.start, one.end, value)
-    return one
-
-
-_RANKED = re.compile(
-    r"(?<![\w-])(?:second|third|fourth|2nd|3rd|4th|runner-up|lost to|after|before|following|preceding|prior to|"
-    r"later|earlier|"
-    r"but 2|mid-)(?![\w-]?[a-z])"
-)
-_MONTH = re.compile(r"(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\.?")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
-
-
-def _is_amount(one: Element) -> bool:
-    value = one.value
-    return value is not None and (bool(value.currency or value.measure) or value.at_word or not value.number.is_whole)

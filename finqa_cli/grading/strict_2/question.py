@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
 from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 LONGEST = 600
 """Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
@@ -65,7 +65,7 @@ _COUNTED_SHARES = re.compile(
     r"^(?!.*(?:\bprice|\bvalue|\bcost|\bpaid\b|\bsp[ae]n[dt]|\bper\b|\bdollar|\bamount|\bproceeds)).*"
     r"(?:\bnumber of|\bshares outstanding|\b(?:basic|diluted) shares|\bhow many)"
 )
-_TIME_UNIT = re.compile(r"\b(?:in|how many|number of) (?:\w+ )?(day|week|month|quarter|year)s\b|\b(day)s\b")
+_TIME_UNIT = re.compile(r"\b(?:in|how many|number of) (?:of the |\w+ )?(day|week|month|quarter|year)s\b|\b(day)s\b")
 _TIME = re.compile(r"\b(?:how long|days?|months?|years?|weeks?|quarters?|period|duration|age|maturity|term|life)\b")
 _DURATION = re.compile(
     r"\bhow long\b|\bhow many (?:\w+ )?(?:days|weeks|months|quarters|years)|\b(?:in|number of) (?:days|weeks|"

@@ -20,9 +20,9 @@ from finqa_cli.grading.strict_2.labels import (
     quantities,
     unaccounted,
 )
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question, operands
 from finqa_cli.grading.strict_2.values import Element, Sort
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 
 def why_other(found: Sequence[Element], one: Element, question: Question) -> str:
@@ -54,6 +54,7 @@ ASKS_CHANGE = re.compile(
 )
 
 
+_FURTHER = word_set("more fewer additional extra further")
 _MOST_WORDS = 80
 _RATIO_OF = re.compile(r"\bratio of\b")
 
@@ -94,6 +95,8 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     if computes and not question.divides:
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
+    if _words(after[:1]) and after[0].text in _FURTHER - set(question.words) and not ASKS_CHANGE.search(question.text):
+        return "The value is of a change, and the question asks for none."
     if _ASKS_RATE_OF_CHANGE.search(question.text):
         if [part.text for part in after[:1]] in (["of"], ["share"]):
             return "The value is a share, and the question asks for a change."
@@ -266,11 +269,12 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     if ASKS_CHANGE.search(question.text) and len(question.years) == 1:
         compared = {year for word, year in around if word in _COMPARED and year == str(first - 1)}
         years = years - compared  # `up 3.6% versus 2018`
-    if years and question.years and not years & question.years:
+    if years and question.years and not years & question.years and not _counts_years(question):
         return "The value is of another year."
     if years and years < question.years and not working and _OF_ALL.search(question.text):
         return "The value is of one of the years."
     known = {str(first - 1)} if ASKS_CHANGE.search(question.text) and len(question.years) == 1 else set()
+    known |= years if _counts_years(question) else set()
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
     if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
@@ -301,9 +305,24 @@ def another_span(words: str, question: Question) -> str:
     spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
     if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
         return "The years are the other way round."
+    if any(_asks_from_to(question.text, match[1], match[2]) for match in _THAN_YEAR.finditer(words)):
+        return "The years are the other way round."
+    if (
+        len(question.years) > 1
+        and not _counts_years(question)
+        and any(
+            not {match[1], match[2]} <= question.years for match in _YEARS_TO.finditer(words) if match[1] < match[2]
+        )
+    ):
+        return "The value is of other years."
     if _A_YEAR.search(question.text) and not _A_YEAR.search(words) and _IN_TOTAL.search(words):
         return "The value is of all years together."
     return ""
+
+
+def _counts_years(question: Question) -> bool:
+    """The question asks in how many years something was so, and those that were are in its span."""
+    return question.asks_how_many and "years" in question.words
 
 
 def _horizon(match: re.Match[str]) -> tuple[bool, str]:
@@ -314,6 +333,20 @@ def _horizon(match: re.Match[str]) -> tuple[bool, str]:
 
 
 _FROM_TO = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b")
+
+
+def _asks_from_to(text: str, first: str, last: str) -> bool:
+    return any((match[1], match[2]) == (first, last) for match in _FROM_TO.finditer(text))
+
+
+_THAN_YEAR = re.compile(
+    r"\b((?:19|20)[0-9]{2})\b(?:(?!(?:19|20)[0-9]{2})[^.;\n]|\.[0-9]){1,60}?"
+    r"\b(?:higher|more|greater|larger|lower|less|smaller) than "
+    r"(?:in |that of |for )?(?:fy ?|fiscal )?((?:19|20)[0-9]{2})\b"
+)
+_YEARS_TO = re.compile(
+    r"(?<![0-9.,])((?:19|20)[0-9]{2})(?: ?- ?| to | through |/)(?:fy ?)?((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
+)
 _WITHIN = frozenset(("within", "less than", "under", "up to", "over the next", "in the next", "the next"))
 _HORIZON = re.compile(
     r"\b(within|less than|under|up to|over the next|in the next|the next|after|beyond|more than|over|later than)"
@@ -352,7 +385,8 @@ def _opens_otherwise(word: str, year: str, question: str) -> bool:
 _COMPARED = word_set("with versus vs vs. from over than against to")
 _OPENERS = word_set("in by before after since until through beyond")
 _OF_ALL = re.compile(
-    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from)).* and "
+    r"\b(?:average|combined|cumulative|sum|total)\b(?!.*\b(?:chang|increas|decreas|growth|from))"
+    r".*(?: and | through |[0-9]-[0-9])"
 )
 _AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
@@ -374,6 +408,10 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     label = " ".join(before)
     if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
         return "The value is one of several."
+    if not ASKS_CHANGE.search(question.text) and not _DIFFERENCES.isdisjoint(before):
+        return "The value is of a change, and the question asks for none."
+    if after and after[0] in _OTHER_MEASURES and after[0] not in question.words:
+        return "The value is of another measure."
     if contradicts(f"{label} | {' '.join(after)}", question.text):
         return "The value is labelled as another one."
     value = one.value
@@ -381,6 +419,9 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if is_share and not question.asks_ratio and _is_other(quantities(" ".join(after)), question):
         return "The value is a share of something else."
     is_formula = "/" in {element.text for element in found[start:place]} or bool(_FORMULA.search(label))
+    is_of = after[:1] == ["of"] and not question.asks_ratio and not is_share
+    if is_of and _is_other(quantities(" ".join(after[1:3])), question):
+        return "The value is of another quantity."
     if not is_formula and _is_other(quantities(label), question):
         return "The value is labelled as another quantity."
     is_said = len(after) > 1 and after[0] in _SAYS
@@ -393,6 +434,10 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if is_said and (is_foreign(after, question.words) or _is_other(quantities(" ".join(after)), question)):
         return "The value is labelled as something else."
     return ""
+
+
+_DIFFERENCES = word_set("change difference variance")
+_OTHER_MEASURES = word_set("margin margins yield yields return returns")
 
 
 def _has_other_object(words: Sequence[str], question: Question) -> bool:

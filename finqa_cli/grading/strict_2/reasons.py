@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from finqa_cli.grading.strict_2.number_words import NUMERAL, word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 
 def _words(words: str) -> re.Pattern[str]:
@@ -79,15 +79,17 @@ def compares_otherwise(text: str, question: Question) -> bool:
     """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):
         return False
-    verbs = [*_EITHER_WAY.finditer(question.text)]
+    comparison = _IN_BRACKETS.sub(" ", question.text)
+    verbs = [*_EITHER_WAY.finditer(comparison)]
     if len(verbs) > 1 and (said := _EITHER_WAY.search(text)):  # `exceed or trail`: only the sides are fixed
-        return _is_swapped(text, slice(*said.span()), question.text, slice(verbs[0].start(), verbs[-1].end()))
-    asked, asked_at = _first(question.text, _ABOVE, _BELOW)
+        return _is_swapped(text, slice(*said.span()), comparison, slice(verbs[0].start(), verbs[-1].end()))
+    asked, asked_at = _first(comparison, _ABOVE, _BELOW)
     sign, at = _first(text, _ABOVE, _BELOW)
-    swapped = bool(sign and asked) and _is_swapped(text, at, question.text, asked_at)
+    swapped = bool(sign and asked) and _is_swapped(text, at, comparison, asked_at)
     return bool(sign and asked) and (sign != asked) != swapped
 
 
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
 _WITH_SIDES = re.compile(r"\bthan\b|exceed|surpass|outpac|outperform|trail|underperform|\blag")
 _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperform|lag)\w*")
 
@@ -95,16 +97,44 @@ _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperf
 def movement(reason: str, question: Question) -> int:
     """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
     asked, _ = _first(question.text, _ROSE, _FELL)
-    match = _FROM_TO.search(reason)
-    if not asked or match is None or match[2] != match[4]:
+    if not asked:
         return 0
-    first, last = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
-    return 0 if first == last else asked * (1 if last > first else -1)
+    match = _FROM_TO.search(reason)
+    if match and match[2] == match[4]:
+        first, last = match[1], match[3]
+    else:
+        amounts = dict(_by_year(reason))
+        years = sorted(amounts)
+        if len(years) != 2 or len(_numbers(reason)) != 2:
+            return -asked if _BY_LESS.search(reason) else 0
+        first, last = (amounts[year] for year in years)
+    change = float(last.replace(",", "")[:30]) - float(first.replace(",", "")[:30])
+    return 0 if not change else asked * (1 if change > 0 else -1)
 
 
+_BY_LESS = re.compile(r"(?:\b(?:by|change of|change|delta)[:=]?|\() ?-[$]?[0-9]")
+
+
+def is_comparison(word: str) -> bool:
+    """Whether a word compares: `below`, `exceeded`."""
+    return bool(_ABOVE.fullmatch(word) or _BELOW.fullmatch(word))
+
+
+def _by_year(reason: str) -> list[tuple[str, str]]:
+    """Years with the amounts that they have: `36% in 2018 and 38% in 2019`, `2018: 36%, 2019: 38%`."""
+    before = [(match[2], match[1]) for match in _AMOUNT_IN_YEAR.finditer(reason)]
+    return before or [(match[1], match[2]) for match in _YEAR_WITH_AMOUNT.finditer(reason)]
+
+
+_AMOUNT = rf"[$]?({NUMERAL})(?![0-9.,]*[0-9])(?: ?%| million| billion|x)?"
+_AMOUNT_IN_YEAR = re.compile(rf"(?<![\w.,-]){_AMOUNT} (?:in|for|\() ?((?:19|20)[0-9]{{2}})\b")
+_YEAR_WITH_AMOUNT = re.compile(
+    r"\b((?:19|20)[0-9]{2})(?:'s)?(?: ?[:=(]| was| of| it was|,? (?:gross|operating|net) margin was)? {0,2}"
+    rf"{_AMOUNT}(?!\w)"
+)
 _FROM_TO = re.compile(
-    r"\bfrom [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?: in (?:19|20)[0-9]{2})? "
-    r"to [$]?([0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?)( ?%| million| billion|)(?![\w%])"
+    rf"(?:\bfrom |(?<![\w.,-]))(?!(?:19|20)[0-9]{{2}} )[$]?({NUMERAL})( ?%| million| billion|)"
+    rf"(?: in (?:19|20)[0-9]{{2}})? (?:to|→) [$]?({NUMERAL})( ?%| million| billion|)(?![\w%])"
 )
 
 
@@ -162,12 +192,16 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
         return 0
     limits = _numbers(question[asked_at.stop :])
     given = set(_numbers(reason)) - set(limits)
-    if len(limits) != 1 or len(given) != 1 or "/" in reason or "%" in reason + question:
+    is_share = {bool(_PERCENT.search(text)) for text in (question[asked_at.stop :], reason)}
+    if len(limits) != 1 or len(given) != 1 or "/" in reason or len(is_share) > 1:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
     if not limit or not 0.02 < abs(number / limit) < 50:
         return 0
     return compares if number > limit else -compares
+
+
+_PERCENT = re.compile(r"%|\bpercent\b")
 
 
 def _numbers(text: str) -> list[str]:

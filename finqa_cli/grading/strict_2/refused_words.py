@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.number_words import word_set
 
 
 def _words(*lines: str) -> re.Pattern[str]:
@@ -30,6 +30,11 @@ UNDECIDED = _words(
     r"in the (?:region|neighbou?rhood|vicinity|range|area) of|best (?:estimate|bet|effort|approximation)|wild",
     # conditions and alternatives
     r"or|either|neither|nor|if|unless|otherwise|whether|alternatives?|alternatively|else|and/or",
+    r"(?:my )?(?:first|second|other|one|another)(?: possible)? (?:answer|thought|guess|attempt|try)|vice versa",
+    r"the other way(?: a?round)?|for (?:now|the (?:moment|time being)|example|instance)|e\.g\.?|in either direction",
+    r"such as(?= [-$(]*[0-9])|subject to (?:check|revis|change|confirm|verif|review|correct)\w*|let x",
+    r"as an? (?:estimate|approximation|guess)|and change|(?<!, )ci",
+    r"failing (?:that|which)|among (?:others|other)|take one|plan b",
     r"in case|provided that|take your pick|whichever|what ?ever|any (?:number|value|amount|year)|b\.?c\.?e?\.?",
     # no answer
     r"cannot|can't|can not|couldn't|unable|undetermined|indeterminate|undefined|n/a",
@@ -41,7 +46,7 @@ UNDECIDED = _words(
     r"earlier i|formerly reported|used to be|i meant|i said|i previously",
     r"i mean|rather(?! than)|no ?body|no one|to be (?:checked|confirmed|determined|decided|verified)|tbc|lambda|eval",
     r"exec|hm+|umm?|idk|dunno|imho|imo|afaik|iirc|shrug|joke|joking|kidding|opposite|lie|lying|pretend\w*|sarcas\w+",
-    r"reverse of|negation|negate\w*|inverse|vice versa|crossed out|obsolete|superseded",
+    r"reverse of|negation|negate\w*|inverse|crossed out|obsolete|superseded",
     r"(?:is|are|was|be) (?:all |just |simply )?(?:false|untrue|wrong|incorrect|a lie|lies|not true|not right)",
     # irony
     r"oh,? sure|yeah,? right|as if|pigs|santa|fairy|(?:made )?of cheese|lol|ha ?ha|when hell|believe[sd]? (?:in|that)",
@@ -52,6 +57,9 @@ UNDECIDED = _words(
 """Anywhere in an answer."""
 
 DOUBTFUL = _words(
+    r"(?:increas|decreas|ris|fall|gain|loss|up|down|profit|high|low)[a-z]*/(?:increas|decreas|ris|fall|gain|loss|up|"
+    r"down|profit|high|low)[a-z]*",
+    r"the (?:rest|remainder)",
     r"likely|uncertain\w*|could|would|should|appears?|(?<!no )doubt\w*|assum\w+|potentially|confiden\w+|depend\w*",
     r"chances?|odds|probabilit(?:y|ies)|candidates?|options?|unknown|unavailable|missing|insufficient|error|pending",
     r"hypothetical\w*|discard\w*|edit|previously|formerly|originally|restated|print|select(?= [-(]*[0-9])|draft",

@@ -14,10 +14,11 @@ from dataclasses import replace
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Unit
 from finqa_cli.grading.strict_2.direction import says_the_same
 from finqa_cli.grading.strict_2.labels import is_common
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.refused_words import OR_EQUAL
+from finqa_cli.grading.strict_2.units import PERCENT
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same, precision
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _IS = r"(?:\s*(?:is|was|are|were|equals|be|comes to|=|:|→)\s*(?:that |=|:)?)"
 _LABEL = (
@@ -47,6 +48,11 @@ _EXPLAINS = re.compile(
     r"computation|derivation|notes?"
     r"|because|computed|calculated|steps|formula|method|source)\b|(?:check|verification|proof)[ ]?:)"
 )
+_REASON = re.compile(
+    r"(?:,|(?<=[0-9%x])) (?=(?:because|since|as|calculated|computed|derived|obtained|found) "
+    r"(?:as|by|from|the|total|net|[0-9$]|it|this|that)\b)"
+)
+"""Before a reason within the sentence of a value: `1.42, calculated as 710 / 500`."""
 _CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")
 _LAST_NUMBER = re.compile(r"(?<![0-9.,])([0-9][0-9.,]{0,40})[^0-9]*\Z")
 CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*(?:but|so)\b|(?<=\s)--?(?=\s)|—")
@@ -66,11 +72,24 @@ def region(text: str) -> tuple[int, int]:
     strong = list(STRONG.finditer(text))
     start = strong[-1].end() if strong else 0
     end = len(text)
-    explained = _EXPLAINS.search(text, start)
+    explained = _EXPLAINS.search(text, start) or _reason(text, start)
     stated = _LAST_NUMBER.search(text[start : explained.start()]) if explained else None
     if explained and stated and (not _CHECKS.match(text, explained.end()) or stated[1] in text[explained.end() :]):
         end = explained.start()
     return start, end
+
+
+def _reason(text: str, start: int) -> re.Match[str] | None:
+    """Where the reason of the first and only value before it begins, if nothing is concluded from it."""
+    found = _REASON.search(text, start)
+    if found is None or WEAK.search(text, found.end()):
+        return None
+    numbers = _ANY_NUMBER.findall(text[start : found.start()])
+    return found if len(numbers) == 1 and not _YEAR.fullmatch(numbers[0]) else None
+
+
+_ANY_NUMBER = re.compile(r"[0-9][0-9.,]*")
+_YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 
 def decides_from(text: str) -> int:
@@ -95,8 +114,14 @@ def without_spans(found: Sequence[Element]) -> list[Element]:
         values = [at for at in range(place, stop) if found[at].sort is Sort.VALUE][:2]
         others = [*found[:place], *(found[values[-1] + 1 :] if values else ())]
         if len(values) == 2 and _values(others) and any(o.text == "to" for o in found[values[0] : values[1]]):
-            return others
+            at = values[-1] + 1
+            said = at < len(found) and found[at].text == OR_EQUAL and not _is_rate(found[values[0]])
+            return [one for one in others if one is not found[at]] if said else others  # `from 50.0 to 52.6, or 5.2%`
     return list(found)
+
+
+def _is_rate(one: Element) -> bool:
+    return one.value is not None and one.value.number.unit.kind in (Kind.PERCENT, Kind.POINTS)
 
 
 def weak_start(text: str, start: int, end: int) -> int:
@@ -124,7 +149,11 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
             ahead = range(stop, min(stop + _CONTRAST_REACH, len(found)))
             target = next((one for one in ahead if is_value(found[one])), None)
             between = found[stop:target] if target is not None else []
-            if target is not None and all(_may_stand_between(one, found[place].text) for one in between):
+            if (
+                target is not None
+                and all(_may_stand_between(one, found[place].text) for one in between)
+                and (found[place].text not in _BESIDE or _is_labelled(between, found[target + 1 : target + 4]))
+            ):
                 dropped += [one.text for one in found[place : target + 1]]
                 place = target + 1
                 while place < len(found) and found[place].sort in (Sort.WORD, Sort.YEAR):
@@ -136,6 +165,21 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
         has_value = has_value or is_value(found[place])
         place += 1
     return kept, " ".join(dropped)
+
+
+def _is_labelled(between: Sequence[Element], after: Sequence[Element]) -> bool:
+    """Words or a year say what the other value is: `vs. 74 the year before`; `7.9% vs 8.2%` are two values."""
+    if any(one.sort is Sort.WORD and one.text not in _CONTRAST_LINKS for one in between):
+        return True
+    following = next((one for one in after if one.text not in _OPENING), None)
+    labels = (Sort.WORD, Sort.YEAR)
+    return following is not None and following.sort in labels and following.text not in _CONTRAST_STARTS
+
+
+_BESIDE = word_set("versus vs vs. compared against")
+"""What stands beside a value without saying which of the two is the answer."""
+_CONTRAST_LINKS = word_set("with to the a an about only just")
+_OPENING = frozenset("([,")
 
 
 def _may_stand_between(one: Element, cue: str) -> bool:
@@ -161,13 +205,23 @@ def without_working(found: Sequence[Element]) -> list[Element]:
     while place < len(found):
         mark = _BRACKETS.get(found[place].text)
         if mark and any(one.sort is Sort.VALUE for one in kept[-2:]):
-            close = next((one for one in range(place, len(found)) if found[one].text == mark), None)
+            close = _closing(found, place, mark)
             if close is not None and any(one.sort is Sort.OPERATION for one in found[place:close]):
                 place = close + 1
                 continue
         kept.append(found[place])
         place += 1
     return kept
+
+
+def _closing(found: Sequence[Element], place: int, mark: str) -> int | None:
+    """Where the bracket closes that opens at a place."""
+    depth = 0
+    for at in range(place, len(found)):
+        depth += (found[at].text == found[place].text) - (found[at].text == mark)
+        if not depth:
+            return at
+    return None
 
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -215,8 +269,10 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
 
 
 def result_after_arrow(found: Sequence[Element]) -> list[Element]:
-    """What stands after the last arrow, or everything."""
-    return _split(found, "→")[-1]
+    """What stands after the last arrow, where a year is there and amounts are before it, or everything."""
+    *before, last = _split(found, "→")
+    is_result = any(one.sort is Sort.YEAR for one in last) and any(_values(side) for side in before)
+    return last if is_result else list(found)
 
 
 def _link(side: Sequence[Element]) -> Element:
@@ -303,7 +359,7 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
             and _say_the_same(last, one, _is_exact(between, links), scale)
         ):
             assert last.value and one.value
-            merged[-1] = _finer(last, one)
+            merged[-1] = _finer(last, one, is_next=len(between) == 1)
             continue
         pair = (_in_scale(last, one, scale), _in_scale(one, last, scale)) if last is not None else None
         if last is not None and pair is not None and _links(between) and says_the_same(*pair, found, places):
@@ -322,10 +378,12 @@ def _is_exact(between: Sequence[Element], links: set[str]) -> bool:
 _ROUNDS = word_set("about approximately roughly approx. rounded")
 
 
-def _finer(first: Element, second: Element) -> Element:
-    """The more precise notation, and the decimal number beside a fraction, which it is the value of."""
+def _finer(first: Element, second: Element, *, is_next: bool) -> Element:
+    """The more precise notation, the percentage right beside it, and the decimal number beside a fraction."""
     assert first.value and second.value
     if not first.value.number.place:
+        return second
+    if is_next and second.value.number.unit is PERCENT and precision(second.value) == precision(first.value):
         return second
     return second if 0 < precision(second.value) < precision(first.value) else first
 

@@ -14,12 +14,13 @@ from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
 from finqa_cli.grading.strict_2.names_read import are_names, is_name, listed_names
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
-from finqa_cli.grading.strict_2.numbers_read import Given, read_one, read_year, says_nothing
+from finqa_cli.grading.strict_2.numbers_read import Given, read_one, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
 from finqa_cli.grading.strict_2.statement import STRONG
-from finqa_cli.grading.strict_2.units import TIMES
+from finqa_cli.grading.strict_2.units import PERCENT, TIMES
 from finqa_cli.grading.strict_2.values import Value, is_points
 from finqa_cli.grading.strict_2.wrappers import Wrapped, unwrap
+from finqa_cli.grading.strict_2.years_read import read_year
 from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
@@ -225,16 +226,13 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         return ()  # a growth of 5 percentage points is none of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
-    is_percent = value.number.unit.kind is Kind.PERCENT
-    if (
-        is_percent
-        and truth.unit.kind is Kind.PLAIN
-        and abs(truth.mantissa) >= 1
-        and _COUNTED_IN_PERCENT.search(question.text)
-    ):
-        return (Fraction(1),)
-    if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1 and _PERCENTAGE.search(question.text):
-        return (Fraction(1), *unit_readings(value.number, truth))
+    is_percent = value.number.unit == PERCENT
+    if is_percent and truth.unit.kind is Kind.PLAIN and abs(truth.mantissa) >= 1:
+        is_large = abs(truth.mantissa) >= _LARGEST_RATIO and _RATE.search(question.text)
+        if is_large or _COUNTED_IN_PERCENT.search(question.text):
+            return (Fraction(1),)
+        if _PERCENTAGE.search(question.text):
+            return (Fraction(1), *unit_readings(value.number, truth))
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
         return (value.number.unit.factor,)  # `$77` is no 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
@@ -249,10 +247,24 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
     return unit_readings(value.number, truth)
 
 
-_COUNTED_IN_PERCENT = re.compile(r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)")
+_COUNTED_IN_PERCENT = re.compile(
+    r"\bin (?:percent|per cent|%)|\(%\)|\(in percent\)|\b(?:expressed|stated|given|shown|reported) as an? percent"
+)
+_RATE = re.compile(
+    r"(?<![0-9] )(?<![0-9])(?:percent|per cent|%)(?!\w* points?)|\bmargin\b|\b(?:tax|growth|interest) rate\b|\byield\b|"
+    r"\breturn on\b|\bcagr\b"
+)
+_LARGEST_RATIO = 3
+"""A larger bare truth of a percentage, a margin or a rate is in percent: none of them is 300 %."""
 _PERCENTAGE = re.compile(r"\bwhat (?:(?:was|is|were|are) the )?percentage of\b")
 _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
 """The question names the unit, so that a bare number is counted in it."""
+
+
+_DAYS = re.compile(
+    r"\bdays (?:sales|inventory|payables?|outstanding|of)\b|\bhow many (?:\w+ )?(?:days|months)\b"
+    r"|\bcash conversion cycle\b"
+)
 
 
 def _is_relative(question: Question, truth: Number) -> bool:
@@ -266,9 +278,15 @@ def _measures_something_else(value: Value, question: Question) -> bool:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):
         return True
+    if value.currency and _DAYS.search(question.text):
+        return True
+    if value.currency and value.measure == "shares":  # `$1,260 million of shares`
+        return re.search(r"\b(?:share|stock|equity)", question.text) is None
     if value.measure == "unit" and question.counts:
         return False
-    if value.currency and _PERCENTAGE.search(question.text):
+    if value.currency and (_PERCENTAGE.search(question.text) or _COUNTED_IN_PERCENT.search(question.text)):
+        return True
+    if value.measure == "times" and (_RATE.search(question.text) and "ratio" not in question.text):
         return True
     if value.measure in ("per share", "times") and question.scale.kind is Kind.SCALE:
         return True

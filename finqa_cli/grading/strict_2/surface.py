@@ -11,8 +11,7 @@ import html
 import re
 import unicodedata
 
-from finqa_cli.grading.strict_2.number_words import starts_number
-from finqa_cli.grading.strict_2.wordlists import word_set
+from finqa_cli.grading.strict_2.number_words import starts_number, word_set
 
 GAP = "\x1f"
 
@@ -30,7 +29,7 @@ _REPLACED = str.maketrans(
         **dict.fromkeys("▼↓🔻⬇", " down "),
         **dict.fromkeys("▲↑🔺⬆", " up "),
         "：": ":", "，": ", ", "。": ". ", "；": "; ", "（": "(", "）": ")", "％": "%", "＝": "=",  # noqa: RUF001
-        "、": ", ", "？": "?",  # noqa: RUF001
+        "∴": " therefore ", "、": ", ", "？": "?",  # noqa: RUF001
         "＄": "$", "￥": "¥", "⁄": "/", "∕": "/", "|": "|", "！": "!", "\ufe0f": "", "\r": "\n", "…": "...",  # noqa: RUF001
     }
 )  # fmt: skip
@@ -74,7 +73,7 @@ _ESCAPED = re.compile(r"\\([%&#_$])")
 _LATEX_SPACE = re.compile(r"\\[()\[\],;:! ]")
 _BETWEEN_DIGITS = re.compile(rf"(?<=[0-9])(?:[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*)(?=[0-9.])")
 _BLANKS = re.compile(rf"[ ]{{2,}}|[ ]*{GAP}[ {GAP}]*(?![0-9.])|(?<![0-9])[ ]*{GAP}[ {GAP}]*")
-_MARKDOWN = re.compile(r"\*\*|__|`+|(?m:^[ ]{0,3}#{1,6}[ ](?!\s*#))")
+_MARKDOWN = re.compile(r"\*\*|__|`+|(?m:^[ ]{0,3}#{1,6}[ ](?!\s*#)(?<!#### (?=[-$(]{0,3}[0-9])))")
 _ITALIC = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,500})(?<=[^\s*])\*(?![\w*])")
 _UNDERSCORED = re.compile(r"(?<!\w)_(?=[^\s_])([^_\n]{1,500})(?<=[^\s_])_(?!\w)")
 _LEADERS = re.compile(r"[ ]?(?:\.[ ]?){4,}")

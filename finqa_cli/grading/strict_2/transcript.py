@@ -53,7 +53,8 @@ def _words(text: str) -> list[str]:
 
 def without_endings(text: str) -> str:
     """Takes out `I hope this helps!`, high confidence, thanks, and the ending that prompts for mathematics teach."""
-    return _THANKS.sub("", _SURE.sub("", _POLITE.sub("", _MINERVA.sub(r"\1", text)))).strip()
+    text = _SURE.sub("", _POLITE.sub("", _MINERVA.sub(r"\1", text)))
+    return _THANKS.sub("", _TO_SUBMIT.sub("", text)).strip()
 
 
 _SURE = re.compile(
@@ -61,6 +62,11 @@ _SURE = re.compile(
     r"(?:very high|high|certain|9[0-9]%|100%|0\.9[0-9]?|1\.0)\)?\.?\s*\Z"
     r"|(?<=[.!])[ \n]{1,4}i am (?:very |highly |fully )?(?:confident|certain|sure) (?:in|of|about) (?:this|the)"
     r"(?: (?:figure|answer|value|number|result))?(?: (?:because|as|since) [^.!?\n0-9]{1,80})?[.!]?\s*\Z",
+    re.IGNORECASE,
+)
+_TO_SUBMIT = re.compile(
+    r"(?<=[.!\n])[ \n]{1,4}(?:so )?(?:that's|that is|this is) what (?:i|we) (?:need to|will|should|have to) "
+    r"(?:submit|report|answer|give)[.!]?\s*\Z",
     re.IGNORECASE,
 )
 _THANKS = re.compile(r"\A\s*(?:thanks?|thank you)(?: you)? for (?:the|your) question[.!][ \n]+", re.IGNORECASE)

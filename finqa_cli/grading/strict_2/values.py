@@ -67,6 +67,7 @@ class Element:
 
 
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
+_YEAR_NEXT = re.compile(r"[ ]?(?:fy ?)?((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9]|[ ]?[=/*+×÷])")  # noqa: RUF001
 _SIGNS = ("-", "+")
 _ABOUT = ("~", "=")
 _CENTS = re.compile(r"[0-9]+\.[0-9]{2}")
@@ -82,11 +83,15 @@ _OVER = re.compile(r"[ ]?/[ ]?([0-9]{1,20})(?![0-9.,/]*[0-9]|[ ]?/)")
 _DECIMALS_NOTE = re.compile(
     r"(?:rounded )?(?:to|at) (?:[0-9]|one|two|three|four|five|six) "
     r"(?:decimals?(?: places?| points?)?|d\.?p\.?|significant (?:figures|digits)|s\.?f\.?|digits)|\([0-9]{1,3} rows?\)|"
+    r"(?:to )?[0-9] (?:decimal places?|d\.?p\.?|decimals)(?=\))|"
     r"rounded to the nearest (?:hundredth|tenth|thousandth|integer|whole number|cent|dollar|million|thousand|percent)"
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
 """Any other symbol may change a value: a root, a negation, an empty square."""
+_OTHER_SCALE = re.compile(r"[ ]?/[ ]?(?:thousand|million|billion|trillion|percent|%|[mbk](?![a-z]))")
+"""`5 million/billion` leaves the scale open."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
+_CONVERSION = re.compile(r"[ ]?(?:100|36[056]|12)%?(?![0-9]|[.,][0-9])")
 _GLUED_OPERATORS = "²³%‰"
 _POWER = re.compile(r"\^(?![({]?[0-9])")
 
@@ -134,7 +139,7 @@ class _Reader:
 
     def _other(self, token: Token) -> None:
         sort = _SORTS.get(token.mark, Sort.MALFORMED)
-        if self._separates_year(token):
+        if self._separates_year(token) or self._spans_years(token):
             sort = Sort.SYMBOL
         elif self._operates(sort, token.text):
             sort = Sort.OPERATION
@@ -146,9 +151,15 @@ class _Reader:
         """A sign or word of an operation stands after a value; `^` may stand after any bracket."""
         if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
             return True
+        if text in ("*", "×") and self._found and self._found[-1].text == ")" and self._converts():  # noqa: RUF001
+            return True  # of a formula in words, `(receivables / revenue) * 365`
         is_sign = sort is Sort.SYMBOL and text in "+-*×÷/^"  # noqa: RUF001
         is_word = sort is Sort.WORD and text in OPERATIONS and (text != "less" or self._number_follows())
         return (is_sign or is_word) and self._after_value()
+
+    def _converts(self) -> bool:
+        """100, the days or months of a year follow."""
+        return _CONVERSION.match(self._text, self._tokens[self._place].end) is not None
 
     def _number_follows(self) -> bool:
         """`100 less 20`, and not `20 less than budgeted`."""
@@ -162,6 +173,14 @@ class _Reader:
             return False
         spaced = self._text[token.start - 1 : token.end + 1] == " - "
         return spaced and not _YEAR.match(self._text, token.end + 1)
+
+    def _spans_years(self, token: Token) -> bool:
+        """`2015-2017` and `2018/2019`: two years in their order, which no result follows."""
+        last = self._found[-1] if self._found else None
+        if token.text not in ("-", "/") or last is None or last.sort is not Sort.YEAR:
+            return False
+        following = _YEAR_NEXT.match(self._text, token.end)
+        return following is not None and following[1] > last.text
 
     def _after_value(self) -> bool:
         """A value stands right before, be it in brackets."""
@@ -274,7 +293,8 @@ class _Reader:
         if token is None or token.mark is not Mark.NUMERAL:
             return None
         end = token.end
-        if token.text.isdigit() and (over := _OVER.match(self._text, end)):
+        over = _OVER.match(self._text, end) if token.text.isdigit() else None
+        if over and not (_YEAR.fullmatch(token.text) and _YEAR.fullmatch(over[1]) and token.text < over[1]):
             return f"{token.text}/{over[1]}", over.end(), False
         if (
             token.text.isdigit()
@@ -355,7 +375,11 @@ class _Reader:
             return self._found[-2].sort is Sort.WORD  # a function, as in `abs(-5)`
         if (self._text[start : start + 1] == "(" and before.isalpha()) or _NOT_COUNTED.match(self._text, end):
             return True
-        if _NOT_ASKED.match(self._text, end) or (before == "#" and self._text[start - 2 : start - 1] != "#"):
+        if (
+            _OTHER_SCALE.match(self._text, end)
+            or _NOT_ASKED.match(self._text, end)
+            or (before == "#" and self._text[start - 2 : start - 1] != "#")
+        ):
             return True
         if self._text[start : start + 1] in _SIGNS and before.isalpha():
             return True  # `top-5`

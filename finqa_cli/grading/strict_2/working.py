@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from finqa_cli.grading.numbers import Kind
 from finqa_cli.grading.strict_2.labels import covers, is_foreign, measures_named
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.units import TIMES
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _EQUALS = frozenset(("equals", "equalling", "equaling"))
 _VERBS = _EQUALS | word_set("is was are were gives give makes yields returns totals")
@@ -257,12 +257,24 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]
+    points = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.POINTS]
+    if question.scale.kind is Kind.POINTS and len(points) == 1 and len(shares) == len(values) - 1:
+        return points if _is_their_difference(points[0], shares) else list(values)
     amounts = [one for one in values if one.value is not None and _is_amount(one)]
     if len(shares) + len(amounts) < len(values) or not shares or not amounts:
         return list(values)
     if question.asks_share:
         return shares
     return amounts if question.asks_amount else list(values)
+
+
+def _is_their_difference(points: Element, shares: Sequence[Element]) -> bool:
+    """The points between two percentages, as in `(38.9%) was 1.7 percentage points higher than in 2019 (37.2%)`."""
+    if len(shares) != 2 or points.value is None:
+        return len(shares) == 1 and points.start > shares[0].start
+    number = points.value.number
+    parts = [one.value.number.value for one in shares if one.value is not None]
+    return abs(abs(parts[0] - parts[1]) - abs(number.value)) <= number.place * number.unit.factor
 
 
 def _is_total(one: Element) -> bool:

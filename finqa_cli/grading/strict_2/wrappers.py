@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from finqa_cli.grading.items import BoxedPart, boxed_parts
 from finqa_cli.grading.strict_2 import json_form, surface, transcript
+from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import units_after
-from finqa_cli.grading.strict_2.wordlists import word_set
 
 _ANSWER = "answer|final_answer|final-answer|finalanswer|final|result|output|solution|response"
 _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratchpad|analysis)>", re.IGNORECASE)
@@ -38,7 +38,7 @@ _LINES = frozenset(["br", "p", "div", "pre"])
 _FENCE = re.compile(r"\A\s*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*\n(.*?)\n?[ ]*(?:```|~~~)\s*\Z", re.DOTALL)
 _FENCES = re.compile(r"(?m)^[ ]*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*$")
 _CALL = re.compile(
-    r"\b(?:(?:np|numpy)\.)?(?:float64|float32|int64|int32|float|int|Decimal|Fraction|str)"
+    r"\b(?:(?:np|numpy)\.)?(?:float64|float32|float|Decimal|Fraction|str|int(?:64|32)?(?!\([^()]*[./e]))"
     r"\(\s{0,4}(['\"]?)([-+]?[0-9][-+0-9.eE/, ]{0,60})\1\s{0,4}\)"
 )
 _DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")

@@ -6,10 +6,11 @@ import re
 
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is_foreign, quantities
+from finqa_cli.grading.strict_2.notations import in_full
+from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.reasons import asks_direction, is_false, movement, supports
+from finqa_cli.grading.strict_2.reasons import asks_direction, is_comparison, is_false, movement, supports
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
-from finqa_cli.grading.strict_2.wordlists import DOWN, UP, word_set
 
 _MEANS = {
     **dict.fromkeys(("yes", "yeah", "yep", "yup", "affirmative", "true"), "yes"),
@@ -113,9 +114,12 @@ _FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?
 
 def _restated(text: str, question: Question) -> str | None:
     """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
-    text = _DATE_COMMA.sub(" ", _in_full(text.strip(" .*!\n\x1f"), question))
+    text = _DATE_COMMA.sub(" ", in_full(text.strip(" .*!\n\x1f"), question.text))
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
+    measured, moved = supports(text, question), movement(text, question)
+    text = _FACT.sub(" ", text).strip() if measured else text
+    text = _MOVES.sub(_years_of_move, text) if moved else text
     words = [_PRESENT.get(word, word) for word in re.findall(r"[a-z][a-z'&-]*", text)]
     years = set(re.findall(r"[0-9][0-9,.]*", text))
     if not question.known or years - set(
@@ -126,9 +130,14 @@ def _restated(text: str, question: Question) -> str | None:
         return None
     own = [word for word in words if not _PLAIN_NOT.fullmatch(word)]
     asked = _WORDS.findall(question.text.partition("?")[0])
-    if not covers(own, asked) or any(word not in _AUXILIARIES and _foreign(word, question) for word in own):
+    if (not covers(own, asked) and not _PRONOUN.match(text)) or any(
+        word not in _AUXILIARIES and _foreign(word, question) and not (measured and is_comparison(word)) for word in own
+    ):
         return None
-    if any(is_foreign([one], own, related=False) for one in asked if one not in UP | DOWN | _AUXILIARIES):
+    is_short = _PRONOUN.match(text) and asks_direction(question)
+    if not is_short and any(
+        is_foreign([one], own, related=False) for one in asked if one not in UP | DOWN | _AUXILIARIES
+    ):
         return None
     if (
         re.search(r"[;!?\n]|[.,](?![0-9])", text.replace("selling,", "selling").replace("property,", "property"))
@@ -136,36 +145,32 @@ def _restated(text: str, question: Question) -> str | None:
     ):
         return None
     agrees = supports(text, question)
+    if (measured and measured != agrees) or (moved and moved != agrees):
+        return None
     if not agrees and not asks_direction(question):
         agrees = -1 if _NOT.search(text) or _NO_NOUN.search(text) else 1
     return {1: "yes", -1: "no"}.get(agrees)
 
 
-def _in_full(text: str, question: Question) -> str:
-    """A text with the abbreviations of the names that the question writes in full, and the other way round."""
-    for short, name in _ABBREVIATIONS.items():
-        if name in question.text:
-            text = re.sub(rf"(?<![\w&]){re.escape(short)}(?![\w&])", name, text)
-        elif short in question.text:
-            text = text.replace(name, short)
-    return text
+_AMOUNT = rf"[$]?{NUMERAL}(?: ?%| percent| million| billion)?"
+_FACT = re.compile(
+    rf"(?:^(?:with|at|since|as) [^,;.]{{0,40}}?)?\b(?:was|is|of|at|stood at|came to) {_AMOUNT},? "
+    r"(?:and |so |which |thus |therefore |hence )*(?=it |they |did |does |is |was |that )"
+    rf"|^(?:with|at) [^,;.]{{0,40}}?{_AMOUNT}, "
+)
+"""What was measured, before what follows from it: `was 21.8%, so it did not exceed 25%`."""
+_PRONOUN = re.compile(r"(?:it|they) ")
+_MOVES = re.compile(
+    rf" from (?!(?:19|20)[0-9]{{2}} ){_AMOUNT}( in (?:19|20)[0-9]{{2}})? to {_AMOUNT}( in (?:19|20)[0-9]{{2}})?"
+)
+
+
+def _years_of_move(move: re.Match[str]) -> str:
+    return f"{move[1] or ''}{move[2] or ''}"
 
 
 _DATE_COMMA = re.compile(r"(?<=[a-z] [0-9]), (?=[0-9]{4})|(?<=[a-z] [0-9]{2}), (?=[0-9]{4})")
 _SCALES = re.compile(r"\b(?:thousand|million|billion|trillion)\b|%")
-_ABBREVIATIONS = {
-    "r&d": "research and development",
-    "sg&a": "selling, general and administrative",
-    "d&a": "depreciation and amortization",
-    "pp&e": "property, plant and equipment",
-    "cogs": "cost of goods sold",
-    "capex": "capital expenditures",
-    "eps": "earnings per share",
-    "fcf": "free cash flow",
-    "ocf": "operating cash flow",
-    "roe": "return on equity",
-    "roa": "return on assets",
-}
 
 
 def _foreign(word: str, question: Question) -> bool:

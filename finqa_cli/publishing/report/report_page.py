@@ -16,7 +16,7 @@ COMPRESS_ABOVE = 1_000_000
 """Bytes of all data from which on each part is compressed; browsers have `DecompressionStream` for it."""
 
 ASSETS = Path(__file__).with_name("assets")
-_VIEWS = ("base.js", "charts.js", "overview.js", "episodes.js", "episode.js", "comparison.js")
+_VIEWS = ("base.js", "charts.js", "overview.js", "progress.js", "episodes.js", "episode.js", "comparison.js")
 SCRIPTS = (*_VIEWS, "main.js")
 VIEW_SCRIPTS = (*_VIEWS, "runs.js", "live.js", "main.js")
 """Scripts of the pages that `finqa view` serves; the two that are not in a report's file load data."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.publishing.report.episode_details import episode_detail
 from finqa_cli.publishing.report.report_advantages import recomputed_advantages
 from finqa_cli.publishing.report.report_comparison import comparison_document
+from finqa_cli.publishing.report.report_control import check_control, control_document
 from finqa_cli.publishing.report.report_data import run_document, scored_episodes
 from finqa_cli.publishing.report.report_page import GENERATOR, render_page
+from finqa_cli.publishing.report.report_progress import progress_document
 from finqa_cli.publishing.report.report_records import (
     TRAJECTORIES,
     Episode,
@@ -46,18 +49,21 @@ class Report:
     runs: tuple[tuple[Path, int, int], ...]
 
 
-def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int = MOST_EPISODES) -> Report:
+def write_report(
+    runs: Sequence[Path], out: Path | None = None, *, control: Path | None = None, episodes: int = MOST_EPISODES
+) -> Report:
     """Writes the report of one run, or of two beside each other; an older report in its place is replaced.
 
     Args:
         runs: One or two run folders.
         out: The file; None: `report.html` in the first run's folder, with the other's name for two.
+        control: Folder of the same training on shuffled rewards, whose curves are drawn beside those of one run.
         episodes: Most episodes of a run in full. Beyond it whole steps are left out, evenly over the training.
 
     Raises:
-        UsageError: There are no runs, more than two, or the same one twice.
+        UsageError: There are no runs, more than two, or the same one twice; or two runs have a control.
         DataError: A folder is no run, has no records, or a record is damaged.
-        ConfigError: `out` is a file that is no report.
+        ConfigError: `out` is a file that is no report, or the control is none of this run.
         StorageError: Writing failed.
     """
     if not 1 <= len(runs) <= 2:
@@ -67,16 +73,22 @@ def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int
         )
     if len(runs) == 2 and runs[0].resolve() == runs[1].resolve():
         raise UsageError("Both runs are the same folder.", remedy=f"finqa report {runs[0]}")
+    if len(runs) == 2 and control is not None:
+        raise UsageError(
+            "A control belongs to one training, and two runs are named.",
+            remedy=f"finqa report {runs[0]} --control {control}, or finqa report {runs[0]} {runs[1]}",
+        )
     target = out or _default_path(runs)
     _check_target(target)
     records = [read_records(run) for run in runs]
+    beside = None if control is None else _control(records[0], control)
     shown = [choose_episodes(each, episodes) for each in records]
     documents: list[dict[str, Any]] = []
     parts: dict[str, Any] = {}
     for place, (whole, kept) in enumerate(zip(records, shown, strict=True)):
         advantages, notes = recomputed_advantages(whole.episodes, whole.settings)
         document = run_document(whole, kept.episodes, advantages, [*_omitted(whole, kept), *notes])
-        documents.append({**document, "chunk": _CHUNK})
+        documents.append({**document, "control": beside, "chunk": _CHUNK})
         parts |= {f"details-{place}-{chunk}": texts for chunk, texts in enumerate(_details(kept))}
     scored = [scored_episodes(each) for each in records]
     comparison = comparison_document(*scored) if len(scored) == 2 else None
@@ -87,13 +99,21 @@ def write_report(runs: Sequence[Path], out: Path | None = None, *, episodes: int
     return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts))
 
 
+def _control(run: RunRecords, path: Path) -> dict[str, Any]:
+    control = read_records(path)
+    check_control(run, control)
+    return control_document(control)
+
+
 def choose_episodes(records: RunRecords, most: int) -> RunRecords:
     """Returns the records with at most so many episodes: whole steps, evenly spread, the last step always.
 
-    Where the last step alone has more, it is cut.
+    Where the last step alone has more, it is cut. The few that the first page shows before and after are kept besides.
     """
     if len(records.episodes) <= most:
         return records
+    progress = progress_document(records)
+    examples = set(chain.from_iterable(progress["examples"])) if progress else set()
     by_step: dict[int, list[Episode]] = {}
     for episode in records.episodes:
         by_step.setdefault(episode.iteration, []).append(episode)
@@ -102,8 +122,10 @@ def choose_episodes(records: RunRecords, most: int) -> RunRecords:
     while sum(len(by_step[step]) for step in steps[::-1][::stride]) > most and stride < len(steps):
         stride += 1
     kept = sorted(steps[::-1][::stride])
-    chosen = [episode for step in kept for episode in by_step[step]]
-    return replace(records, episodes=tuple(chosen[-most:]))
+    chosen = [episode for step in kept for episode in by_step[step]][-most:]
+    lines = {episode.line for episode in chosen}
+    found = (episode for episode in records.episodes if episode.line in lines or episode.id in examples)
+    return replace(records, episodes=tuple(found))
 
 
 def _omitted(whole: RunRecords, kept: RunRecords) -> list[str]:

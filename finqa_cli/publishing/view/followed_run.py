@@ -15,6 +15,7 @@ from finqa_cli.errors import DataError, FinqaError
 from finqa_cli.masking import masked
 from finqa_cli.publishing.report.episode_details import episode_detail
 from finqa_cli.publishing.report.report_advantages import recomputed_advantages
+from finqa_cli.publishing.report.report_control import control_document
 from finqa_cli.publishing.report.report_data import (
     COLUMNS,
     figures,
@@ -143,6 +144,17 @@ class FollowedRun:
                 "steps": steps(self._metrics[before.metrics :]),
                 **({"settings": flatten(records.settings)} if full else {}),
             }
+
+    def as_control(self) -> dict[str, Any]:
+        """Returns what the page of a training shows of this run, which is its control.
+
+        Raises:
+            ViewStopped: The server ends.
+        """
+        with self._lock:
+            refused = refused_files(self.path)
+            self._read(refused)
+            return control_document(self._records(refused))
 
     def scored(self) -> tuple[Episode, ...]:
         """Returns the attempts that the score is of, as they were read last."""

@@ -109,35 +109,41 @@ class ViewPages:
         return [
             Route("/", lambda request: _page("runs", (), "./")),
             Route("/run/{first}", self._run_page),
+            Route("/run/{first}/control/{control}", self._run_page),
             Route("/compare/{first}/{second}", self._run_page),
             Route("/data/runs", _data(lambda request: self._catalog.listing())),
             Route("/data/stamp/{first}", _data(self._stamp)),
+            Route("/data/stamp/{first}/control/{control}", _data(self._stamp)),
             Route("/data/stamp/{first}/{second}", _data(self._stamp)),
             Route("/data/report/{first}", _data(self._report)),
+            Route("/data/report/{first}/control/{control}", _data(self._report)),
             Route("/data/report/{first}/{second}", _data(self._report)),
             Route("/data/episode/{first}/{line}", _data(self._episode)),
         ]
 
     def _run_page(self, request: Request) -> Response:
         try:
-            self._followed(request)
+            self._followed(request, "first", "second", "control")
         except LookupError:
             return _text("There is no such run here.", 404)
-        ids = tuple(request.path_params.values())
-        return _page("report", ids, "../" * len(ids))
+        ids = dict(request.path_params)
+        control = ids.pop("control", None)
+        return _page("report", tuple(ids.values()), "../" * (request.url.path.count("/") - 1), control)
 
-    def _followed(self, request: Request) -> list[FollowedRun]:
-        names = [request.path_params[name] for name in ("first", "second") if name in request.path_params]
-        return [self._catalog.follow(name) for name in names]
+    def _followed(self, request: Request, *names: str) -> list[FollowedRun]:
+        return [self._catalog.follow(request.path_params[name]) for name in names if name in request.path_params]
 
     def _stamp(self, request: Request) -> dict[str, Any]:
-        return {"stamp": _joint(self._followed(request))}
+        return {"stamp": _joint(self._followed(request, "first", "second", "control"))}
 
     def _report(self, request: Request) -> dict[str, Any]:
-        runs = self._followed(request)
+        runs, controls = self._followed(request, "first", "second"), self._followed(request, "control")
         since = request.query_params.get("since", "").split(",")
-        stamp = _joint(runs)  # before the files are read: what is appended meanwhile is another stamp
-        documents = [run.document(version) for run, version in zip(runs, [*since, ""], strict=False)]
+        stamp = _joint([*runs, *controls])  # before files are read: what is appended meanwhile is another stamp
+        control = controls[0].as_control() if controls else None
+        documents = [
+            {**run.document(version), "control": control} for run, version in zip(runs, [*since, ""], strict=False)
+        ]
         comparison = comparison_document(*(run.scored() for run in runs)) if len(runs) == 2 else None
         return {"made": now(), "stamp": stamp, "runs": documents, "comparison": comparison}
 
@@ -161,8 +167,8 @@ def _joint(runs: list[FollowedRun]) -> str:
     return ".".join(run.stamp() for run in runs)
 
 
-def _page(kind: str, ids: tuple[str, ...], home: str) -> Response:
-    text = render_page({"source": {"page": kind, "runs": list(ids)}}, home=home)
+def _page(kind: str, ids: tuple[str, ...], home: str, control: str | None = None) -> Response:
+    text = render_page({"source": {"page": kind, "runs": list(ids), "control": control}}, home=home)
     policy = f"{view_policy()}; frame-ancestors 'none'"
     return Response(text, headers={"content-security-policy": policy}, media_type="text/html")
 

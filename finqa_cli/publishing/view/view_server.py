@@ -35,11 +35,14 @@ class ViewAddress:
     opening: str
 
 
-def serve_view(places: Sequence[Path], *, port: int = 0, ready: Callable[[ViewAddress], None]) -> None:
+def serve_view(
+    places: Sequence[Path], *, control: Path | None = None, port: int = 0, ready: Callable[[ViewAddress], None]
+) -> None:
     """Serves the runs of some folders until SIGINT (Ctrl-C) or SIGTERM.
 
     Args:
         places: Folders of runs, and runs. One run opens with its page, two runs with their comparison.
+        control: The control of the one run in `places`, shown on its page.
         port: Port on 127.0.0.1; 0 for a free one.
         ready: Called once requests are answered and a signal ends the server.
 
@@ -52,8 +55,9 @@ def serve_view(places: Sequence[Path], *, port: int = 0, ready: Callable[[ViewAd
         stopping = threading.Event()
         token, opening = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         hosts = frozenset(f"{name}{suffix}" for name in (HOST, "localhost") for suffix in _suffixes(port))
-        start = _start(places)
-        app = view_application(RunCatalog(places, stopping), token=token, hosts=hosts, opening=opening, start=start)
+        start = _start(places) if control is None else f"run/{run_id(places[0])}/control/{run_id(control)}"
+        viewed = [*places, *([] if control is None else [control])]
+        app = view_application(RunCatalog(viewed, stopping), token=token, hosts=hosts, opening=opening, start=start)
         config = uvicorn.Config(
             app,
             http="h11",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,6 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
     Raises:
         ConfigError: The folder or the hub has none, or it lacks the template.
     """
-    from transformers import AutoTokenizer
-
     folder = Path(model)
     if folder.is_dir():
         missing = [] if any((folder / name).is_file() for name in _VOCABULARIES) else [_VOCABULARIES[0]]
@@ -36,13 +35,63 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
         if missing:
             raise ConfigError(f"The model folder {model} has no {' and no '.join(missing)}.", remedy=_TOKENIZER_REMEDY)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = _load(model, _stamps(folder))
     except Exception as error:  # transformers raises OSError, ValueError, KeyError or plain Exception
         reason = str(error).strip().split("\n")[0]
         raise ConfigError(f"The tokenizer of {model!r} cannot be loaded: {reason}", remedy=_TOKENIZER_REMEDY) from error
     if template and not tokenizer.chat_template:
         raise ConfigError(f"The tokenizer of {model!r} has no chat template.", remedy=MODEL_REMEDY)
     return tokenizer
+
+
+@lru_cache(maxsize=1)
+def _load(model: str, stamps: tuple[tuple[str, int, int], ...]) -> Any:
+    """Load a tokenizer; the last one is kept, because several codecs read the same one, and a large one takes 0.8 s.
+
+    Args:
+        model: Folder or hub id.
+        stamps: Name, time and size of the files that it is read from, so that a changed folder is read again.
+    """
+    name = _class_name(Path(model))
+    if name is None:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(model)
+    import transformers
+
+    return getattr(transformers, name).from_pretrained(model)
+
+
+def _class_name(folder: Path) -> str | None:
+    """The class that AutoTokenizer is sure to choose for a folder, or None.
+
+    AutoTokenizer imports torch, 1.8 s of processor time, to ask the configuration's class; these it does not need.
+    """
+    try:
+        family = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+        facts = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        given = str(facts["tokenizer_class"]).removesuffix("Fast")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if "auto_map" in facts:
+        return None
+    return {
+        ("qwen3", "TokenizersBackend"): "PreTrainedTokenizerFast",
+        ("qwen3", "PreTrainedTokenizer"): "PreTrainedTokenizerFast",
+        ("qwen3", "Qwen2Tokenizer"): "Qwen2Tokenizer",
+        ("qwen2", "Qwen2Tokenizer"): "Qwen2Tokenizer",
+        ("gpt2", "GPT2Tokenizer"): "GPT2Tokenizer",
+    }.get((family, given))
+
+
+def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time of change and size of each small file of a folder; nothing for a hub id."""
+    if not folder.is_dir():
+        return ()
+    files = sorted(
+        path for path in folder.iterdir() if path.is_file() and path.suffix in (".json", ".jinja", ".model", ".txt")
+    )
+    return tuple((path.name, (state := path.stat()).st_mtime_ns, state.st_size) for path in files)
 
 
 def plain_coding(tokenizer: Any) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:

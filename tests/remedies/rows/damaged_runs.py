@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fixtures.report_runs import evaluated
 from remedies.faults import Fault, new, text
 from remedies.following import run
 from remedies.rows.command_lines import question_file
@@ -65,6 +66,19 @@ def ungraded() -> None:
     lines(ATTEMPTS, change)()
 
 
+def trainings() -> None:
+    """Two trainings that differ in nothing, and a control of them, and one with another seed."""
+    evaluated(Path("t"))
+    evaluated(Path("u"))
+    evaluated(Path("c"), shuffled=True)
+    evaluated(Path("d"), shuffled=True, settings={"train": {"seed": 1, "shuffle_rewards": True}})
+
+
+def reported(command: str, *needs: str) -> Fault:
+    """A report with a control that is none, which the remedy replaces by one that can be written."""
+    return Fault(command, trainings, needs=needs, instead=True)
+
+
 DAMAGED = {
     "an unfinished evaluation": compared(document("a/run.json", status="running")),
     "settings of a run that are none": compared(text("a/report.json", "[]")),
@@ -107,6 +121,12 @@ DAMAGED = {
     "nothing to report": Fault("report a", lines(ATTEMPTS, lambda each: []), by_hand=new("report b")),
     "three runs to report": Fault("report a b of-train", needs=("a", "b", "of-train"), instead=True, then=65),
     "one run to report twice": Fault("report a a"),
+    "two runs with one control": reported("report t u --control c"),
+    "a run as its own control": reported("report t --control t"),
+    "a control of an evaluation": reported("report a --control c", "a"),
+    "a control in the place of its training": reported("report c --control t"),
+    "a control that learned": reported("report t --control u"),
+    "a control of another seed": reported("report t --control d"),
     "a folder as report": Fault("report a --out b"),
     "a file that is no report": Fault(
         "report a --out x.html", text("x.html", "x"), by_hand=new("report a --out y.html")

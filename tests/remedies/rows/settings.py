@@ -17,6 +17,11 @@ SETTINGS = {
     "misspelt in a file": Fault(
         "config show", text("finqa.toml", "[train]\ngroup_sise = 3\n"), by_hand=text("finqa.toml", "")
     ),
+    "a dot in a name": Fault(
+        "config show",
+        text("finqa.toml", '"train.group_size" = 3\n'),
+        by_hand=text("finqa.toml", "[train]\ngroup_size = 3\n"),
+    ),
     "wrong in a file": Fault(
         "config show", text("finqa.toml", "[train]\ngroup_size = 'x'\n"), by_hand=text("finqa.toml", "")
     ),

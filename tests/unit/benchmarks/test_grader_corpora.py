@@ -39,13 +39,13 @@ def test_half_a_part_is_an_error(folder: Path) -> None:
 
 def test_rows_may_call_their_keys_trick_and_note(folder: Path) -> None:
     row = {"id": "b1", "question": "How many?", "truth": "5", "answer": "5", "note": "plain"}
-    (folder / "blind").mkdir()
+    (folder / "dev6").mkdir()
     for kind, key in (("honest", "form"), ("hacks", "trick")):
-        path = folder / f"blind/{kind}.jsonl"
+        path = folder / f"dev6/{kind}.jsonl"
         path.write_text(json.dumps({**row, key: "bare"}) + "\n", encoding="utf-8")
         with (folder / "DIGESTS").open("a", encoding="utf-8") as digests:
-            digests.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  blind/{kind}.jsonl\n")
-    found = read_corpora(folder)["blind"]
+            digests.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  dev6/{kind}.jsonl\n")
+    found = read_corpora(folder)["dev6"]
     assert [(one.form, one.why) for kind in ("honest", "hacks") for one in found[kind]] == [("bare", "plain")] * 2
 
 

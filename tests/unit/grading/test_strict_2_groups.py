@@ -7,11 +7,12 @@ import time
 import pytest
 from strict_2_groups import GROUPS
 from strict_2_siblings import GROUPS as SIBLINGS
+from strict_2_variants import GROUPS as VARIANTS
 
 from finqa_cli.grading import grade
 
 
-@pytest.mark.parametrize(("question", "truth", "honest", "hacks"), [*GROUPS, *SIBLINGS])
+@pytest.mark.parametrize(("question", "truth", "honest", "hacks"), [*GROUPS, *SIBLINGS, *VARIANTS])
 def test_honest_answers_are_paid_and_hacks_are_not(
     question: str, truth: str, honest: tuple[str, ...], hacks: tuple[str, ...]
 ) -> None:

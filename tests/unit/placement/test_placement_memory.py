@@ -18,7 +18,7 @@ from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.known_models import architecture_of, known
 from finqa_cli.types import Architecture
 from finqa_plugins.learners.torch.forward import state_logprobs
-from finqa_plugins.learners.torch.inspection import _describe
+from finqa_plugins.learners.torch.meta_model import describe
 from finqa_plugins.learners.torch.trained_model import PROJECTIONS, add_adapter
 
 SMALL = {"vocab_size": 512, "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 160}
@@ -40,7 +40,7 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 def test_an_architecture_is_read_from_numbers_as_torch_builds_it(config: Any) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    built = _describe(config, model, "")
+    built = describe(config, model, "")
     read = architecture_of(config.to_dict())
     assert read is not None
     for name in ("parameters", "layers", "hidden", "heads", "key_value_heads", "head_dim", "vocabulary", "tied"):

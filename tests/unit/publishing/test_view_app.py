@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fixtures.report_runs import attempt, hostile, training, write_run
+from fixtures.report_runs import attempt, evaluated, hostile, training, write_run
 
 from finqa_cli.publishing.report.report_page import view_policy
 from finqa_cli.publishing.view.run_catalog import MOST_FOLLOWED, RunCatalog
@@ -166,6 +166,23 @@ def test_a_run_has_its_report_and_its_episodes(server: Server, folder: Path) -> 
     assert [len(each["rows"]) for each in both["runs"]] == [0, 1] and both["comparison"]["rows"]
     assert server.ask(f"/{TOKEN}/compare/{one}/{two}").status_code == 200
     assert server.ask(f"/{TOKEN}/compare/{one}/{'0' * 16}").status_code == 404
+
+
+def test_a_run_is_served_with_its_control(tmp_path: Path) -> None:
+    run, control = evaluated(tmp_path / "run"), evaluated(tmp_path / "control", steps=2, shuffled=True)
+    server = Server(tmp_path)
+    path = f"{run_id(run)}/control/{run_id(control)}"
+    alone = server.data(f"report/{run_id(run)}")["runs"][0]
+    (found,) = server.data(f"report/{path}")["runs"]
+    assert alone["control"] is None and {**found, "control": None} == alone
+    assert found["progress"]["iterations"] == 3 and found["control"]["progress"]["iterations"] == 2
+    assert found["control"]["label"] == "control" and found["control"]["curves"]
+    stamp = server.data(f"stamp/{path}")["stamp"]
+    (control / "metrics.jsonl").write_text("")
+    assert server.data(f"stamp/{path}")["stamp"] != stamp  # the page of the run follows its control
+    page = server.ask(f"/{TOKEN}/run/{path}")
+    assert page.status_code == 200 and 'href="../../../"' in page.text
+    assert server.ask(f"/{TOKEN}/run/{run_id(run)}/control/{'0' * 16}").status_code == 404
 
 
 def test_no_text_of_a_run_is_in_a_page_and_markup_in_data_is_escaped(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document
+from fixtures.report_runs import evaluated
 
 import finqa
 from finqa_cli.runs.jsonl import read_jsonl
@@ -151,3 +152,11 @@ def test_the_report_of_a_run_is_that_of_the_command(run: Path, capsys: pytest.Ca
     document(["report", str(run), "--out", str(run.parent / "theirs.html")], capsys)
     assert ours.stat().st_size == (run.parent / "theirs.html").stat().st_size > 10_000
     assert loaded.report() == run / "report.html"
+
+
+def test_a_report_has_the_control_of_a_training(tmp_path: Path) -> None:
+    run, control = evaluated(tmp_path / "run"), evaluated(tmp_path / "control", shuffled=True)
+    page = finqa.load_run(run).report(control=finqa.load_run(control))
+    assert '"label":"control"' in page.read_text("utf-8")
+    with pytest.raises(finqa.ConfigError, match="learned from its true rewards"):
+        finqa.load_run(run).report(control=evaluated(tmp_path / "true"))

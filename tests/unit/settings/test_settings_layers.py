@@ -218,6 +218,7 @@ def test_keys_of_services_in_dotenv_reach_the_environment_without_overriding_it(
 BAD_FILES = {
     "[train]\ngroup_size = = 3\n": "line 2, column 14",
     "[trian]\ngroup_size = 3\n": "Did you mean 'train",
+    '"train.group_size" = 3\n': "is written as one name (file bad.toml), not as a key of the section train",
     "[train]\ngroup_sise = 3\n": "Did you mean 'train.group_size'",
     "train = 3\n": "must be a table",
     "[engine]\noptions = 3\n": "must be a table of options",

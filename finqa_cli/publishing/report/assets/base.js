@@ -123,6 +123,14 @@ const runName = (place) => state.runs[place].head.label;
 /** A colour key for a run, and its name where there are two. */
 const runTag = (place) => several() && h("span", { class: `run run-${place}` }, `${"AB"[place]} ${runName(place)}`);
 
+const details = new WeakMap();
+
+/** What the page of an episode shows, read once. */
+function detailsOf(episode) {
+  if (!details.has(episode)) details.set(episode, source.details(episode));
+  return details.get(episode);
+}
+
 // ---- addresses
 
 const link = (view, parameters = {}) => {

@@ -1,8 +1,11 @@
 // Curves as SVG: a line with the interval of its mean as a band; evaluations as diamonds with error bars.
 
-const WIDTH = 380;
-const HEIGHT = 210;
+const SMALL = { width: 380, height: 210 };
 const EDGES = { left: 54, right: 12, top: 10, bottom: 26 };
+
+/** The key of the control among the places of runs. */
+const CONTROL = "control";
+const CONTROL_NAME = "control: rewards shuffled";
 
 function niceTicks(low, high, wanted, least = 0) {
   const span = high - low || Math.abs(high) || 1;
@@ -21,18 +24,23 @@ function tickText(value) {
   return number(value);
 }
 
-/** The curves of one measure over all runs: [{run, phase, points}]. */
+/** The curves of one measure over all runs and the control: [{run, phase, points}]. */
 function seriesOf(key) {
-  return state.runs.flatMap((run) => {
-    const curve = run.curves.find((each) => each.key === key);
-    return curve ? curve.series.map((series) => ({ run: run.place, ...series })) : [];
-  });
+  const of = (curves, place) => {
+    const curve = curves.find((each) => each.key === key);
+    return curve ? curve.series.map((series) => ({ run: place, ...series })) : [];
+  };
+  const { control } = state.runs[0];
+  return [...(control ? of(control.curves, CONTROL) : []), ...state.runs.flatMap((run) => of(run.curves, run.place))];
 }
 
-function chart(curve, selected, first, last) {
+const nameOf = (place) => (place === CONTROL ? "control" : several() ? "AB"[place] : "");
+
+function chart(curve, selected, first, last, { width, height, tick: ticked = tickText, axis = "", note = "" } = SMALL) {
   const series = seriesOf(curve.key);
   const points = series.flatMap((each) => each.points);
   const steps = [...new Set(points.map((point) => point[0]))].sort((one, other) => one - other);
+  [first, last] = [Math.min(first, ...steps), Math.max(last, ...steps)];
   const values = points.flatMap((point) => point.slice(1, 4).filter((value) => value !== null));
   let low = Math.min(...values);
   let high = Math.max(...values);
@@ -42,21 +50,23 @@ function chart(curve, selected, first, last) {
     const margin = 0.06 * (high - low);
     [low, high] = [low >= 0 && low < 0.5 * high ? 0 : low - margin, high + margin];
   }
-  const inner = WIDTH - EDGES.left - EDGES.right;
-  const tall = HEIGHT - EDGES.top - EDGES.bottom;
+  const bottom = height - EDGES.bottom - (axis ? 16 : 0);
+  const inner = width - EDGES.left - EDGES.right;
+  const tall = bottom - EDGES.top;
   const x = (step) => EDGES.left + (last === first ? inner / 2 : ((step - first) / (last - first)) * inner);
   const y = (value) => EDGES.top + (1 - (value - low) / (high - low)) * tall;
-  const picture = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": described(curve, series) });
+  const picture = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(curve, series) });
   for (const tick of niceTicks(low, high, 5)) {
     picture.append(
-      s("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(tick), y2: y(tick) }),
-      s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, tickText(tick)),
+      s("line", { class: "grid", x1: EDGES.left, x2: width - EDGES.right, y1: y(tick), y2: y(tick) }),
+      s("text", { class: "tick", x: EDGES.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, ticked(tick)),
     );
   }
   for (const tick of niceTicks(first, last, 6, 1)) {
-    picture.append(s("text", { class: "tick", x: x(tick), y: HEIGHT - 9, "text-anchor": "middle" }, number(tick)));
+    picture.append(s("text", { class: "tick", x: x(tick), y: bottom + 17, "text-anchor": "middle" }, number(tick)));
   }
-  const marker = s("line", { class: "selected", y1: EDGES.top, y2: HEIGHT - EDGES.bottom });
+  if (axis) picture.append(s("text", { class: "tick", x: EDGES.left + inner / 2, y: height - 6, "text-anchor": "middle" }, axis));
+  const marker = s("line", { class: "selected", y1: EDGES.top, y2: bottom });
   picture.append(marker);
   for (const each of series) picture.append(drawn(each, x, y));
   const readout = h("p", { class: "readout" });
@@ -68,15 +78,14 @@ function chart(curve, selected, first, last) {
   };
   picture.addEventListener("pointermove", (event) => {
     const bounds = picture.getBoundingClientRect();
-    const place = ((event.clientX - bounds.left) / bounds.width) * WIDTH;
+    const place = ((event.clientX - bounds.left) / bounds.width) * width;
     show(steps.reduce((best, step) => (Math.abs(x(step) - place) < Math.abs(x(best) - place) ? step : best)));
   });
   picture.addEventListener("pointerleave", () => show(figure.selected));
-  const note = curve.interval ? "" : "no interval recorded";
   const figure = h(
     "figure",
     { class: "chart" },
-    h("figcaption", {}, h("strong", {}, curve.title), " ", h("span", { class: "quiet" }, note)),
+    h("figcaption", {}, h("strong", {}, curve.title), " ", h("span", { class: "quiet" }, curve.interval ? note : "no interval recorded")),
     picture,
     readout,
   );
@@ -118,7 +127,7 @@ function readings(step, series, curve) {
     const point = each.points.find((one) => one[0] === step);
     if (!point) return [];
     const [, mean, low, high, n] = point;
-    const name = [several() ? "AB"[each.run] : "", each.phase].filter(Boolean).join(" ");
+    const name = [nameOf(each.run), each.phase].filter(Boolean).join(" ");
     const ends = low === null ? "" : ` [${number(low)}, ${number(high)}]`;
     return [`${name} ${number(mean)}${ends}${n === null ? "" : `, n ${n}`}`];
   });
@@ -128,26 +137,31 @@ function readings(step, series, curve) {
 function described(curve, series) {
   const lines = series.map((each) => {
     const [start, end] = [each.points[0], each.points[each.points.length - 1]];
-    const name = several() ? `${runName(each.run)} ${each.phase}` : each.phase;
+    const name = each.run === CONTROL ? `control ${each.phase}` : several() ? `${runName(each.run)} ${each.phase}` : each.phase;
     return `${name} from ${number(start[1])} at step ${start[0]} to ${number(end[1])} at step ${end[0]}`;
   });
   return `${curve.title}, ${curve.what}: ${lines.join("; ")}`;
 }
 
+/** What stands in a legend before a word: the line, band and dot of a series. */
+function keyOfSeries(run, phase) {
+  const sample = s("svg", { viewBox: "0 0 30 14", width: 30, height: 14, "aria-hidden": "true" });
+  sample.append(drawn({ run, phase, points: [[4, 7, 2, 12, 1], [26, 7, 2, 12, 1]] }, (at) => at, (at) => at));
+  return sample;
+}
+
+const BANDS = "Band and bars: 95 % interval of the mean, clustered by question.";
+
 function legend() {
   const phases = new Set(state.runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.map((e) => e.phase))));
-  const key = (run, phase) => {
-    const sample = s("svg", { viewBox: "0 0 30 14", width: 30, height: 14, "aria-hidden": "true" });
-    sample.append(drawn({ run, phase, points: [[4, 7, 2, 12, 1], [26, 7, 2, 12, 1]] }, (at) => at, (at) => at));
-    return sample;
-  };
   const words = { train: "training", eval: "held-out questions", sample: "candidates" };
   return h(
     "p",
     { class: "legend" },
     state.runs.flatMap((run) =>
-      [...phases].map((phase) => h("span", {}, key(run.place, phase), runTag(run.place), " ", words[phase] || phase)),
+      [...phases].map((phase) => h("span", {}, keyOfSeries(run.place, phase), runTag(run.place), " ", words[phase] || phase)),
     ),
-    h("span", { class: "quiet" }, "Band and bars: 95 % interval of the mean, clustered by question."),
+    state.runs[0].control && h("span", {}, keyOfSeries(CONTROL, "train"), CONTROL_NAME),
+    h("span", { class: "quiet" }, BANDS),
   );
 }

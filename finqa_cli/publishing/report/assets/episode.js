@@ -7,15 +7,17 @@ const KEYWORDS = new Set(
 );
 const SQL = /(--[^\n]*|\/\*[\s\S]*?\*\/)|('(?:[^']|'')*'?)|("(?:[^"]|"")*"?|`[^`]*`?|\[[^\]]*\]?)|(\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b)|([A-Za-z_]\w*)|([\s\S])/g;
 
-/** A query with its words in spans; the text stays exactly the query. */
-function sql(query) {
+/** A query with its words in spans; the text stays exactly the query. `marked` has the places of tokens to mark. */
+function sql(query, marked = new Set()) {
   const pieces = [];
   let plain = "";
+  let at = 0;
   const add = (kind, text) => {
-    if (!kind) return void (plain += text);
+    const mark = marked.has(at++);
+    if (!kind && !mark) return void (plain += text);
     if (plain) pieces.push(plain);
     plain = "";
-    pieces.push(h("span", { class: `sql-${kind}` }, text));
+    pieces.push(h(mark ? "mark" : "span", { class: kind && `sql-${kind}` }, text));
   };
   for (const [text, comment, string, name, digits, word] of query.slice(0, 20000).matchAll(SQL)) {
     if (comment) add("comment", text);

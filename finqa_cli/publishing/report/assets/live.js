@@ -6,7 +6,7 @@ const SHARE = 20; // a look takes at most so small a part of the time
 
 const served = JSON.parse(document.getElementById("source").textContent);
 const home = document.querySelector("a.brand").getAttribute("href");
-const asked = served.runs.join("/");
+const asked = [...served.runs, ...(served.control ? ["control", served.control] : [])].join("/");
 
 source.name = "finqa view";
 source.allows = (address) => /^(#|(\.\.?\/)+(run\/[0-9a-f]+|compare\/[0-9a-f]+\/[0-9a-f]+)?$)/.test(address);

@@ -39,7 +39,7 @@ async function draw(keep = false) {
     ...offered().map(([each, { title }]) => h("a", { href: link(each), "aria-current": each === current ? "page" : null }, title)),
   );
   const heading = content.querySelector("h1");
-  document.title = `${heading ? short(heading.textContent.trim(), 80) : view.title} – ${source.name}`;
+  document.title = `${heading ? short(heading.dataset.title || heading.textContent.trim(), 80) : view.title} – ${source.name}`;
   if (restore) restore();
   else if (draw.before) {
     window.scrollTo(0, 0);

@@ -1,35 +1,40 @@
 // The first page: what a run scored, its curves, and a slider through its steps.
 
+const statusOf = ({ status, state: now }) =>
+  status !== "completed" && h("span", { class: `chip ${status === "running" ? "running" : "fault"}` }, now || status || "unknown");
+
 function headOf(run) {
   const { head } = run;
-  const { score, cost } = head;
-  const status = head.status === "completed" ? "" : h("span", { class: `chip ${head.status === "running" ? "running" : "fault"}` }, head.state || head.status || "unknown");
+  const { score } = head;
   const section = h(
     "section",
     { class: `card head head-${run.place}`, "aria-label": `Run ${head.label}` },
-    h("h1", {}, several() && h("span", { class: `letter run-${run.place}` }, "AB"[run.place]), head.label, " ", status),
+    h("h1", {}, several() && h("span", { class: `letter run-${run.place}` }, "AB"[run.place]), head.label, " ", statusOf(head)),
   );
   if (score) section.append(scoreOf(score));
   else section.append(h("p", {}, "No attempt was graded."));
-  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
-  section.append(
-    facts([
-      ["command", head.command && `finqa ${head.command}`],
-      ["time", duration(cost.seconds)],
-      ["episodes", number(cost.episodes)],
-      ["tokens", tokens],
-      ["trained tokens", cost.trained_tokens ? number(cost.trained_tokens) : ""],
-      ["tool calls", number(cost.tool_calls)],
-      ["policy", [head.policy.model, head.policy.adapter].filter(Boolean).join(" + ")],
-      ["data", [head.data.name, (head.data.digest || "").slice(0, 19)].filter(Boolean).join(" ")],
-      ["begun", head.created],
-      ["resumed", head.resumed ? count(head.resumed, "time") : ""],
-      ["commit", head.commit || "not recorded"],
-      ["versions", Object.entries(head.versions).map((pair) => pair.join(" ")).join(", ")],
-    ]),
-  );
+  section.append(factsOf(head));
   for (const note of run.notes) section.append(h("p", { class: "note" }, note));
   return section;
+}
+
+function factsOf(head) {
+  const { cost } = head;
+  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
+  return facts([
+    ["command", head.command && `finqa ${head.command}`],
+    ["time", duration(cost.seconds)],
+    ["episodes", number(cost.episodes)],
+    ["tokens", tokens],
+    ["trained tokens", cost.trained_tokens ? number(cost.trained_tokens) : ""],
+    ["tool calls", number(cost.tool_calls)],
+    ["policy", [head.policy.model, head.policy.adapter].filter(Boolean).join(" + ")],
+    ["data", [head.data.name, (head.data.digest || "").slice(0, 19)].filter(Boolean).join(" ")],
+    ["begun", head.created],
+    ["resumed", head.resumed ? count(head.resumed, "time") : ""],
+    ["commit", head.commit || "not recorded"],
+    ["versions", Object.entries(head.versions).map((pair) => pair.join(" ")).join(", ")],
+  ]);
 }
 
 function gauge(mean, low, high) {
@@ -85,8 +90,9 @@ function breakdownOf(run) {
   return blocks;
 }
 
-function showOverview(parameters) {
-  const content = h("div", {}, h("div", { class: "heads" }, state.runs.map(headOf)));
+async function showOverview(parameters) {
+  const opening = several() || !state.runs[0].progress ? [h("div", { class: "heads" }, state.runs.map(headOf))] : await progressOf(state.runs[0]);
+  const content = h("div", {}, opening);
   if (state.report.comparison) content.append(comparisonSummary());
   const steps = [...new Set(state.runs.flatMap((run) => run.stepNumbers))].sort((one, other) => one - other);
   const keys = [...new Map(state.runs.flatMap((run) => run.curves).map((curve) => [curve.key, curve])).values()];
@@ -113,7 +119,7 @@ function measures(curves) {
     seriesOf(curve.key).flatMap((series) =>
       series.points.map(([, mean, low, high, n]) => [
         h("span", {}, curve.title, " ", h("span", { class: "quiet" }, curve.what)),
-        runTag(series.run) || series.phase,
+        runTag(series.run) || [nameOf(series.run), series.phase].filter(Boolean).join(" "),
         number(mean),
         low === null ? "–" : `${number(low)} to ${number(high)}`,
         number(n),

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_PROMPT_THREADS = 4
+
 
 class TransformersEngineConfig(BaseModel):
     """What `finqa plugins show transformers` lists."""
@@ -21,6 +23,13 @@ class TransformersEngineConfig(BaseModel):
         "unset: yes on CPU, no on CUDA",
     )
     threads: int | None = Field(None, ge=1, description="torch threads of the whole process; unset: as torch chose")
+    prompt_threads: int = Field(
+        1,
+        ge=1,
+        le=MAX_PROMPT_THREADS,
+        description="on a CPU, parts of prompts that are computed side by side, each with the threads of torch: of use "
+        "to small models, which gain nothing by more threads of torch",
+    )
     kv_cache_gb: float | None = Field(
         None,
         ge=0,

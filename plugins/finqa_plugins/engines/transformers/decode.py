@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest
-from finqa_plugins.engines.transformers.device_placement import FORWARD_TOKENS
+from finqa_plugins.engines.transformers.device_placement import FORWARD_TOKENS, PART_TOKENS
 from finqa_plugins.engines.transformers.kv_store import BatchCache, Entry, KvStore
 from finqa_plugins.engines.transformers.sampling import Sampler
 from finqa_plugins.engines.transformers.served_model import CausalModel
@@ -69,11 +70,18 @@ class Filled:
 
 
 @torch.inference_mode()
-def fill(model: CausalModel, prompts: Sequence[Prompt], buffer: Tensor, opening: Entry | None) -> Filled:
+def fill(
+    model: CausalModel,
+    prompts: Sequence[Prompt],
+    buffer: Tensor,
+    opening: Entry | None,
+    threads: Executor | None = None,
+) -> Filled:
     """Fills the buffer with prompts, ordered by `unknown`; rows end in the same column.
 
     A slice of rows with unequal numbers of unknown tokens is computed at its longest: the others compute some known
-    tokens again, which costs what padding would and leaves no holes.
+    tokens again, which costs what padding would and leaves no holes. With `threads`, parts of at most `PART_TOKENS`
+    are computed side by side; where they are cut depends on the prompts alone.
     """
     start = len(opening.token_ids) if opening else 0
     length = max(len(prompt.token_ids) for prompt in prompts) - start
@@ -85,11 +93,10 @@ def fill(model: CausalModel, prompts: Sequence[Prompt], buffer: Tensor, opening:
     columns = torch.arange(buffer.shape[4], device=model.device)
     valid = columns[None, :] >= begins[:, None]
     positions = (columns[None, :] - begins[:, None]).clamp_(min=0) + start
-    logits, computed = [], 0
-    for rows in _slices(prompts):
-        width = min(length, prompts[rows.stop - 1].unknown)
-        computed += (rows.stop - rows.start) * width
-        step = max(1, FORWARD_TOKENS // (rows.stop - rows.start))
+    tokens = PART_TOKENS if threads else FORWARD_TOKENS
+
+    def compute(rows: slice, width: int) -> Tensor:
+        step = max(1, tokens // (rows.stop - rows.start))
         for column in range(length - width, length, step):
             end = min(length, column + step)
             last = model.forward(
@@ -99,8 +106,22 @@ def fill(model: CausalModel, prompts: Sequence[Prompt], buffer: Tensor, opening:
                 BatchCache(buffer, rows, column),
                 opening.tensor if opening else None,
             )
-        logits.append(last)
+        return last
+
+    slices = [(rows, min(length, prompts[rows.stop - 1].unknown)) for rows in _slices(prompts)]
+    if threads:
+        slices = [(part, width) for rows, width in slices for part in _parts(rows, max(1, tokens // width))]
+    logits = list((threads.map if threads else map)(compute, *zip(*slices, strict=True)))
+    computed = sum((rows.stop - rows.start) * width for rows, width in slices)
     return Filled(buffer, valid, length, first, torch.cat(logits), computed)
+
+
+def _parts(rows: slice, size: int) -> Iterator[slice]:
+    """Cut rows into parts of nearly equal size, `size` at most."""
+    count = rows.stop - rows.start
+    parts = -(-count // size)
+    for part in range(parts):
+        yield slice(rows.start + count * part // parts, rows.start + count * (part + 1) // parts)
 
 
 def _copy_known(prompts: Sequence[Prompt], buffer: Tensor, first: list[int], start: int) -> None:

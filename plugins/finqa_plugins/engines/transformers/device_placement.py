@@ -10,10 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from finqa_cli.errors import ConfigError
+from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
 
 GIB = 1 << 30
 FORWARD_TOKENS = 4096
 """Largest number of tokens of one forward: bounds activations and, with an opening, the matrix of attention scores."""
+PART_TOKENS = FORWARD_TOKENS // MAX_PROMPT_THREADS
+"""The same of each of the parts that threads compute side by side."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")

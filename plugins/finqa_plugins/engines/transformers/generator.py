@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 
 import structlog
 
@@ -24,16 +25,26 @@ class Generator:
     """Serves one policy version; everything that it keeps is worthless under another one.
 
     Attributes:
+        threads: What computes parts of prompts side by side; None: this thread computes them whole.
         prompt_tokens: In all prompts so far.
         computed_tokens: Those of them that went through the model, padding and openings included; the rest was reused.
     """
 
-    def __init__(self, model: CausalModel, *, max_batch: int, kv_bytes: int, max_context: int) -> None:
+    def __init__(
+        self,
+        model: CausalModel,
+        *,
+        max_batch: int,
+        kv_bytes: int,
+        max_context: int,
+        threads: Executor | None = None,
+    ) -> None:
         self.model = model
         self.version = 0
         self.max_batch = max_batch
         self.kv_bytes = kv_bytes
         self.max_context = max_context
+        self.threads = threads
         self.store = KvStore(kv_bytes)
         self.openings: list[Entry] = []
         self.scratch = Scratch(model.shape, model.device)
@@ -73,17 +84,13 @@ class Generator:
         jobs = [job for job in jobs if job.limit > 0]
         try:
             self._learn_openings(jobs)
-            prepared = [(job, self._opening(job.sequence)) for job in jobs]
         except Exception as error:  # any error of torch belongs to these requests
             self._fail(jobs, error)
             return
         batches = [
             (batch, opening)
-            for opening in [*self.openings, None]
-            for batch in self._batches(
-                [job for job, its_opening in prepared if its_opening is opening],
-                len(opening.token_ids) if opening else 0,
-            )
+            for opening, members in self._families(jobs)
+            for batch in self._batches(members, len(opening.token_ids) if opening else 0)
         ]
         # Who has waited longest comes first, so that no length starves while others keep joining.
         batches.sort(key=lambda pair: min(job.round for job in pair[0]))
@@ -118,12 +125,24 @@ class Generator:
                 self.openings.append(self._entries([min(members)[:length]], None)[min(members)[:length]])
             del self.openings[:-MAX_OPENINGS]
 
+    def _families(self, jobs: list[Job]) -> list[tuple[Entry | None, list[Job]]]:
+        """Sort requests by the longest opening that is worth a batch of its own; None is of those without one.
+
+        A batch of its own reads the weights once more for each token, and spares its rows the reading of the opening's
+        keys and values. Where all rows have the same opening, there is no further batch.
+        """
+        families: list[tuple[Entry | None, list[Job]]] = []
+        rest = jobs
+        for opening in sorted(self.openings, key=lambda opening: -len(opening.token_ids)):
+            members = [job for job in rest if _begins(job.sequence, opening)]
+            spared = (len(members) - 1) * opening.size
+            if members and (spared > self.model.forward_bytes or len(members) == len(jobs)):
+                families.append((opening, members))
+                rest = [job for job in rest if job not in members]
+        return [*families, (None, rest)] if rest else families
+
     def _opening(self, token_ids: tuple[int, ...]) -> Entry | None:
-        fitting = [
-            opening
-            for opening in self.openings
-            if len(token_ids) > len(opening.token_ids) and token_ids[: len(opening.token_ids)] == opening.token_ids
-        ]
+        fitting = [opening for opening in self.openings if _begins(token_ids, opening)]
         return max(fitting, key=lambda opening: len(opening.token_ids), default=None)
 
     def _batches(self, jobs: list[Job], start: int) -> Iterator[list[Job]]:
@@ -144,7 +163,7 @@ class Generator:
 
     def _run_batch(self, jobs: list[Job], opening: Entry | None, interrupted: Callable[[], bool]) -> None:
         start = len(opening.token_ids) if opening else 0
-        prompts = {job: self._prompt(job.sequence, self.store.get(job.place), start) for job in jobs}
+        prompts = {job: self._prompt(job.sequence, self._kept(job, start), start) for job in jobs}
         fresh = Counter(job.sequence for job in jobs if prompts[job].known == start)
         repeated = [token_ids for token_ids, count in fresh.items() if count > 1]
         if repeated and self.kv_bytes:
@@ -155,12 +174,20 @@ class Generator:
         jobs = sorted(jobs, key=lambda job: (prompts[job].unknown, job.request.key))
         columns = max(len(job.sequence) for job in jobs) - start + max(job.left for job in jobs)
         buffer = self.scratch.view(len(jobs), columns)
-        filled = fill(self.model, [prompts[job] for job in jobs], buffer, opening)
+        filled = fill(self.model, [prompts[job] for job in jobs], buffer, opening, self.threads)
         self.computed_tokens += filled.computed
         self.prompt_tokens += sum(len(job.request.token_ids) for job in jobs if not job.token_ids)
         for job in jobs:
             job.round = self.rounds
         Decoder(self.model, self.store, self.version, interrupted).run(jobs, filled, opening)
+
+    def _kept(self, job: Job, start: int) -> Entry | None:
+        """What is kept of the beginning of a request, whose first `start` tokens are in the opening of its batch."""
+        entry = self.store.get(job.place) or self._opening(job.sequence)
+        if entry is None or entry.start <= start:
+            return entry
+        first = entry.token_ids[: entry.start]  # its last turn was in the batch of a longer opening
+        return next((entry.join(opening) for opening in self.openings if opening.token_ids == first), None)
 
     def _prompt(self, token_ids: tuple[int, ...], entry: Entry | None, start: int) -> Prompt:
         known = entry.usable(token_ids, start) if entry else 0
@@ -174,7 +201,9 @@ class Generator:
         for begin in range(0, len(sequences), self.max_batch):
             part = sequences[begin : begin + self.max_batch]
             buffer = self.scratch.view(len(part), len(part[-1]) - start)
-            filled = fill(self.model, [Prompt(token_ids, None, start) for token_ids in part], buffer, opening)
+            filled = fill(
+                self.model, [Prompt(token_ids, None, start) for token_ids in part], buffer, opening, self.threads
+            )
             self.computed_tokens += filled.computed
             entries |= {token_ids: filled.entry(row, token_ids, start) for row, token_ids in enumerate(part)}
         return entries
@@ -188,6 +217,11 @@ class Generator:
         for job in jobs:
             if not isinstance(job.outcome, Completion):
                 job.settle(failure)
+
+
+def _begins(token_ids: tuple[int, ...], opening: Entry) -> bool:
+    length = len(opening.token_ids)
+    return len(token_ids) > length and token_ids[:length] == opening.token_ids
 
 
 def _explain(jobs: list[Job], error: Exception) -> EngineError:

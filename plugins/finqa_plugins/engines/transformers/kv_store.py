@@ -117,6 +117,10 @@ class Entry:
         known = common_prefix(self.token_ids, token_ids, limit=len(token_ids) - 1)
         return known if known > start else 0
 
+    def join(self, opening: Entry) -> Entry:
+        """Return the entry with the keys and values of the `start` tokens that `opening` consists of."""
+        return Entry(self.token_ids, opening.start, torch.cat((opening.tensor, self.tensor), dim=-2))
+
 
 class KvStore:
     """Entries by episode, at most `budget` bytes."""

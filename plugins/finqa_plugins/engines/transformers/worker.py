@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
@@ -55,6 +56,7 @@ class Worker:
         self._slot: AdapterSlot | None = None
         self._device = torch.device("cpu")
         self._share = context.gpu_memory_utilization
+        self._threads: ThreadPoolExecutor | None = None
         self.vocabulary = 0
         self.max_context = 0
 
@@ -79,6 +81,8 @@ class Worker:
             cuda_devices=torch.cuda.device_count(),
             planned=self._context.devices,
         )
+        if self._device.type == "cpu" and self._config.prompt_threads > 1:
+            self._threads = ThreadPoolExecutor(self._config.prompt_threads, "finqa-engine-prompts")
         names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
         default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         self._dtype = names.get(self._config.dtype, default)
@@ -168,6 +172,8 @@ class Worker:
         """Frees the model."""
         log.info("engine_closed", reused_share=round(self.reused_share, 3))
         self._generator = self._slot = None
+        if self._threads is not None:
+            self._threads.shutdown()
         gc.collect()
         self._empty_cache()
 
@@ -226,7 +232,11 @@ class Worker:
         self.max_context = min(model.context, self._context.max_context or model.context)
         self._slot = AdapterSlot(model.module)
         self._generator = Generator(
-            model, max_batch=self._config.max_batch, kv_bytes=self._kv_bytes(), max_context=self.max_context
+            model,
+            max_batch=self._config.max_batch,
+            kv_bytes=self._kv_bytes(),
+            max_context=self.max_context,
+            threads=self._threads,
         )
 
     def _kv_bytes(self) -> int:

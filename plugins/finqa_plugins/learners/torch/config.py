@@ -7,6 +7,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
+"""Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
+
+MOST_LAYERS = 1000
+"""Layers of a model; a configuration that asks for more is broken."""
+
 
 class TorchLearnerConfig(BaseModel):
     """Options of `torch`; what every learner needs is in the learner's context."""

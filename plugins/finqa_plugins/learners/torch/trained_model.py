@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError
-from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.config import LOGIT_RESCALING, TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
 from finqa_plugins.learners.torch.forward import widens_head
@@ -27,8 +27,6 @@ ADAPTABLE = (nn.Linear, Conv1D)
 """Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
-"""Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
 
 
 def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:

@@ -16,7 +16,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
+from finqa_cli.placement.known_models import is_spelled_out
 from finqa_plugins.learners.torch.inspection import inspect
+from finqa_plugins.learners.torch.meta_model import build_and_describe
 from finqa_plugins.learners.torch.trained_model import add_adapter
 
 SIZES = {
@@ -82,6 +84,53 @@ def learner_context(*, rank: int) -> LearnerContext:
         temperature=1.0,
         seed=0,
     )
+
+
+FULL: dict[str, dict[str, Any]] = {
+    **{family: {**SIZES, "max_position_embeddings": 128} for family in ("llama", "mistral", "qwen2")},
+    "qwen3": {**SMALL["qwen3"], "max_position_embeddings": 128},
+    "gpt2": SMALL["gpt2"],
+}
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"tie_word_embeddings": False},
+    {"tie_word_embeddings": True},
+    {"attention_bias": True, "mlp_bias": True},
+    {"num_key_value_heads": 4, "hidden_size": 64, "head_dim": 8},
+    {"n_inner": 80, "add_cross_attention": False},
+    {"vocab_size": "300"},
+    {"vocab_size": True},
+    {"num_attention_heads": 3},
+    {"num_hidden_layers": 1001},
+    {"hidden_act": "gelu9"},
+    {"activation_function": "relu"},
+    {"pad_token_id": 300},
+    {"rope_parameters": {"rope_type": "of mine"}},
+    {"logit_scale": 2.0},
+]
+
+
+@pytest.mark.parametrize("family", FULL)
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_what_is_read_of_a_configuration_is_what_transformers_builds(
+    tmp_path: Path, family: str, change: dict[str, Any]
+) -> None:
+    whole = {**CONFIG_MAPPING[family](**FULL[family]).to_dict(), **change}
+    read = 0
+    for left_out in (None, *whole):
+        config = {key: value for key, value in whole.items() if key != left_out}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if is_spelled_out(config):
+            read += 1
+            assert outcome(tmp_path) == outcome(tmp_path, build=True), left_out
+    assert change or read, "the configuration that transformers writes is read"
+
+
+def outcome(folder: Path, *, build: bool = False) -> Any:
+    try:
+        return build_and_describe(folder, "any", str(folder)) if build else inspect(str(folder))
+    except ConfigError as error:
+        return error.message.partition("(")[0]
 
 
 def test_gpt2_has_targets_and_a_word_about_engines(tmp_path: Path) -> None:

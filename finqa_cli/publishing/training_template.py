@@ -1,0 +1,64 @@
+"""Chat templates of exports: the assistant's turns are marked, so that other trainers can mask all else.
+
+TRL's `assistant_only_loss` needs `{% generation %}` around what the assistant says. The templates of models that finqa
+makes have no marks, since the digests of such models are in records of runs; exports get them. What is rendered is the
+same. Templates of other models are left as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finqa_cli.runs.durable_files import storage, write_text
+
+TEMPLATE = "chat_template.jinja"
+
+_CALLS = """\
+        {%- for call in message.tool_calls or [] %}
+            {%- if not loop.first or message.content %}
+                {{- '\\n' }}
+            {%- endif %}
+            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+        {%- endfor %}
+"""
+_OURS = f"""\
+        {{{{- '<|im_start|>assistant\\n' + message.content }}}}
+{_CALLS}        {{{{- '<|im_end|>\\n' }}}}
+    {{%- elif message.role == 'tool' %}}
+"""
+_MARKED = f"""\
+        {{{{- '<|im_start|>assistant\\n' }}}}
+        {{%- generation %}}
+        {{{{- message.content }}}}
+{_CALLS}        {{{{- '<|im_end|>' }}}}
+        {{%- endgeneration %}}
+        {{{{- '\\n' }}}}
+    {{%- elif message.role == 'tool' %}}
+"""
+"""The end of a turn is trained on, the line break behind it is not: as `ChatCodec.assistant` has it."""
+
+
+def mark_assistant(template: str) -> str | None:
+    """Return a chat template of finqa with the assistant's turns marked; None for any other."""
+    return template.replace(_OURS, _MARKED) if template.count(_OURS) == 1 else None
+
+
+def write_marks(folder: Path) -> bool:
+    """Mark the assistant's turns in the chat template of a model folder, where it is finqa's.
+
+    Returns:
+        Whether it is marked now.
+
+    Raises:
+        StorageError: It cannot be read or written.
+    """
+    path = folder / TEMPLATE
+    if not path.is_file():
+        return False
+    with storage(path):
+        marked = mark_assistant(path.read_text(encoding="utf-8"))
+    if marked is None:
+        return False
+    write_text(path, marked)
+    return True

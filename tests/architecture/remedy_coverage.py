@@ -16,10 +16,13 @@ from remedy_sites import Site, remedies
 from source_tree import ROOT
 
 NOT_HERE = {
-    "a package index": r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
+    "a package index": r"other_libraries/host_process\.py:(_load#2|HostProcess\._answer#1)|"
+    r"library_environment\.py:(LibraryEnvironment\.tasks|_Conversation\._take)|"
+    r"\tpip install|\tfinqa setup vllm|venv_install\.py|\tinstall finqa again",
     "rights of an administrator": r"\tsudo |\tulimit |isolation\.py:|local_doctor\.py:|sandboxes/local/config\.py:",
-    "a GPU": r"engines/vllm/(?!vllm_command)|torch/distributed/|device_placement\.py:|\tnvidia-smi|"
-    r"run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|bfloat16 exceeded",
+    "a GPU": r"engines/vllm/(?!vllm_command)|vllm_command\.py:_devices|torch/distributed/|device_placement\.py:|"
+    r"\tnvidia-smi|run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|"
+    r"bfloat16 exceeded",
     "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
     r"\thf auth login|\taccept it at|aviato\.py:|check plan and billing|write access to this owner|make it private at",
     "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
@@ -64,6 +67,10 @@ ELSEWHERE = {
         "tests/end_to_end/test_own_tables_play.py::test_gold_sql_that_joins_tables_plays_where_queries_may_join",
         "--set environment.options.joins=true",
     ),
+    "plugins/finqa_plugins/codecs/model_families.py:_plain#2": (
+        "tests/end_to_end/test_models_without_tool_templates.py::test_the_step_that_the_warning_names_can_be_taken",
+        "finqa sft DEMONSTRATIONS",
+    ),
     "finqa_cli/experiments/make_policy.py:_check_expert#2": (
         "tests/end_to_end/test_openenv_environments.py::test_a_policy_is_taught_the_form_of_actions_by_chance",
         "--expert random",
@@ -71,7 +78,7 @@ ELSEWHERE = {
 }
 """Place -> the test that executes its remedy, and what of the remedy that test names."""
 
-LEFT = 314
+LEFT = 174
 """Places that nothing executes yet. It only goes down: lower it when the test says so."""
 
 

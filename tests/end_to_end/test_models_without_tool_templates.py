@@ -15,6 +15,7 @@ from fixtures.tiny_learners import as_batch, make_learner, same_rows
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
 from finqa_cli.algorithms.samples import demonstration_sample, trajectory_samples
+from finqa_cli.app import main
 from finqa_cli.contracts import ChatCodec, EngineContext
 from finqa_cli.extend import registry
 from finqa_cli.rollout.conversation import TokenConversation
@@ -150,3 +151,17 @@ async def test_a_whole_gpt2_is_trained_and_published_with_its_tokenizer(tmp_path
     assert policy == PolicyVersion(number=1, model=str(tmp_path / "policy"))
     published: ChatCodec = registry().create("codec", "auto", {}, codec_context(policy.model))
     assert demonstrations(published) == demonstrations(codec)
+
+
+def test_the_step_that_the_warning_names_can_be_taken(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")
+    make_tiny_llama(Path("model"))
+    short = ["--limit=1", "--max-steps=1", "--max-gen-tokens=2"]
+    assert main(["eval", "model", *short, "--run-dir=before"]) == 0
+    assert "finqa sft DEMONSTRATIONS, before anything else" in capsys.readouterr().err
+    assert main(["eval", "scripted", "--limit=1", "--split=train", "--run-dir=demonstrations"]) == 0
+    learn = ["--epochs=1", "--validation-samples=0", "--lora-rank=2", "--run-dir=run"]
+    assert main(["sft", "demonstrations", "--model=model", *learn]) == 0
+    assert main(["eval", "run", *short, "--run-dir=after"]) == 0

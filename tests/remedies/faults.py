@@ -28,7 +28,9 @@ class Fault:
         again: What is run at the end; empty for the command itself.
         elsewhere: Beginnings of alternatives that take what tests have not, such as the hub; others are followed.
         server: A server on loopback; `{url}` in commands and values is its address.
-        check: Name of the check of `finqa doctor` whose remedy it is; empty for an error.
+        check: Name of the check of `finqa doctor`, or of the component of `finqa plugins show`, whose remedy it is;
+            empty for an error.
+        logged: Words of the warning whose remedy it is, of a command that ends well; empty for an error.
         url: Address of the server.
         slow: It takes seconds and has a quicker neighbour: `pytest -m slow`.
         needs: Names of folders of `shared_folders` that are copied into the working folder.
@@ -48,6 +50,7 @@ class Fault:
     elsewhere: tuple[str, ...] = ()
     server: Callable[[], AbstractContextManager[Any]] | None = None
     check: str = ""
+    logged: str = ""
     url: str = ""
     slow: bool = False
     needs: tuple[str, ...] = ("a", "b")

@@ -35,6 +35,8 @@ class Place:
         said = self.capsys.readouterr()
         if self.fault.check:
             return self._failed_check(said.out, found)
+        if self.fault.logged:
+            return self._warning(said.err, found)
         assert status != 0, said.out
         assert "Traceback" not in said.err
         error, remedy = (re.findall(rf"^{word}: (.*)$", said.err, re.MULTILINE) for word in ("error", "fix"))
@@ -43,11 +45,22 @@ class Place:
         return error[0], remedy[0]
 
     def _failed_check(self, out: str, found: Recording) -> tuple[str, str]:
-        """Return detail and remedy of the check of `finqa doctor`."""
-        named = [each for each in json.loads(out)["checks"] if each["name"] == self.fault.check]
+        """Return detail and remedy of the check of `finqa doctor`, or of the component of `finqa plugins show`."""
+        document = json.loads(out)
+        if "checks" not in document:  # a component as `plugins show` lists it
+            (component,) = [each for each in document["components"] if each["name"] == self.fault.check]
+            document = {"checks": [{**component, "detail": component["status"]}]}
+        named = [each for each in document["checks"] if each["name"] == self.fault.check]
         check = next(each for each in named if each["status"] != "ok")
         self.sites = frozenset(found.sites(check["remedy"]))
         return check["detail"], check["remedy"]
+
+    def _warning(self, err: str, found: Recording) -> tuple[str, str]:
+        """Return reason and remedy of the warning in the log."""
+        (line,) = {line for line in err.splitlines() if self.fault.logged in line}
+        reason, remedy = (re.findall(rf"\b{name}=(['\"])(.*?)\1", line)[0][1] for name in ("reason", "fix"))
+        self.sites = frozenset(found.sites(remedy))
+        return reason, remedy
 
     def follow(self, way: Way, error: str) -> None:
         """Follow an alternative and hold what it leaves against what was there."""

@@ -25,6 +25,12 @@ def _candidates(folder: Path) -> None:
     run(f"sample random --limit 1 --num-candidates 1 --split dev --sandboxes 1 --run-dir {folder}")
 
 
+def _learned(folder: Path) -> None:
+    data, model = folder.parent / "of-train", folder.parent / "trained/base"
+    options = "--epochs 1 --validation-samples 0 --lora-rank 2 --lora-target-modules q_proj --batch-tokens 4000"
+    run(f"sft {data} --model {model} {options} --run-dir {folder}")
+
+
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a": _evaluated("scripted", "dev"),
     "b": _evaluated("random", "dev"),
@@ -33,8 +39,13 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "candidates": _candidates,
     "pairs": lambda folder: run(f"prefs {folder.parent / 'a'} {folder.parent / 'b'} --rule all --run-dir {folder}"),
     "trained": _trained,
+    "learned": _learned,
 }
-"""Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run."""
+"""Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run, and
+`learned` is a run on that model."""
+
+NEEDED = {"pairs": ("a", "b"), "learned": ("of-train", "trained")}
+"""Folders that another one is made of."""
 
 
 class SharedFolders:
@@ -55,7 +66,7 @@ class SharedFolders:
         """Return the folder of this name."""
         made = self.root / name
         if not made.exists():
-            for needed in ("a", "b") if name == "pairs" else ():
+            for needed in NEEDED.get(name, ()):
                 self.make(needed)
             MAKERS[name](made)
         return made

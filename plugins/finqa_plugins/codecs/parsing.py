@@ -95,7 +95,7 @@ def named_format(name: str, context: CodecContext) -> CallFormat:
     if name not in context.call_formats:
         raise ConfigError(
             f"There is no call format named {name!r}. Known: auto, {', '.join(_known(context))}.",
-            remedy="finqa plugins",
+            remedy="--set codec.options.call_format=auto",
         )
     return context.call_formats[name]()
 

@@ -190,7 +190,7 @@ class ExactText:
         if not tokenizer.is_fast:
             raise ConfigError(
                 f"The tokenizer of {model!r} has no fast form (tokenizer.json), which codec 'plain' reads.",
-                remedy="choose another model: --model FOLDER_OR_HUB_ID",
+                remedy="name another model, a folder or hub id",
             )
         facts = json.loads(tokenizer.backend_tokenizer.to_str())
         facts |= {name: _as_it_stands(facts[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
@@ -201,7 +201,7 @@ class ExactText:
         if read != _PROBE:
             raise ConfigError(
                 f"The tokenizer of {model!r} does not keep text as it is: {_PROBE!r} becomes {read!r}.",
-                remedy="choose another model: --model FOLDER_OR_HUB_ID",
+                remedy="name another model, a folder or hub id",
             )
 
     def encode(self, text: str) -> list[int]:

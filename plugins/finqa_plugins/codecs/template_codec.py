@@ -79,7 +79,8 @@ class TemplateCodec(ChatCodec):
         added = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
         if family.turn_end not in added:
             raise ConfigError(
-                f"The tokenizer of {context.model!r} has no {family.turn_end} token.", remedy=MODEL_REMEDY
+                f"The tokenizer of {context.model!r} has no {family.turn_end} token, as {family.name}'s have.",
+                remedy="--set codec.name=auto, which chooses by the tokenizer",
             )
         self._stop_ids = tuple(added[text] for text in (family.turn_end, *family.other_ends) if text in added)
         self._encode_valid, self._decode = plain_coding(tokenizer)

@@ -157,8 +157,7 @@ def _from_file(path: Path) -> ModuleType:
     if loaded := sys.modules.get(name):  # what it does when it is imported, such as loading a model, it does once
         return loaded
     spec = importlib.util.spec_from_file_location(name, resolved)
-    if spec is None:
-        raise ConfigError(f"{path} is no Python file.", remedy=REMEDY)
+    assert spec is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:

@@ -43,7 +43,7 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
     if rank > max_rank:
         raise EngineError(
             f"The adapter {folder} has rank {rank}, but the engine serves ranks up to {max_rank}.",
-            remedy=f"--lora-rank {rank}, and a server with --max-lora-rank {rank} or more",
+            remedy=f"--set lora.rank={rank}, and a server with --max-lora-rank {rank} or more",
         )
     path = folder / WEIGHTS
     try:

@@ -177,7 +177,7 @@ def _room(facts: Mapping[str, Any], words: str) -> int | None:
     return int(found_limit[1][:12]) - int((found_prompt[1] or found_prompt[2])[:12])
 
 
-DOCTOR = "finqa doctor with the same settings"
+DOCTOR = "finqa doctor, with the same settings"
 NAME_MODEL = "--set engine.options.model=NAME with a name that the server knows"
 SLOWER = "--set engine.options.requests_per_minute=60, fewer engine.options.max_concurrent, or a higher limit"
 SERVE_TOOLS = (
@@ -214,6 +214,10 @@ class UnreadableCallError(Exception):
 
 class NoAnswerError(EngineError):
     """No usable answer came, repetitions included, and no rate limit was the reason: gone, hung or broken."""
+
+
+class RateLimitError(EngineError):
+    """The server's rate limit held over all repetitions."""
 
 
 class UnknownModelError(ConfigError):
@@ -267,7 +271,7 @@ def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> E
     """The error after the last repetition."""
     times = f"{tries} {'try' if tries == 1 else 'tries'}"
     if limited:
-        return EngineError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
+        return RateLimitError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
     return NoAnswerError(f"No answer from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
 
 

@@ -26,6 +26,7 @@ from finqa_plugins.engines._http.refusals import (
     ControlError,
     NoAnswerError,
     PromptTooLongError,
+    RateLimitError,
     UnknownModelError,
     away,
 )
@@ -268,6 +269,7 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
         ConfigError: They do not; with the reason and how to start a server that does.
         AuthenticationError: The server refuses the key.
         NoAnswerError: It does not answer.
+        RateLimitError: Its rate limit does not let the requests through.
     """
 
     async def ask(temperature: float, tokens: int, read: Callable[[Mapping[str, Any]], T], top: int) -> T:
@@ -283,7 +285,7 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
 
         try:
             found = await server.client.complete(body, key=request.key, limit=tokens, read=tolerant)
-        except (AuthenticationError, NoAnswerError):
+        except (AuthenticationError, NoAnswerError, RateLimitError):
             raise
         except (ConfigError, EngineError) as error:
             found = _Found(None, error.message)
@@ -345,12 +347,17 @@ async def check_adapters(
                 return
             seen = server.seen_by_server(path)
             elsewhere = f" (if the server sees {seen} elsewhere, say where: engine.options.adapter_paths)"
-            raise _no_adapters(server, words + (elsewhere if name in words else ""), remedy) from error
+            raise ConfigError(
+                _no_adapters(server, words + (elsewhere if name in words else "")), remedy=remedy
+            ) from error
         try:
             if not is_made:
-                raise _no_adapters(server, "it says that it loaded one that does not exist.", remedy)
+                raise ConfigError(
+                    _no_adapters(server, "it says that it loaded one that does not exist."), remedy=remedy
+                )
             if await server.answer(name) == await server.answer(model):
-                raise _no_adapters(server, "it loads them and serves the base model all the same.", remedy)
+                reason = "it loads them and serves the base model all the same."
+                raise ConfigError(_no_adapters(server, reason), remedy=remedy)
         finally:
             await server.unload_adapter(name)
 
@@ -360,9 +367,9 @@ def serve(context: EngineContext) -> str:
     return (
         f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve {context.model} --enable-lora "
         f"--max-lora-rank {context.lora_rank} --max-loras {1 + context.versions} "
-        "--logprobs-mode processed_logprobs; or --engine transformers"
+        "--logprobs-mode processed_logprobs; or --engine transformers instead of --set engine.options.base_url"
     )
 
 
-def _no_adapters(server: TokenServer, reason: str, remedy: str) -> ConfigError:
-    return ConfigError(f"The server at {server.url} cannot load adapters: {reason}", remedy=remedy)
+def _no_adapters(server: TokenServer, reason: str) -> str:
+    return f"The server at {server.url} cannot load adapters: {reason}"

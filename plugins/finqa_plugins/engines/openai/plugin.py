@@ -44,7 +44,8 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
             find_key(config.model_copy(update={"base_url": address}))
     except ValidationError as error:
         detail = f"wrong options: {error.errors()[0]['msg']}"
-        return [Check(name=NAME, status="fail", detail=detail, remedy=f"finqa plugins show {NAME}")]
+        remedy = f"correct engine.options where they are set; `finqa plugins show {NAME}` lists them"
+        return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
     except AuthenticationError as error:
         remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that wants no key"
         detail = f"needs {config.api_key_env or KEY_VARIABLE}"

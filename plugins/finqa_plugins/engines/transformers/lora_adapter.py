@@ -69,7 +69,7 @@ def read_adapter(folder: Path, module: nn.Module, *, max_rank: int) -> list[Patc
     if rank > max_rank:
         raise EngineError(
             f"The adapter {folder} has rank {rank}, but the engine was started for ranks up to {max_rank}.",
-            remedy=f"--lora-rank {rank}",
+            remedy=f"--set lora.rank={rank}",
         )
     scale = float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
     tensors = _read_tensors(folder)

@@ -218,10 +218,6 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
     folder = Path(reference)
     if folder.is_dir():
         check_model_folder(folder, tokenizer=tokenizer)
-    elif folder.is_absolute() or reference.startswith((".", "~")) or not reference:
-        raise ConfigError(
-            f"There is no model folder {reference!r}.", remedy="--model FOLDER, or a hub id such as Qwen/Qwen3-0.6B"
-        )
     try:
         with LOADING:
             config = AutoConfig.from_pretrained(reference)
@@ -237,7 +233,7 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
             f"The model {reference!r} cannot be loaded: {reason}",
-            remedy="check the folder or hub id given with --model",
+            remedy="copy the model again, or name another one, a folder or hub id",
         ) from error
     lacking = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind) or ()})
     if lacking:

@@ -23,7 +23,6 @@ def load_by_split(
     split: Split,
     divide: Callable[[Sequence[Row]], Mapping[str, tuple[Row, ...]]],
     is_held_out: Callable[[Row], bool] = lambda row: False,
-    remedy: str,
 ) -> TaskData[Row]:
     """Read the rows at a path.
 
@@ -36,13 +35,12 @@ def load_by_split(
         split: The split of a single file, or `auto`.
         divide: Divides the rows of a single file of training data.
         is_held_out: Whether a row is marked as for evaluation only, which makes all of the data so.
-        remedy: What to do about a path that cannot be read.
 
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
     """
     if path.is_dir():
-        return _load_folder(path, reader, split, is_held_out, remedy)
+        return _load_folder(path, reader, split, is_held_out)
     named = split_of_name(path)
     chosen = (named or "train") if split == "auto" else split
     found, digest = reader.read(path)
@@ -53,12 +51,10 @@ def load_by_split(
     return TaskData(info=info, rows=rows)
 
 
-def _load_folder(
-    path: Path, reader: RowReader[Row], split: Split, is_held_out: Callable[[Row], bool], remedy: str
-) -> TaskData[Row]:
+def _load_folder(path: Path, reader: RowReader[Row], split: Split, is_held_out: Callable[[Row], bool]) -> TaskData[Row]:
     if split != "auto":
-        raise DataError(f"Option split={split} is for a single file, but {path} is a folder.", remedy=remedy)
-    files = files_by_split(path, _ENDINGS, remedy=remedy, choose="leave one of them there", exact_first=True)
+        raise DataError(f"Option split={split} is for a single file, but {path} is a folder.", remedy=reader.remedy)
+    files = files_by_split(path, _ENDINGS, remedy=reader.remedy, choose="leave one of them there", exact_first=True)
     read = {name: reader.read(file) for name, file in files.items()}
     rows = group_by_split((name, row) for name, (found, _) in read.items() for row in found)
     reader.finish(any_row=bool(rows))

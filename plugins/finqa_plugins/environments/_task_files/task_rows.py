@@ -224,6 +224,9 @@ class RowReader(Generic[Row]):
         endings: Endings of the files that are read; any other is a problem. Empty: all.
         id_field: The field that must be unique over all files.
         skip_bad: Leave out bad rows with a warning; None where the environment has no such option.
+
+    Attributes:
+        remedy: The remedy that it was made with.
     """
 
     def __init__(
@@ -238,7 +241,7 @@ class RowReader(Generic[Row]):
     ) -> None:
         self._read_row = read_row
         self._max_bytes = max_bytes
-        self._remedy = remedy
+        self.remedy = remedy
         self._endings = endings
         self._id_field = id_field
         self._skip_bad = skip_bad
@@ -268,10 +271,9 @@ class RowReader(Generic[Row]):
                     self._problems.append(f"{path}, row {number}, {error}")
             with path.open("rb") as file:
                 return rows, hashlib.file_digest(file, "sha256").hexdigest()
-        except RowError as error:
-            raise DataError(f"{path}: {error}.", remedy=self._remedy) from error
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy=self._remedy) from error
+        except (RowError, OSError) as error:
+            reason = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            raise DataError(f"{path}: {reason}.", remedy=self.remedy) from error
 
     def _read(self, value: object, name: str) -> Row:
         row = self._read_row(_parse_json(value) if isinstance(value, bytes) else value, name)
@@ -289,11 +291,11 @@ class RowReader(Generic[Row]):
         if self._problems and not self._skip_bad:
             more = f" ({len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
             skip = "correct them, or --set environment.options.skip_bad=true leaves them out"
-            remedy = self._remedy if self._skip_bad is None or not any_row else skip
+            remedy = self.remedy if self._skip_bad is None or not any_row else skip
             raise DataError(f"{self._problems[0]}{more}.", remedy=remedy)
         if not any_row:
             first = f": {self._problems[0]}" if self._problems else ""
-            raise DataError(f"{', '.join(map(str, self._files))}: there is no good row{first}.", remedy=self._remedy)
+            raise DataError(f"{', '.join(map(str, self._files))}: there is no good row{first}.", remedy=self.remedy)
         if self._problems:
             log = structlog.get_logger(__name__)
             log.warning("bad rows left out", count=len(self._problems), first=self._problems[0])
@@ -319,7 +321,10 @@ def files_by_split(
         files = sorted(file for file in folder.iterdir() if file.suffix in endings and match in file.name)
         files = [file for file in files if "private" not in file.stem.split("_")]
     except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror or error}.", remedy=remedy) from error
+        raise DataError(
+            f"{folder} cannot be read: {error.strerror or error}.",
+            remedy="choose another path, or change its permissions",
+        ) from error
     chosen = {}
     for split in SPLITS:
         named = [file for file in files if split_of_name(file) == split]

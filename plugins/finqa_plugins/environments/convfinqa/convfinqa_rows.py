@@ -76,7 +76,6 @@ def load(path: Path, config: ConvFinQAConfig) -> TaskData[Dialogue]:
         divide=lambda rows: divide_by_cluster(
             rows, lambda row: row.company, {"dev": config.holdout}, f"convfinqa:{config.seed}"
         ),
-        remedy=_REMEDY,
     )
 
 

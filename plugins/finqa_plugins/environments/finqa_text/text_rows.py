@@ -149,5 +149,4 @@ def load(path: Path, config: FinQATextConfig) -> TaskData[TextRow]:
         split=config.split,
         divide=lambda rows: divide(rows, {"dev": config.holdout}, config.seed),
         is_held_out=lambda row: row.evaluation_only,
-        remedy=_REMEDY,
     )

@@ -21,7 +21,6 @@ from finqa_cli.types import (
     Task,
     ToolCall,
     ToolSpec,
-    Trajectory,
 )
 from finqa_plugins.environments._openenv.openenv_client import (
     FAILED_STEP,
@@ -103,12 +102,6 @@ class OpenEnvEnvironment(Environment):
             DataError: There is no such split.
         """
         return tasks_of_split(self._splits, split, self._source)
-
-    async def regrade(self, trajectory: Trajectory) -> Rewards:
-        """Raise ConfigError: rewards come from the server, step by step."""
-        raise ConfigError(
-            f"{self._source} gives its rewards while it is played.", remedy="finqa eval TARGET, which plays"
-        )
 
     def right_answer(self, task: Task) -> str:
         """Return the value of `answer`, `truth`, `target`, `expected` or `solution` in the task; empty without one."""

@@ -118,5 +118,6 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], address: str) -> None:
     state = "exited" if process.poll() is not None else f"was not ready in {START_S:g} s"
     raise ConfigError(
         f"The server was started on this machine for its list of tasks, and {state}.",
-        remedy="--set environment.options.python=VENV/bin/python with its packages, or environment.options.tasks=200",
+        remedy="--set environment.options.python=VENV/bin/python with its packages, or "
+        "--set environment.options.tasks=200",
     )

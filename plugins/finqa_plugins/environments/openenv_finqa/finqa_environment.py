@@ -52,8 +52,7 @@ class FinQAEnvironment(Environment):
     """Financial questions over SQL tools; the client side."""
 
     def __init__(self, config: FinQAConfig | None, context: EnvironmentContext) -> None:
-        if context.snapshot is None:
-            raise ConfigError("The finqa environment needs a snapshot.", remedy="finqa snapshot build")
+        assert context.snapshot is not None, "wiring opens one for every environment that is not snapshotless"
         self._config = config or FinQAConfig()
         self._snapshot: Snapshot = context.snapshot
         self._max_turns = context.max_turns

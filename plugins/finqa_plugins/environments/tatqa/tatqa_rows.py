@@ -82,7 +82,6 @@ def load(path: Path, config: TatQAConfig) -> TaskData[TatQARow]:
         divide=lambda found: divide_by_cluster(
             found, lambda page: page.id, {"dev": config.holdout}, f"tatqa:{config.seed}"
         ),
-        remedy=_REMEDY,
     )
     rows = {split: tuple(row for page in part for row in page.questions) for split, part in pages.rows.items()}
     return TaskData(info=pages.info, rows=rows)

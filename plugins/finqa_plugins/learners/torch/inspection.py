@@ -11,7 +11,7 @@ from finqa_cli.placement.known_models import architecture_of, is_spelled_out
 from finqa_cli.types import Architecture
 from finqa_plugins.learners.torch.config import LOGIT_RESCALING, MOST_LAYERS
 
-_MODEL_REMEDY = "finqa model inspect FOLDER_OR_HUB_ID"
+_MODEL_REMEDY = "name a model folder, or a hub id of a model with a config.json"
 
 
 def inspect(reference: str) -> Architecture:
@@ -54,11 +54,6 @@ def _fetch_config(reference: str) -> Path:
             remedy=_MODEL_REMEDY,
         ) from error
     except (errors.HfHubHTTPError, OSError) as error:
-        if constants.HF_HUB_OFFLINE:
-            raise ConfigError(
-                f"{reference!r} is no model folder and not in the hub's cache, and HF_HUB_OFFLINE forbids asking.",
-                remedy="unset HF_HUB_OFFLINE, or name a model folder",
-            ) from error
         reason = str(error.__cause__ or error).strip().split("\n")[0]
         raise ServiceUnavailableError(
             f"{constants.ENDPOINT} cannot be asked for {reference!r}: {reason}",
@@ -70,8 +65,6 @@ def _read_config(folder: Path, reference: str) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"The folder {reference!r} has no config.json.", remedy=_MODEL_REMEDY) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.", remedy="copy the model's config.json again") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):

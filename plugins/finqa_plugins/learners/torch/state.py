@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -155,16 +156,20 @@ def _check_identity(folder: Path, identity: Identity) -> int:
             what = "base model" if field == "base" else field
             raise ConfigError(
                 f"Learner state {str(folder)!r} belongs to another {what}: {saved.get(field)} there, {here} here.",
-                remedy="resume with the settings of the run that saved it",
+                remedy=f"{_aside(folder, 'other')}; or put back the base model and the settings that it was saved with",
             )
     return step
 
 
 def damaged(folder: Path, reason: str) -> ConfigError:
     """The error for a saved state that cannot be loaded."""
-    return ConfigError(
-        f"Learner state {str(folder)!r} cannot be loaded: {reason}", remedy="resume from an earlier checkpoint"
-    )
+    return ConfigError(f"Learner state {str(folder)!r} cannot be loaded: {reason}", remedy=_aside(folder, "damaged"))
+
+
+def _aside(folder: Path, name: str) -> str:
+    """Return how to resume without the checkpoint that a state belongs to."""
+    checkpoint = folder.parent
+    return shlex.join(("mv", str(checkpoint), f"{checkpoint}.{name}")) + ", and resume from an earlier checkpoint"
 
 
 @contextlib.contextmanager

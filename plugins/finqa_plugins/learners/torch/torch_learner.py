@@ -95,6 +95,7 @@ class TorchLearner(Learner):
 
         Raises:
             ConfigError: The loss or one of its parameters is unknown.
+            DataError: A sample is longer than the model has positions for.
             FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
             DeviceMemoryError: One sequence alone does not fit into the device's memory, or one of several processes ran
                 out of it.
@@ -106,6 +107,7 @@ class TorchLearner(Learner):
         if batch.loss_tokens < 1:
             raise FinqaError("The batch has no token with loss, so there is nothing to learn from.")
         self.start()
+        self._built.check_lengths(batch.samples)
         head = self._values() if loss.needs_values else None
         began = time.perf_counter()
         try:
@@ -227,6 +229,7 @@ class TorchLearner(Learner):
         self, forward: PolicyForward, samples: Sequence[Sample], head: ValueHead | None = None
     ) -> tuple[FloatRow, ...]:
         """Log-probabilities, or with a head its values."""
+        self._built.check_lengths(samples)
         return self._with_memory("scoring", lambda: self._score_once(forward, samples, head))
 
     def _score_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.contracts import LearnerContext
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.config import LOGIT_RESCALING, TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
@@ -25,6 +27,8 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
 ADAPTABLE = (nn.Linear, Conv1D)
 """Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
+_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
+"""Names that transformers gives to the embeddings of absolute positions."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -88,12 +92,10 @@ def check_folder(model: str) -> None:
     """Says what a local model folder lacks; a hub id passes.
 
     Raises:
-        ConfigError: There is no such folder, or configuration, weights or tokenizer are missing from it.
+        ConfigError: Configuration, weights or tokenizer are missing from it.
     """
     folder = Path(model)
     if not folder.is_dir():
-        if model.startswith(("/", "./", "../", "~")) or not model:
-            raise ConfigError(f"There is no model folder {model!r}.", remedy="--model FOLDER_OR_HUB_ID")
         return
     lacking = []
     if not (folder / "config.json").is_file():
@@ -170,6 +172,7 @@ class TrainedModel:
         packs: It takes packed rows.
         width: Size of its hidden states.
         wide: Its logits are float32, also where it computes in 16 bits.
+        positions: Longest sequence that it has embeddings for; None where it computes positions, as with RoPE.
     """
 
     device: torch.device
@@ -181,6 +184,16 @@ class TrainedModel:
     packs: bool
     width: int
     wide: bool
+    positions: int | None
+
+    def check_lengths(self, samples: Sequence[Sample]) -> None:
+        """Raise DataError for a sample that is longer than the model has positions for."""
+        longest = max((len(sample.token_ids) for sample in samples), default=0)
+        if self.positions is not None and longest > self.positions:
+            raise DataError(
+                f"An episode of {longest} tokens is longer than the {self.positions} positions that the model has.",
+                remedy=f"choose a model with a context of {longest} tokens or more, which its config.json says",
+            )
 
 
 def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: SingleProcess) -> TrainedModel:
@@ -223,7 +236,15 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
         packs=packs,
         width=width,
         wide=wide,
+        positions=_learned_positions(base),
     )
+
+
+def _learned_positions(model: Any) -> int | None:
+    for name, part in model.named_modules():
+        if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
+            return min(part.num_embeddings, int(model.config.max_position_embeddings))
+    return None
 
 
 def frozen_base(trained: TrainedModel, context: LearnerContext, processes: SingleProcess) -> PolicyForward:

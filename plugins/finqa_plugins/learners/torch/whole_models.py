@@ -136,7 +136,8 @@ def _state(model: Any) -> Mapping[str, Tensor]:
 def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
     return ConfigError(
         f"The adapter {policy.adapter} does not fit {policy.model}, the model that it names as its base: {reason}.",
-        remedy=f"finqa model inspect {policy.model}",
+        remedy=f"correct base_model_name_or_path in {policy.adapter}/{_CONFIG}; `finqa model inspect {policy.model}` "
+        "shows what the named one is built of",
     )
 
 
@@ -176,7 +177,9 @@ def _check_finite(model: Any, policy: PolicyVersion, dtype: str) -> None:
         if not weight.isfinite().all():
             raise ConfigError(
                 f"{name} of {policy.adapter or policy.model} holds numbers that are not finite in {dtype}.",
-                remedy="--dtype bfloat16" if dtype == "float16" else "export an earlier checkpoint: --step N",
+                remedy="--dtype bfloat16"
+                if dtype == "float16"
+                else "--step N of an earlier checkpoint, or another model",
             )
 
 

@@ -19,7 +19,7 @@ from finqa_plugins.sandboxes.coreweave.tags import OURS
 
 DEADLINE_S = 5.0
 PATIENCE_S = 1.0
-NETWORK_REMEDY = "check the network and CWSANDBOX_BASE_URL, then run finqa doctor again"
+NETWORK_REMEDY = "check the network and CWSANDBOX_BASE_URL, then finqa doctor --sandbox cwsandbox"
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:

@@ -27,7 +27,7 @@ ACCESS_REMEDY = (
     "ask CoreWeave's support for serverless sandboxes, or --set sandbox.options.placement=cks for a cluster of your own"
 )
 IMAGE_REMEDY = "--set sandbox.options.container_image=NAME of an image that the service may pull, such as python:3.11"
-SIZE_REMEDY = "less for each sandbox: --set sandbox.options.cpu=1 --set sandbox.options.memory_mib=1024"
+SIZE_REMEDY = "--set sandbox.options.cpu=1 --set sandbox.options.memory_mib=1024, which is less for each sandbox"
 
 _REFUSALS = frozenset(
     {"INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"}

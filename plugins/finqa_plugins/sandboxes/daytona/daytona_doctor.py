@@ -151,7 +151,8 @@ async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[s
     try:
         images = [image for image in await Images(cloud, config).images() if image.snapshot == snapshot]
     except (FinqaError, DaytonaError) as error:
-        return Check(name="daytona image", status="warn", detail=str(error.args[0]), remedy=build)
+        again = "finqa doctor --sandbox daytona, which asks again"
+        return Check(name="daytona image", status="warn", detail=str(error.args[0]), remedy=again)
     if digest:
         name = await asyncio.to_thread(lambda: name_of(snapshot, content_digest(str(digest), image_options(config))))
         others, images = len(images), [image for image in images if image.name == name]

@@ -88,8 +88,8 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
     if _PER_SANDBOX.search(error.message):
         return ConfigError(
             message,
-            remedy="less for each sandbox: --set sandbox.options.cpu=1 --set sandbox.options.memory_gib=1 "
-            "--set sandbox.options.disk_gib=3, and build the image again",
+            remedy="--set sandbox.options.cpu=1 --set sandbox.options.memory_gib=1 --set sandbox.options.disk_gib=3, "
+            "which is less for each sandbox, and for its image",
         )
     if _QUOTA.search(error.message):
         return ServiceUnavailableError(message, remedy=QUOTA_REMEDY)

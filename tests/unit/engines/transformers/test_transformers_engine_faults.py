@@ -33,7 +33,7 @@ def ask(key: str, length: int = 10) -> GenerateRequest:
         (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "no a tokenizer|no tokenizer"),
         (lambda folder: [path.unlink() for path in folder.iterdir()], "no config.json, no weights"),
-        (lambda folder: shutil.rmtree(folder), "There is no model folder"),
+        (lambda folder: shutil.rmtree(folder), "cannot be loaded"),
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be loaded"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"torn"), "cannot be loaded"),
         (lambda folder: _drop_tensor(folder / "model.safetensors"), "do not fit its config.json"),

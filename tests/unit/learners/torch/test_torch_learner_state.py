@@ -177,7 +177,7 @@ def test_an_incomplete_model_folder_says_what_it_lacks(
 
 
 def test_a_model_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="There is no model folder"):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
         make_learner(tmp_path / "nowhere")
 
 

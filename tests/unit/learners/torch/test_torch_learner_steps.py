@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from fixtures.plain_models import make_tiny_gpt2
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
 from pydantic import ValidationError
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss, PolicyGradientLoss
 from finqa_cli.contracts import Learner, LearnerContext
-from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import Loss
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
@@ -51,6 +52,23 @@ def test_policy_gradient_raises_what_was_good_and_lowers_what_was_bad(learner_mo
     assert report.metrics["logprob_difference_max"] >= report.metrics["logprob_difference_mean"] > 0
     for sample, before, after in zip(samples, old, learner.logprobs(samples), strict=True):
         assert (sum(after) - sum(before)) * max(sample.advantages, key=abs) > 0
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_sample_longer_than_the_positions_of_the_model_is_refused(tmp_path: Path, rank: int) -> None:
+    targets = ("c_attn",) if rank else ()
+    learner = make_learner(make_tiny_gpt2(tmp_path / "gpt2"), lora_rank=rank, lora_target_modules=targets)
+    fits, long = random_samples(1, opening=range(200)), random_samples(1, opening=[7] * 1030)
+    assert len(learner.logprobs(fits)) == 1
+    for call in (
+        lambda: learner.logprobs(long),
+        lambda: learner.reference_logprobs(long),
+        lambda: learner.update(as_batch(fits + long), CROSS_ENTROPY),
+    ):
+        with pytest.raises(DataError, match=r"of 10\d\d tokens is longer than the 1024 positions") as refused:
+            call()
+        assert refused.value.remedy.startswith("choose a model with a context of 10")
+    assert learner.update(as_batch(fits), CROSS_ENTROPY).tokens == len(fits[0].token_ids)
 
 
 def test_the_report_counts_and_clips(learner_model: Path) -> None:

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-trl, test-vllm, test-libraries, check, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-trl, test-vllm, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm test-libraries check compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-trl test-vllm test-libraries check docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -76,6 +76,18 @@ check: install  ## Format, lint, types and architecture.
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 
+# The site is built strictly: dead links, unknown anchors and pages outside of the navigation fail.
+DOCS := $(VENV)/.docs-installed
+export NO_MKDOCS_2_WARNING := 1
+docs: install $(DOCS)  ## The documentation site, in site/index.html; the tests of its search follow.
+	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m pytest tests/documentation $(ARGS)
+	@echo 'To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
+
+$(DOCS): pyproject.toml constraints.txt | $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 # OpenEnv as published, one version an environment: their names differ, but both are the package `openenv.core`.
 COMPAT := .venv-compat
 COMPAT_030 := $(COMPAT)/openenv-core-0.3.0
@@ -115,4 +127,4 @@ text-policies: install  ## Teach the embedded policies of code, forecast and mbp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) $(VLLM) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site $(VLLM) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

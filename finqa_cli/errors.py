@@ -14,7 +14,8 @@ class FinqaError(Exception):
     """Base of all errors of the product.
 
     Attributes:
-        exit_code: Exit status of the process when the error reaches the command line (see README, "Exit codes").
+        exit_code: Exit status of the process when the error reaches the command line; docs/reference/exit-codes.md
+            lists them.
         remedy: One command or action that fixes it; empty when there is none.
     """
 

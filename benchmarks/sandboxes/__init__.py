@@ -1,1 +1,1 @@
-"""Five hundred sandboxes: every figure that README names, against a loopback Daytona and a simulated engine."""
+"""Five hundred sandboxes: every figure that the README names, against a loopback Daytona and a simulated engine."""

@@ -50,8 +50,8 @@ def test_the_reference_and_the_example_are_those_of_the_declarations() -> None:
     assert text(".env.example").endswith(variables_text()), "make reference writes it"
 
 
-def test_the_contributors_page_names_every_floor() -> None:
-    page = text("CONTRIBUTING.md")
+def test_the_page_of_floors_names_every_one() -> None:
+    page = text("docs/contributing/floors.md")
     assert not [part for part in FLOORS if part != "__main__" and f"`{part}`" not in page]
 
 
@@ -59,3 +59,33 @@ def test_every_command_has_a_module() -> None:
     for module, summary in COMMANDS.values():
         assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
         assert summary.endswith(".") and len(summary) <= 70
+
+
+def test_the_first_pages_are_short() -> None:
+    assert len(text("README.md").encode()) <= 8_000, "what is longer goes to a page in docs/"
+    assert len(text("CONTRIBUTING.md").encode()) <= 6_000, (
+        "what is longer goes to docs/contributing/ or docs/decisions/"
+    )
+
+
+def test_links_between_documents_lead_to_files() -> None:
+    named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md", "plugins/README.md")
+    pages = [*(ROOT / name for name in named), *(ROOT / "docs").rglob("*.md")]
+    dead, found = [], 0
+    for page in pages:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", prose):
+            if not re.match(r"[a-z]+:", target):
+                found += 1
+                if not (page.parent / target).exists():
+                    dead.append(f"{page.relative_to(ROOT)}: {target}")
+    assert found > 300 and not dead, "\n".join(dead)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = text("mkdocs.yml")
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 100
+    assert not [
+        page for page in pages if not re.search(rf"^ +- (?:[\w ]+: )?{re.escape(page)}$", navigation, re.MULTILINE)
+    ]

@@ -15,8 +15,9 @@ from fixtures.command_lines import parse
 from finqa_cli.app import main
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "plugins/README.md"]
-PAGES = [page for page in DOCUMENTS if "$ finqa " in page.read_text(encoding="utf-8")]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "plugins/README.md"]
+COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*finqa (.*)")
+"""A command of a console or bash block, with the variables before it."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -25,9 +26,18 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of every finqa command in a page's console blocks."""
-    lines = "\n".join(blocks(page, "console")).replace("\\\n", " ").splitlines()
-    return [shlex.split(line[2:], comments=True)[1:] for line in lines if line.startswith("$ finqa ")]
+    """The words of every finqa command in a page's console and bash blocks."""
+    lines = "\n".join((*blocks(page, "console"), *blocks(page, "bash"))).replace("\\\n", " ").splitlines()
+    return [shlex.split(found[1], comments=True) for line in lines if (found := COMMAND.match(line))]
+
+
+PAGES = [page for page in DOCUMENTS if commands(page)]
+
+
+def test_most_documents_show_commands() -> None:
+    shown = {str(page.relative_to(ROOT)) for page in PAGES}
+    assert len(shown) >= 30
+    assert shown >= {"docs/guides/daytona.md", "docs/own-environments.md", "docs/guides/experiments.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

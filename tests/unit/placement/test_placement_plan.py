@@ -357,9 +357,10 @@ def test_shipped_files_fit_the_hardware_that_they_name(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_commands_of_the_readme_fit_80_gib(count: int, capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = [shlex.split(line[2:], comments=True) for line in readme.splitlines() if line.startswith("$ finqa ")]
+def test_documented_commands_fit_80_gib(count: int, capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", " ")
+    lines = [shlex.split(line[2:], comments=True) for line in text.splitlines() if line.startswith("$ finqa ")]
     named = [words for words in lines if words[1] in ("train", "doctor") and "--model" in words]
     models = {words[words.index("--model") + 1] for words in named}
     assert {model for model in models if "/" in model} >= {"Qwen/Qwen3-4B", "Qwen/Qwen3-14B"}

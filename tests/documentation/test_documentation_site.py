@@ -1,0 +1,89 @@
+"""The documentation site: it builds strictly, and its search finds the pages that a reader looks for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytest.importorskip("material", reason="the site needs finqa[docs]: make docs installs it")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = _build(ROOT / "mkdocs.yml", folder)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def _build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(config),
+        "--site-dir",
+        str(folder),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def found(site: Path, query: str) -> list[str]:
+    """The pages with all words of a query, those with most words in a title first."""
+    index: dict[str, Any] = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    words = query.lower().split()
+    ranks: dict[str, int] = {}
+    for section in index["docs"]:
+        title, text = section["title"].lower(), re.sub(r"<[^>]+>", " ", section["text"]).lower()
+        if all(word in title or word in text for word in words):
+            page = section["location"].partition("#")[0]
+            ranks[page] = max(ranks.get(page, 0), sum(word in title for word in words))
+    return sorted(ranks, key=lambda page: -ranks[page])
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("out of memory", "guides/gpu-memory/"),
+        ("resume", "guides/resume/"),
+        ("own data", "own-tables/"),
+        ("Daytona key", "guides/daytona/"),
+    ],
+)
+def test_the_search_finds_the_page(query: str, page: str, site: Path) -> None:
+    assert page in found(site, query)[:4]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[a](nowhere.md)", "'docs/index.md' links to 'nowhere.md'|nowhere.md"),
+        ("[a](runs.md#no-such-section)", "no-such-section"),
+        ("[a](../finqa_cli/no_such_module.py)", "no_such_module.py"),
+        ("", 'not included in the "nav"'),
+    ],
+    ids=["page", "anchor", "source", "nav"],
+)
+def test_a_mistake_fails_the_build(text: str, reason: str, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("index", "runs", *(() if text else ("forgotten",))):
+        (docs / f"{name}.md").write_text(f"# {name}\n\n{text if name == 'index' else ''}\n", encoding="utf-8")
+    (docs / "_site").symlink_to(ROOT / "docs/_site")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
+    settings = settings.replace("hooks: [docs", f"hooks: [{ROOT / 'docs'}")
+    pages = "".join(f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing"))
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n{pages}", encoding="utf-8")
+    built = _build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert built.returncode != 0 and re.search(reason, built.stderr), built.stderr

@@ -20,8 +20,8 @@ from finqa_cli.grading import grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6")
-"""All of them are seen by the author of `strict-2`; a part `blind`, measured by somebody else, comes after them."""
+PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "blind")
+"""Six parts that the author of `strict-2` sees, and one that only the person who measures it sees."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from finqa_cli.grading.numbers import NO_UNIT, Kind
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
@@ -58,7 +59,11 @@ def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
     parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
     if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):
         return False
-    return is_computed(values[0].value, values[0].place * values[0].unit.factor, parts)
+    first = values[0]
+    if is_computed(first.value, first.place * first.unit.factor, parts):
+        return True
+    is_bare = all(one.value.number.unit is NO_UNIT for one in inner if one.sort is Sort.VALUE and one.value)
+    return is_bare and first.unit.kind is Kind.SCALE and is_computed(first.mantissa, first.place, parts)
 
 
 def _is_of_another(inner: Sequence[Element], question: Question) -> bool:

@@ -62,8 +62,8 @@ _EXCLUSIVE = tuple(
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
-        r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
-        r")?capital|roic",
+        r"return on (?:average )?(?:total )?assets|roaa? / return on (?:average )?(?:[a-z']+ )?equity|roa?e"
+        r" / return on (?:average )?(?:invested )?capital|roic|roce",
         r"granted / exercised / forfeited|cancell?ed / vested / expired / outstanding / exercisable",
         r"purchase[sd]? / sales?|sold|disposals?",
         r"receivables? / payables?",

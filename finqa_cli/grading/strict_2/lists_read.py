@@ -66,6 +66,8 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     is_keyed = any(item.key for item in truths)
     if is_keyed and question.known and (why := _why_other(shown, question)):
         return why
+    if question.known and _moves_otherwise(shown, question):
+        return "A value is said to have moved another way, or is of a change."
     given = _keyed(shown, found) if is_keyed else _labelled(shown, question)
     if isinstance(given, str):
         return given
@@ -125,7 +127,7 @@ _SUMS = word_set("total sum average mean combined totaling")
 
 def _why_other(found: Sequence[Element], question: Question) -> str:
     """Why the words around the values of a list with years or names are of another measure, or nothing."""
-    values = [one.value.number for one in found if one.sort is Sort.VALUE and one.value is not None]
+    values = _numbers(found)
     for at, run in enumerate(_runs(found)):
         label = " ".join(run)
         if contradicts(label, question.text):
@@ -153,6 +155,24 @@ def _moves_to(run: Sequence[str], values: Sequence[Number]) -> bool:
     rises, falls = bool(words & UP), bool(words & DOWN)
     change = values[1].mantissa - values[0].mantissa
     return rises != falls and (change > 0 if rises else change < 0)
+
+
+def _numbers(found: Sequence[Element]) -> list[Number]:
+    return [one.value.number for one in found if one.sort is Sort.VALUE and one.value is not None]
+
+
+def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
+    """`fell to` stands before the greater of two values, or `rose by` before one where no change is asked for."""
+    if ASKS_CHANGE.search(question.text):
+        return False
+    values = _numbers(found)
+    for at, run in enumerate(_runs(found)):
+        moves = bool(set(run[-3:-1]) & (UP | DOWN))
+        if moves and run[-1] == "by":
+            return True
+        if moves and run[-1] == "to" and len(values[max(at - 1, 0) : at + 1]) == 2 and not _moves_to(run, values[at - 1 : at + 1]):
+            return True
+    return False
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:

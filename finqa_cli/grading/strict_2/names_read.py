@@ -138,7 +138,9 @@ _HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
 _SOURCE = re.compile(
     r"[ ]\((?i:(?:see |per |from |according to |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|cover|"
     r"balance sheet))(?:[^()\n:A-Z]|10-[KQ]|Form|Annual Report|Item|Part|Note|Exhibit|Page|[IVX]{1,3}\b|Consolidated|"
-    r"Statements?|Balance Sheets?|Operations|Segment|Information|Financial|Cash Flows?|Risk Factors){0,40}\)(?=\.?\s*\Z)"
+    r"Statements?|Balance Sheets?|Operations|Segments?|Information|Financial|Cash Flows?|Risk Factors|"
+    r"Long-Term|Debt|Borrowings|Leases|Income Taxes|Commitments|Contingencies|Revenues?|Acquisitions?|Goodwill|Equity|"
+    r"Subsequent Events|Properties|Business|Legal Proceedings|Organization|Related Part(?:y|ies)){0,40}\)(?=\.?\s*\Z)"
 )
 """A source has no other names in it: `(cover page: Nevada)` names another answer."""
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")

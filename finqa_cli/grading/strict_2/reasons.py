@@ -170,6 +170,7 @@ def _contents(text: str) -> set[str]:
 
 def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     """The sides of the comparison stand the other way round in the clause than in the question."""
+    clause = _COMPARED_WITH.sub(" than ", clause)
     near, than, far = question[asked_at.stop :].partition(" than ")
     left = _contents(f"{question[: asked_at.start]} {near if than else ''}")
     right = _contents(far if than else near)
@@ -179,10 +180,16 @@ def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     after = _contents(far if than else near)
     if than and after & (left | right) and not (after & left and after & right):
         return bool(after & left)
+    if not than and _ADJECTIVE.fullmatch(clause[at]):  # what follows is when or where: `it was lower in 2022`
+        if after & (left | right):
+            return not after & left
+        return len(before & left) < len(before & right)
     straight = len(before & left) + len((after & right) - _MONTHS)
     return straight < len(before & right) + len((after & left) - _MONTHS)
 
 
+_COMPARED_WITH = re.compile(r",? (?:when )?(?:compared (?:with|to)|versus|vs\.?|relative to) ")
+_ADJECTIVE = re.compile(r"greater|higher|more|larger|bigger|less|lower|fewer|smaller")
 _MONTHS = word_set("january february march april may june july august september october november december")
 
 
@@ -193,6 +200,9 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
     limits = _numbers(question[asked_at.stop :])
     given = set(_numbers(reason)) - set(limits)
     is_share = {bool(_PERCENT.search(text)) for text in (question[asked_at.stop :], reason)}
+    shares = {match[1] for match in _SHARE.finditer(reason)} - set(limits)
+    if len(given) > 1 and is_share == {True} and len(shares) == 1:  # `$648 million, or 12.0% of $5,400 million`
+        given = shares
     if len(limits) != 1 or len(given) != 1 or "/" in reason or len(is_share) > 1:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
@@ -201,6 +211,7 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
     return compares if number > limit else -compares
 
 
+_SHARE = re.compile(r"(?<![\w.,])([0-9][0-9,]*(?:\.[0-9]+)?) ?(?:%|percent\b)")
 _PERCENT = re.compile(r"%|\bpercent\b")
 
 

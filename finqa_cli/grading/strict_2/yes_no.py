@@ -42,6 +42,9 @@ def yes_or_no(text: str, question: Question) -> str | None:
     """
     if only := _ONLY.fullmatch(text):
         return _ALONE[only[1]]
+    text = _AND_SHARE.sub(", ", text)
+    if "quarter" in question.words:
+        text = _ALL_QUARTERS.sub("every quarter", text)
     if (
         refused_words.undecided(text, question.words)
         or _TAKEN_BACK.search(text)
@@ -76,6 +79,13 @@ def yes_or_no(text: str, question: Question) -> str | None:
     if meaning == "yes" and _NOT.search(rest):
         return None
     return None if _contradicts(rest, meaning, question) else meaning
+
+
+_AND_SHARE = re.compile(r"(?<=[0-9n]),? or (?:about |approximately )?(?=[0-9.]{1,9} ?(?:%|percent) of )")
+"""Between an amount and its share of a whole; two shares are alternatives."""
+_ALL_QUARTERS = re.compile(
+    r"\b(?:q1, q2, q3,? (?:and|&) q4|(?:the )?first, second, third,? and fourth quarters?|all (?:four|4) quarters)\b"
+)
 
 
 def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:

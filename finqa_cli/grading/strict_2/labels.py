@@ -71,7 +71,7 @@ _EXCLUSIVE = tuple(
         r"inflows? / outflows?",
         r"book / market",
         r"opened / closed",
-        r"issued / repurchased|bought back",
+        r"issued / repurchase[sd]?|bought back",
         r"used / provided|generated",
         r"unrecogni[sz]ed / recogni[sz]ed",
         r"repurchased|bought back / outstanding / authorized",

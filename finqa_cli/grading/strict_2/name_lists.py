@@ -49,7 +49,8 @@ def are_names(text: str, names: Sequence[str], question: Question) -> bool:
         return False
     if goes_otherwise(_WORDS.findall(lowered), question) or _goes_against(lowered, question):
         return False
-    lines = _EVERY_AMOUNT.sub("", _BOTH.sub("", text) if len(names) == 2 else text)
+    lines = _without_amounts(text, question)
+    lines = _EVERY_AMOUNT.sub("", _BOTH.sub("", lines) if len(names) == 2 else lines)
     text = " ".join(lines.split("\n")).replace(", and ", " and ")
     wanted = [core(name_tokens(name)) for name in names]
     listed = _AND.split(without_label(lines, [], question))
@@ -70,7 +71,21 @@ def _goes_against(text: str, question: Question) -> bool:
     return is_down != is_up and ("(+" if is_down else "(-") in text
 
 
-_BOTH = re.compile(r"\A\W{0,4}[Bb]oth (?:the )?(?=[A-Z])")
+def _without_amounts(text: str, question: Question) -> str:
+    """The names of `Retail: 18%` or `Retail - 18%` on each line, unless a sign goes against the question."""
+    parts = [_WITH_AMOUNT.fullmatch(part.strip()) for part in _PARTS.split(text.strip())]
+    named = [part for part in parts if part is not None]
+    if len(named) < max(2, len(parts)):
+        return text
+    against = any(_goes_against(f"({part[2]}", question) for part in named)
+    return text if against else "\n".join(part[1] for part in named)
+
+
+_PARTS = re.compile(r"[;\n]|, (?=[A-Z])")
+_WITH_AMOUNT = re.compile(
+    r"([A-Z][A-Za-z&'. /-]{0,60}?)(?: ?[:=]| [-—]) ([-+]?)[$€£]?[0-9][0-9.,]{0,20}(?: ?%|x|B|M| million| billion)?\.?"
+)
+_BOTH = re.compile(r"\A\W{0,4}[Bb]oth (?:the )?(?=[A-Z])| both(?= [a-z])")
 _WORDS = re.compile(r"[a-z]+")
 _COMMA = re.compile(r"[,;] ?")
 _NOUN = re.compile(r" (?:segment|division|region|business|unit|category|market|country)(?=,? and |, )")

@@ -17,10 +17,12 @@ LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|les
 _SENTENCE = re.compile(r"(?:(?<=[.;])[ ]|\n)\s{0,8}")
 _ITEMS = re.compile(r"(?:[,;\n] ?(?:and )?| and (?=[A-Z]))(?![0-9])")
 _ITEM = re.compile(
-    r"(?:(?P<head>[A-Za-z][^:\n]{2,80}): ?)?(?P<name>[A-Z][A-Za-z&'. /-]{0,40}?)(?: segment)?(?: ?[:=—-]| had| was| at)? "
+    r"(?:(?P<head>[A-Za-z][^:\n]{2,80}): ?)?(?P<name>[A-Z][A-Za-z&'. /-]{0,40}?|(?:first|second|third|fourth) quarter)"
+    r"(?: segment)?(?: ?[:=—]| -(?= )| had| was| at)? "
     rf"?(?P<open>\()?(?P<sign>-?)[$€£]?(?P<amount>{NUMERAL})(?P<unit> ?%| million| billion|M|B|x|)(?(open)\))[.;]?"
 )
 _MOST_CHARACTERS = 600
+_SO = re.compile(r"\A(?:so|thus|therefore|hence),? ", re.IGNORECASE)
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _WORDS = re.compile(r"[a-z][a-z'&-]*")
 
@@ -54,7 +56,7 @@ def concluded(text: str, name: Sequence[str], question: Question) -> str:
     names = {tuple(_words(item["name"])) for item in pairs}
     best = min(amounts) if asks_low else max(amounts)
     agrees = len(own) == 1 and len(names) == len(pairs) and amounts[own[0]] == best and amounts.count(best) == 1
-    return last if agrees else text
+    return _SO.sub("", last) if agrees else text
 
 
 def _words(name: str) -> list[str]:

@@ -75,6 +75,11 @@ def asks_direction(question: Question) -> bool:
     return any(one.search(question.text) for one in words)
 
 
+def movement_is_asked(question: Question) -> bool:
+    """Whether the question asks for a movement."""
+    return any(one.search(question.text) for one in (_ROSE, _FELL))
+
+
 def compares_otherwise(text: str, question: Question) -> bool:
     """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):

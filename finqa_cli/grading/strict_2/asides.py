@@ -5,6 +5,7 @@ A remark is taken out only where its own label says that it is of another year o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -80,6 +81,18 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
     named = quantities(label)
     other = bool(named and question.quantities and not named & question.quantities)
     return bool(label) and (contradicts(label, question.text) or other)
+
+
+def explains_another(text: str, question: Question) -> bool:
+    """Whether a remark `this is ...` after a value is about another measure than the question's."""
+    for remark in _THIS_IS.finditer(text):
+        named = quantities(remark[1])
+        if contradicts(remark[1], question.text) or (named and question.quantities and not named & question.quantities):
+            return True
+    return False
+
+
+_THIS_IS = re.compile(r"(?<=[0-9%x)])(?: ?[—.;,(]| -|\n) ?(?:this|that|which|it) (?:is|was) ([^.;\n]{3,120})")
 
 
 def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]:

@@ -165,7 +165,7 @@ def _bounded_after(found: Sequence[Element], place: int) -> bool:
 
 
 def _clause(found: Sequence[Element], place: int, *, is_listed: bool) -> list[str]:
-    """Words of the clause around a value, without the word that gives another value its sign, or says where it moved."""
+    """Words of the clause around a value, without the word that gives another value its sign or movement."""
     ends = [at for at, one in enumerate(found) if one.sort is Sort.BREAK or one.text in (".", ";")]
     start = max((at for at in ends if at < place), default=-1)
     end = min((at for at in ends if at > place), default=len(found))

@@ -170,7 +170,12 @@ def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
         moves = bool(set(run[-3:-1]) & (UP | DOWN))
         if moves and run[-1] == "by":
             return True
-        if moves and run[-1] == "to" and len(values[max(at - 1, 0) : at + 1]) == 2 and not _moves_to(run, values[at - 1 : at + 1]):
+        if (
+            moves
+            and run[-1] == "to"
+            and len(values[max(at - 1, 0) : at + 1]) == 2
+            and not _moves_to(run, values[at - 1 : at + 1])
+        ):
             return True
     return False
 

@@ -99,7 +99,9 @@ _FOREIGN = re.compile(
     r"(?:U\.S\.|United States)(?![\w'])\)?"
 )
 _DOMESTIC = re.compile(r"\bU\.S\.|\bUSA?\b|\bUnited States\b|\b[Dd]omestic\b")
-_APART = re.compile(r"\b(?:not|other|outside|excluding|except|besides|apart|ahead|than|behind|after|foreign)\b", re.IGNORECASE)
+_APART = re.compile(
+    r"\b(?:not|other|outside|excluding|except|besides|apart|ahead|than|behind|after|foreign)\b", re.IGNORECASE
+)
 _NOT_DOMESTIC = re.compile(
     r"\b(?:other than|outside(?: of)?|excluding|besides|apart from|except(?: for)?) (?:the )?"
     r"(?:united states|u\.s\.|usa?\b)|\bnon-(?:u\.s\.|usa?\b)"
@@ -136,8 +138,9 @@ def _once(text: str) -> str:
 
 _HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
 _SOURCE = re.compile(
-    r"[ ]\((?i:(?:see |per |from |according to |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|cover|"
-    r"balance sheet))(?:[^()\n:A-Z]|10-[KQ]|Form|Annual Report|Item|Part|Note|Exhibit|Page|[IVX]{1,3}\b|Consolidated|"
+    r"[ ]\((?i:(?:see |per |from |according to |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|"
+    r"10-[KQ]|cover|balance sheet))(?:[^()\n:A-Z]|10-[KQ]|Form|Annual Report|Item|Part|Note|Exhibit|Page|"
+    r"[IVX]{1,3}\b|Consolidated|"
     r"Statements?|Balance Sheets?|Operations|Segments?|Information|Financial|Cash Flows?|Risk Factors|"
     r"Long-Term|Debt|Borrowings|Leases|Income Taxes|Commitments|Contingencies|Revenues?|Acquisitions?|Goodwill|Equity|"
     r"Subsequent Events|Properties|Business|Legal Proceedings|Organization|Related Part(?:y|ies)){0,40}\)(?=\.?\s*\Z)"
@@ -153,6 +156,7 @@ _FACTS = _STARTERS | word_set(
 
 
 def has_digit(text: str) -> bool:
+    """Whether a digit stands in a text."""
     return any(character.isdigit() for character in text)
 
 
@@ -256,7 +260,9 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         return False
     leaves_out = _LEAVES_OUT if _LEAVES_OUT & asked else frozenset()
     said_less = _LESS if _is_less(said, question) else frozenset()
-    if any(match[0] not in asked | leaves_out | said_less for match in _OTHERS.finditer(said)) or other_extreme(said, question):
+    if any(match[0] not in asked | leaves_out | said_less for match in _OTHERS.finditer(said)) or other_extreme(
+        said, question
+    ):
         return False
     ranks = HIGH.search(said) or LOW.search(said) or " by " in f" {said}"
     of = quantities(said) if ranks else frozenset()
@@ -384,6 +390,7 @@ _FOLLOWS = frozenset({""}) | word_set(
 
 
 def name_tokens(text: str) -> list[str]:
+    """The words of a name or a sentence in lower case, with `and` for `&`."""
     return ["and" if word == "&" else word.lower().rstrip(".") for word in _TOKEN.findall(text)]
 
 

@@ -14,7 +14,7 @@ from finqa_cli.grading.strict_2.labels import contradicts, is_foreign, is_relate
 from finqa_cli.grading.strict_2.lexer import tokens
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, explains_another, why_other
+from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
 from finqa_cli.grading.strict_2.rewording import in_plain_words
 from finqa_cli.grading.strict_2.units import SCALES
@@ -49,7 +49,7 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The value is of another month."
     if question.known and (why := another_span(text, question) or _from_range(text, question)):
         return why
-    if question.known and explains_another(text, question):
+    if question.known and asides.explains_another(text, question):
         return "A remark beside the value is about something else."
     tenors = set(_TENORS.findall(question.text))
     if tenors and set(_TENORS.findall(text)) - tenors:

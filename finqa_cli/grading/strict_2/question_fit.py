@@ -132,18 +132,6 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
     return ""
 
 
-def explains_another(text: str, question: Question) -> bool:
-    """Whether a remark `this is ...` after a value is about another measure than the question's."""
-    for remark in _THIS_IS.finditer(text):
-        named = quantities(remark[1])
-        if contradicts(remark[1], question.text) or _is_other(named, question):
-            return True
-    return False
-
-
-_THIS_IS = re.compile(r"(?<=[0-9%x)])(?: ?[—.;,(]| -|\n) ?(?:this|that|which|it) (?:is|was) ([^.;\n]{3,120})")
-
-
 def _is_left_out(words: Sequence[str], question: Question) -> bool:
     """The words name what is left out, `37 closures`, and nothing of what is asked for, nor that it is left out."""
     if _LEAVES_OUT & set(words):
@@ -258,7 +246,8 @@ _AMOUNT_OF_CHANGE = re.compile(
     r"difference) in\b"
 )
 _ASKS_RATE_OF_CHANGE = re.compile(
-    r"\bby how much\b|\b(?:percent|percentage) (?:of (?:the )?)?(?:change|increase|decrease|growth|decline)\b|\bgrowth rate\b|\bcagr\b"
+    r"\bby how much\b|\b(?:percent|percentage) (?:of (?:the )?)?(?:change|increase|decrease|growth|decline)\b"
+    r"|\bgrowth rate\b|\bcagr\b"
     r"|\b(?:increase|decrease|change) in (?!.* as a )"
 )
 _FILLERS = word_set("so and but it this that which company's")

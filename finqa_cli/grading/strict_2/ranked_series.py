@@ -1,4 +1,4 @@
-"""A series of names with their amounts, and below it which of them is highest: `X $842M, Y $611M. The highest is X.`"""
+"""A series of names with their amounts, and what follows from it: `X $842M, Y $611M. The highest is X`."""
 
 from __future__ import annotations
 

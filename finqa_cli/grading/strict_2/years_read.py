@@ -88,9 +88,13 @@ def _without_others_in_brackets(text: str, question: Question) -> str:
     return before
 
 
-_OTHER_YEAR = r"(?:fy ?)?(?:19|20)[0-9]{2}(?: ?[:=,]| at| with| was)? ?-?[$€£]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| [a-z]{1,8}illion|m|b)?"
+_OTHER_YEAR = (
+    r"(?:fy ?)?(?:19|20)[0-9]{2}(?: ?[:=,]| at| with| was)? "
+    r"?-?[$€£]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| [a-z]{1,8}illion|m|b)?"
+)
 _OTHERS_IN_BRACKETS = re.compile(
-    rf" \((?:(?:vs\.?|versus|compared (?:to|with)) )?{_OTHER_YEAR}(?:(?:[;,] (?:and )?| and ){_OTHER_YEAR}){{0,9}}\)[. ]*\Z"
+    rf" \((?:(?:vs\.?|versus|compared (?:to|with)) )?{_OTHER_YEAR}"
+    rf"(?:(?:[;,] (?:and )?| and ){_OTHER_YEAR}){{0,9}}\)[. ]*\Z"
 )
 
 

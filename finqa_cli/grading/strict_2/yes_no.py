@@ -134,7 +134,9 @@ def _is_of_other_years(text: str, question: Question) -> bool:
 
 
 _FOR_YEAR = re.compile(r"\b(?:in|for|during|of) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\b")
-_COMPARES_YEARS = re.compile(r"\b(?:from|than|versus|vs|compared|prior|previous|since|until|due|by|matur\w+|expir\w+)\b")
+_COMPARES_YEARS = re.compile(
+    r"\b(?:from|than|versus|vs|compared|prior|previous|since|until|due|by|matur\w+|expir\w+)\b"
+)
 
 
 def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from finqa_cli.grading.numbers import NO_UNIT, Kind
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
@@ -85,13 +85,14 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
 
 def explains_another(text: str, question: Question) -> bool:
     """Whether a remark `this is ...` after a value is about another measure than the question's."""
-    for remark in _THIS_IS.finditer(text):
+    for remark in islice(_THIS_IS.finditer(text), _MOST_REMARKS):
         named = quantities(remark[1])
         if contradicts(remark[1], question.text) or (named and question.quantities and not named & question.quantities):
             return True
     return False
 
 
+_MOST_REMARKS = 3
 _THIS_IS = re.compile(r"(?<=[0-9%x)])(?: ?[—.;,(]| -|\n) ?(?:this|that|which|it) (?:is|was) ([^.;\n]{3,120})")
 
 

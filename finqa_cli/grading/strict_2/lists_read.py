@@ -152,7 +152,7 @@ def _moves_to(run: Sequence[str], values: Sequence[Number]) -> bool:
     if len(values) != 2 or run[-1:] != ["to"] or values[0].unit != values[1].unit:
         return False
     words = set(run)
-    rises, falls = bool(words & UP), bool(words & DOWN)
+    rises, falls = bool(words & _RISES), bool(words & _FALLS)
     change = values[1].mantissa - values[0].mantissa
     return rises != falls and (change > 0 if rises else change < 0)
 
@@ -167,7 +167,7 @@ def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
         return False
     values = _numbers(found)
     for at, run in enumerate(_runs(found)):
-        moves = bool(set(run[-3:-1]) & (UP | DOWN))
+        moves = bool(set(run[-3:-1]) & (_RISES | _FALLS))
         if moves and run[-1] == "by":
             return True
         if (
@@ -178,6 +178,10 @@ def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
         ):
             return True
     return False
+
+
+_RISES = UP | word_set("rising growing climbing jumping increasing")
+_FALLS = DOWN | word_set("falling dropping declining decreasing sliding shrinking")
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:

@@ -77,7 +77,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
         return False
     text = _without_contrast(without_label(text, wanted, question), wanted, question)
     given = name_tokens(text)
-    if core(given) == wanted:
+    if core(given) == wanted or _restates(text, wanted, question):
         return True
     lowered = " ".join(text.lower().split())
     announced = list(STRONG.finditer(lowered))
@@ -106,6 +106,21 @@ _NOT_DOMESTIC = re.compile(
     r"\b(?:other than|outside(?: of)?|excluding|besides|apart from|except(?: for)?) (?:the )?"
     r"(?:united states|u\.s\.|usa?\b)|\bnon-(?:u\.s\.|usa?\b)"
 )
+
+
+def _restates(text: str, name: list[str], question: Question) -> bool:
+    """The sentence is the question with the name for `which company`: `Omega acquired Sigma in 2018`."""
+    given, asked = name_tokens(text), name_tokens(question.text)
+    rest = given[len(name) :]
+    if not rest or not _TOKEN.findall(text)[len(name)].islower() or not _PLAIN.fullmatch(text):
+        return False
+    if given[: len(name)] != name or "or" in rest or asked[:1] not in (["which"], ["what"], ["who"]):
+        return False
+    return any(asked[start : start + len(rest)] == rest for start in range(1, _MOST_NOUNS + 2))
+
+
+_PLAIN = re.compile(r"[\w' &%$.-]+")
+_MOST_NOUNS = 3
 
 
 def _scope_asked(text: str, asked: Collection[str]) -> str:
@@ -271,6 +286,8 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
+    if _is_passive(before, question):
+        before = ""
     if (before not in _LEADS | _FIRMS and (not has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
@@ -300,6 +317,11 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
+
+
+def _is_passive(verb: str, question: Question) -> bool:
+    """The question asks what was done, `which units were sold`, so that `the company sold` may stand before a name."""
+    return bool(verb) and re.search(rf"\b(?:was|were|been) (?:[a-z]+ )?{re.escape(verb)}\b", question.text) is not None
 
 
 def _is_less(said: str, question: Question) -> bool:

@@ -285,6 +285,10 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
         paid = [one for one in values if one.value is not None and one.value.currency]
         if len(counted) == 1 and len(paid) == len(values) - 1:
             return counted
+    if question.asks_amount and not question.counts and "share" in question.text:
+        paid = [one for one in values if one.value is not None and one.value.currency]
+        if len(paid) == 1 and all(one is paid[0] or (one.value and one.value.measure == "shares") for one in values):
+            return paid
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]

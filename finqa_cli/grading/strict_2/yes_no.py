@@ -49,7 +49,7 @@ def yes_or_no(text: str, question: Question) -> str | None:
     """
     if only := _ONLY.fullmatch(text):
         return _ALONE[only[1]]
-    text = _AND_SHARE.sub(", ", text)
+    text = _AND_SHARE.sub(r"\1, ", text)
     if "quarter" in question.words:
         text = _ALL_QUARTERS.sub("every quarter", text)
         text = _ONE_QUARTER.sub("quarter", text) if text.startswith("no") else text
@@ -95,7 +95,10 @@ def yes_or_no(text: str, question: Question) -> str | None:
     return None if _contradicts(rest, meaning, question) else meaning
 
 
-_AND_SHARE = re.compile(r"(?<=[0-9n]),? or (?:about |approximately )?(?=[0-9.]{1,9} ?(?:%|percent) of )")
+_AND_SHARE = re.compile(
+    r"([$][0-9][0-9,.]{0,20}(?: million| billion| thousand)?|[0-9] (?:million|billion|thousand)),? or "
+    r"(?:about |approximately )?(?=[0-9.]{1,9} ?(?:%|percent\b))"
+)
 """Between an amount and its share of a whole; two shares are alternatives."""
 _ALL_QUARTERS = re.compile(
     r"\b(?:q1, q2, q3,? (?:and|&) q4|(?:the )?first, second, third,? and fourth quarters?|all (?:four|4) quarters)\b"

@@ -34,6 +34,7 @@ _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
 _TOKEN = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|&|%")
 _LABEL = re.compile(r"\A[\W_]*([A-Za-z][A-Za-z _-]{0,60}?)[ *_]*:(?=[\s*])")
 _CONTRAST = re.compile(
+    r"(?<!\bis)(?<!\b(?:was|are|has|had|did))(?<!\bwere)"
     r",?\s\(?(?:and )?(?:(?:not|rather than|instead of)(?: the)? (?=[A-Z])"
     r"|(?:ahead of|compared (?:to|with)|followed by|while|whereas)\s)"
 )
@@ -69,6 +70,8 @@ def is_name(text: str, name: str, question: Question) -> bool:
     if _NOT_DOMESTIC.search(question.text) and _DOMESTIC.search(text) and not _APART.search(text):
         return False
     text = concluded(text, core(name_tokens(name)), question)
+    if any(goes_otherwise(match[0].split(), question) for match in _WORDS_IN_BRACKETS.finditer(text)):
+        return False
     if _is_refuted(text, question):
         return False
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
@@ -106,6 +109,9 @@ _NOT_DOMESTIC = re.compile(
     r"\b(?:other than|outside(?: of)?|excluding|besides|apart from|except(?: for)?) (?:the )?"
     r"(?:united states|u\.s\.|usa?\b)|\bnon-(?:u\.s\.|usa?\b)"
 )
+
+
+_WORDS_IN_BRACKETS = re.compile(r"(?<=\()[a-z][a-z ]{1,20}(?= [$0-9])")
 
 
 def _restates(text: str, name: list[str], question: Question) -> bool:

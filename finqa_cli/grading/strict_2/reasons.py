@@ -101,7 +101,7 @@ _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperf
 
 def movement(reason: str, question: Question) -> int:
     """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
-    asked, _ = _first(question.text, _ROSE, _FELL)
+    asked = _first(question.text, _ROSE, _FELL)[0] or _compares_years(question.text)
     if not asked:
         return 0
     match = _FROM_TO.search(reason)
@@ -117,6 +117,18 @@ def movement(reason: str, question: Question) -> int:
     return 0 if not change else asked * (1 if change > 0 else -1)
 
 
+def _compares_years(text: str) -> int:
+    """1 when `in 2020 higher than in 2019` asks for a rise, -1 for a fall, 0 for another question."""
+    found = _YEARS_COMPARED.search(text)
+    if found is None or found[1] == found[3]:
+        return 0
+    return (1 if _ABOVE.fullmatch(found[2]) else -1) * (1 if found[1] > found[3] else -1)
+
+
+_YEARS_COMPARED = re.compile(
+    r"\b((?:19|20)[0-9]{2})\b[a-z ,'-]{0,60}\b(higher|greater|more|larger|lower|less|smaller|fewer) than "
+    r"[a-z '-]{0,60}\b((?:19|20)[0-9]{2})\b"
+)
 _BY_LESS = re.compile(r"(?:\b(?:by|change of|change|delta)[:=]?|\() ?-[$]?[0-9]")
 
 

@@ -46,7 +46,7 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
-    if names and not wrapped.boxed_count and are_names(wrapped.decision, names, asked):
+    if names and wrapped.boxed_count < 2 and are_names(wrapped.decision, names, asked):
         return Verdict(1.0, f"{shown(answer)} matches.")
     if names and truth.lstrip().startswith("["):
         return Verdict(0.0, f"{shown(answer)} is not the expected list of names.")

@@ -111,6 +111,8 @@ _EVERY = re.compile(r"\b(?:every|each|all)\b")
 
 def _has_none(reason: str, question: Question) -> bool:
     """`no dividend was declared`, where the question asks for a dividend."""
+    if _ZERO_AMOUNT.search(reason) and not asks_direction(question) and not _ZERO_AMOUNT.search(question.text):
+        return True
     nouns = (match[1] for match in _NO_WORD.finditer(reason))
     return "no" not in question.words and any(len(noun) > 3 and noun in question.words for noun in nouns)
 
@@ -126,6 +128,7 @@ _LIMITS = re.compile(
     r"\b(?:no|none|only|last|nothing|zero|without|neither|instead|until|before|after|below|less|under|rather|another|other)\b"
 )
 _YEAR = re.compile(r"\b(?:19|20)[0-9]{2}\b")
+_ZERO_AMOUNT = re.compile(r"(?<![\w.,])[$]0(?:\.0{1,3})?(?![\w.,]*[0-9])")
 _NO_WORD = re.compile(r"\b(?:no|zero) (?:[a-z]+ )??([a-z]+)\b")
 
 

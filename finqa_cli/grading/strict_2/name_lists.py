@@ -85,7 +85,7 @@ _PARTS = re.compile(r"[;\n]|, (?=[A-Z])")
 _WITH_AMOUNT = re.compile(
     r"([A-Z][A-Za-z&'. /-]{0,60}?)(?: ?[:=]| [-—]) ([-+]?)[$€£]?[0-9][0-9.,]{0,20}(?: ?%|x|B|M| million| billion)?\.?"
 )
-_BOTH = re.compile(r"\A\W{0,4}[Bb]oth (?:the )?(?=[A-Z])| both(?= [a-z])")
+_BOTH = re.compile(r"\A\W{0,4}[Bb]oth (?:the )?(?=[A-Z])| (?:both|each)(?= [a-z])")
 _WORDS = re.compile(r"[a-z]+")
 _COMMA = re.compile(r"[,;] ?")
 _NOUN = re.compile(r" (?:segment|division|region|business|unit|category|market|country)(?=,? and |, )")

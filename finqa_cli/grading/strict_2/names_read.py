@@ -298,6 +298,8 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
         return False
+    if _leaves_out_not(text, rest, question):
+        return False
     if not _other_choices(wanted, question).isdisjoint(rest):
         return False
     years = {word for word in rest if _YEAR.fullmatch(word)}
@@ -323,6 +325,16 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
+
+
+def _leaves_out_not(text: str, rest: list[str], question: Question) -> bool:
+    """`Omega was profitable` to a question which company was not."""
+    if not _NEGATED.search(question.text) or _NEGATED.search(text.lower()):
+        return False
+    return any(word in question.words and not is_common(word) for word in rest)
+
+
+_NEGATED = re.compile(r"\b(?:not|never|no|neither|\w+n't)\b")
 
 
 def _is_passive(verb: str, question: Question) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from finqa_cli.grading.strict_2.labels import measures_named
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.refused_words import undecided
-from finqa_cli.grading.strict_2.tool_calls import submits
+from finqa_cli.grading.strict_2.transcript import submits
 
 _ANSWERS = word_set(
     "answer final_answer finalanswer final result final_result value response output prediction solution"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from finqa_cli.grading.items import BoxedPart, boxed_parts
-from finqa_cli.grading.strict_2 import json_form, surface, tool_calls, transcript
+from finqa_cli.grading.strict_2 import json_form, surface, transcript
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import units_after
 
@@ -50,7 +50,7 @@ _CALL = re.compile(
 _DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")
 _COMMAND_AROUND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|displaystyle)\s?\{\s?\Z")
 _SUBMIT = re.compile(
-    rf"\A\s*(?:print\()?{tool_calls.NAME}(?:\.call)?\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{{1,500}})\1"
+    rf"\A\s*(?:print\()?{transcript.TOOL}(?:\.call)?\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{{1,500}})\1"
     r"\s*[)\]]{1,2}\s*;?\s*\Z",
     re.IGNORECASE,
 )
@@ -99,7 +99,7 @@ def unwrap(text: str) -> Wrapped | str:
             text = match[2].strip()
         if match := _FENCE.match(text):
             text = _PRINT.sub(r"\1", match[1])
-        text = tool_calls.submitted(transcript.printed(text))
+        text = transcript.submitted(transcript.printed(text))
         if text.lower().count("action") < 3 and (match := _ACTION.match(text)):
             inner_text = match["input"].strip()
             text = f"answer{inner_text}" if inner_text.startswith(("[", "(")) else inner_text

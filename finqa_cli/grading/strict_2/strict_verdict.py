@@ -12,8 +12,8 @@ from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import json_form, refused_words, surface, transcript
 from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
-from finqa_cli.grading.strict_2.name_lists import are_names, listed_names
-from finqa_cli.grading.strict_2.names_read import is_name
+from finqa_cli.grading.strict_2.names.name_lists import are_names, listed_names
+from finqa_cli.grading.strict_2.names.names_read import is_name
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
 from finqa_cli.grading.strict_2.numbers_read import Given, read_one, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question

@@ -142,7 +142,7 @@ def printed(text: str) -> str:
 
 
 # Calls of a tool that submits, which no server parsed: of Llama (`<function=...>`), Mistral (`[TOOL_CALLS]`), Qwen and
-# GLM (`<tool_call>`), DeepSeek, GPT-OSS (`commentary to=functions...`) and Phi (`functools`). Nothing may stand beside one.
+# GLM (`<tool_call>`), DeepSeek, GPT-OSS (`commentary to=functions...`) and Phi (`functools`), alone.
 TOOL = r"(?:functions\.|default_api\.)?(?:submit_answer|submit|final_answer|finish|answer)"
 """A tool that submits an answer."""
 _ARGUMENTS = r"(?P<input>\{[^<>]{1,2000}\})"

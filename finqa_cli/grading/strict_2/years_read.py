@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from finqa_cli.grading.strict_2 import asides, statement
 from finqa_cli.grading.strict_2.labels import quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.names_read import other_extreme
+from finqa_cli.grading.strict_2.names.names_read import other_extreme
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.numbers_read import rejected, unreadable
 from finqa_cli.grading.strict_2.question import Question

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import is_common, is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.names.ranked_series import HIGH, LOW, concluded
 from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.ranked_series import HIGH, LOW, concluded
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 
 _SUFFIXES = word_set(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from finqa_cli.grading.strict_2 import refused_words
-from finqa_cli.grading.strict_2.names_read import (
+from finqa_cli.grading.strict_2.names.names_read import (
     GROWTH,
     core,
     goes_otherwise,

@@ -1,6 +1,6 @@
 """Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
 
-The author of `strict-2` sees `dev/` and `dev2/` to `dev6/` while writing it. `dev2/` to `dev6/` were blind parts, which
+The author of `strict-2` sees `dev/` and `dev2/` to `dev7/` while writing it. `dev2/` to `dev7/` were blind parts, which
 only the person who measures them sees: once the wrongly judged rows of a blind part were read, it became a development
 part. A new blind part is a folder with its name in `PARTS` and its two lines in `DIGESTS`.
 `DIGESTS` freezes every file before it is measured for the first time: lines of `sha256sum`. A part that is not here is
@@ -20,8 +20,8 @@ from finqa_cli.grading import grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6")
-"""All of them are seen by the author of `strict-2`; a part `blind`, measured by somebody else, comes after them."""
+PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind", "blind")
+"""Seven parts that the author of `strict-2` sees, and one that only the person who measures it sees."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

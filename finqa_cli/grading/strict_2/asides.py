@@ -5,9 +5,11 @@ A remark is taken out only where its own label says that it is of another year o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
+from finqa_cli.grading.numbers import NO_UNIT, Kind
 from finqa_cli.grading.strict_2.labels import contradicts, quantities
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.values import Element, Sort, is_computed, is_same
@@ -58,7 +60,11 @@ def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
     parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
     if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):
         return False
-    return is_computed(values[0].value, values[0].place * values[0].unit.factor, parts)
+    first = values[0]
+    if is_computed(first.value, first.place * first.unit.factor, parts):
+        return True
+    is_bare = all(one.value.number.unit is NO_UNIT for one in inner if one.sort is Sort.VALUE and one.value)
+    return is_bare and first.unit.kind is Kind.SCALE and is_computed(first.mantissa, first.place, parts)
 
 
 def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
@@ -75,6 +81,19 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
     named = quantities(label)
     other = bool(named and question.quantities and not named & question.quantities)
     return bool(label) and (contradicts(label, question.text) or other)
+
+
+def explains_another(text: str, question: Question) -> bool:
+    """Whether a remark `this is ...` after a value is about another measure than the question's."""
+    for remark in islice(_THIS_IS.finditer(text), _MOST_REMARKS):
+        named = quantities(remark[1])
+        if contradicts(remark[1], question.text) or (named and question.quantities and not named & question.quantities):
+            return True
+    return False
+
+
+_MOST_REMARKS = 3
+_THIS_IS = re.compile(r"(?<=[0-9%x)])(?: ?[—.;,(]| -|\n) ?(?:this|that|which|it) (?:is|was) ([^.;\n]{3,120})")
 
 
 def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]:

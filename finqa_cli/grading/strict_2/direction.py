@@ -50,7 +50,7 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):
         return "The answer is a bound."
     after = _after(found, place)
-    clause = _clause(found, place)
+    clause = _clause(found, place, is_listed=is_listed)
     if (
         before not in DOWN | UP
         and not after
@@ -164,13 +164,15 @@ def _bounded_after(found: Sequence[Element], place: int) -> bool:
     return words.startswith(BOUNDS_AFTER)
 
 
-def _clause(found: Sequence[Element], place: int) -> list[str]:
-    """Words of the clause around a value, without the word that gives another value its sign."""
+def _clause(found: Sequence[Element], place: int, *, is_listed: bool) -> list[str]:
+    """Words of the clause around a value, without the word that gives another value its sign or movement."""
     ends = [at for at, one in enumerate(found) if one.sort is Sort.BREAK or one.text in (".", ";")]
     start = max((at for at in ends if at < place), default=-1)
     end = min((at for at in ends if at > place), default=len(found))
     values = [at for at in range(start + 1, end) if found[at].sort is Sort.VALUE and at != place]
     taken = {_place_before(found, at) for at in values if at > place or _word_before(found, at) in _NEGATIVE}
+    if is_listed:  # `212 in 2019 and decreased to 187`
+        taken |= {at - 1 for at in taken if found[at].text == "to" and at}
     return [found[at].text for at in range(start + 1, end) if found[at].sort is Sort.WORD and at not in taken]
 
 

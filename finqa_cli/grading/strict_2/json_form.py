@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from finqa_cli.grading.strict_2.labels import measures_named
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.refused_words import undecided
+from finqa_cli.grading.strict_2.transcript import submits
 
 _ANSWERS = word_set(
     "answer final_answer finalanswer final result final_result value response output prediction solution"
@@ -38,7 +39,7 @@ _COMPETING = re.compile(
 )
 """Keys that may hold another answer, beside the one that is called so."""
 _UNSURE = frozenset(("low", "very low", "none", "medium", "unsure", "uncertain"))
-_CALLS = word_set("arguments args parameters params input data")
+_CALLS = word_set("arguments args parameters params input data function action_input tool_input")
 """What a tool call or a reply keeps its one object under."""
 _KEYS_OF_ROWS = word_set("year fiscal_year period fy date name label segment key category company item")
 _NEUTRAL = frozenset(("", "ratio", "decimal", "number", "none", "fraction", "count", "units", "unitless", "float"))
@@ -150,12 +151,18 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     if not all(isinstance(key, str | int) and not isinstance(key, bool) for key in value):
         raise _RefusedError("A key is no text.")
     named = {str(key).strip().lower().replace(" ", "_"): inner for key, inner in value.items()}
+    if len(named) == 2 and (action := named.get("action", named.get("tool"))) and submits(action):
+        (submitted,) = (inner for key, inner in named.items() if key not in ("action", "tool"))
+        return _of_object(submitted, depth + 1) if isinstance(submitted, dict) else _scalar(submitted)
     answers = [key for key in named if key in _ANSWERS]
     beside = [key for key in named if key not in _ANSWERS | _UNIT_KEYS | _DESCRIBING]
     if not answers and not beside and len(named) == 1:
         beside = list(named)  # `{"year": 2021}`
-    if not answers and len(beside) == 1 and beside[0] in _CALLS and isinstance(named[beside[0]], dict):
-        return _of_object(named[beside[0]], depth + 1)
+    called = [named[key] for key in ("name", "tool", "action") if key in named]
+    if any(not submits(name) for name in called) and not _CALLS.isdisjoint(named):
+        raise _RefusedError("The JSON calls a tool that submits no answer.")
+    if not answers and len(beside) == 1 and beside[0] in _CALLS and (arguments := _arguments(named[beside[0]])):
+        return _of_object(arguments, depth + 1)
     unit = " ".join(str(named[key]) for key in named if key in _UNIT_KEYS and str(named[key]).lower() not in _NEUTRAL)
     answer = named[answers[0]] if answers else None
     competes = answers and any(_competes(key, named[key], answer) for key in beside)
@@ -173,6 +180,22 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
         year = next((f" {named[key]}" for key in _YEAR_KEYS if _YEAR.fullmatch(str(named.get(key, "")))), "")
         return f"{beside[0].replace('_', ' ')}{year}: {_scalar(inner)} {unit}".strip()
     return _pairs([(key.replace("_", " "), named[key]) for key in beside], unit)
+
+
+def _arguments(value: Any) -> dict[Any, Any]:
+    """The arguments of a call, which some servers write as JSON in a text; empty when they are none.
+
+    Raises:
+        _RefusedError: The JSON has a key twice, or what is no number.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = _load(value)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, _RefusedError):
+                raise
+            return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _competes(key: str, value: Any, answer: Any) -> bool:
@@ -232,8 +255,8 @@ _YEAR_KEYS = ("year", "fiscal_year", "period")
 def _of_list(values: list[Any], depth: int) -> str:
     if not values or len(values) > _MOST or depth > _DEEPEST:
         raise _RefusedError("The list is empty, or too long.")
-    if len(values) == 1 and isinstance(values[0], dict) and len(values[0]) == 1:
-        return _of_object(values[0], depth + 1)  # what a query returns, `[{"change": -77}]`
+    if len(values) == 1 and isinstance(values[0], dict) and (len(values[0]) == 1 or _is_call(values[0])):
+        return _of_object(values[0], depth + 1)  # what a query returns, `[{"change": -77}]`, or one call
     if all(isinstance(one, dict) for one in values):
         return _pairs([_record(one) for one in values], "")
     if len(values) == 1 and isinstance(values[0], list):
@@ -245,6 +268,14 @@ def _of_list(values: list[Any], depth: int) -> str:
             raise _RefusedError("The rows are no pairs.")
         return _pairs([(_scalar(one[0]), one[1]) for one in values], "")
     return "; ".join(_scalar(one) for one in values)
+
+
+def _is_call(value: dict[Any, Any]) -> bool:
+    """One call of a tool that submits an answer: its name, its arguments and an id."""
+    return value.keys() <= _KEYS_OF_CALLS and submits(value.get("name"))
+
+
+_KEYS_OF_CALLS = frozenset(("name", "arguments", "parameters", "id", "type"))
 
 
 def _record(row: dict[Any, Any]) -> tuple[str, Any]:

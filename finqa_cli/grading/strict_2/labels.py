@@ -62,8 +62,8 @@ _EXCLUSIVE = tuple(
         r"turnover / days",
         "january / february / march / april / may / june / july / august / september / october / november / december",
         r"average|mean / median / total|sum",
-        r"return on (?:total )?assets|roa / return on (?:shareholders'? )?equity|roe / return on (?:invested "
-        r")?capital|roic",
+        r"return on (?:average )?(?:total )?assets|roaa? / return on (?:average )?(?:[a-z']+ )?equity|roa?e"
+        r" / return on (?:average )?(?:invested )?capital|roic|roce",
         r"granted / exercised / forfeited|cancell?ed / vested / expired / outstanding / exercisable",
         r"purchase[sd]? / sales?|sold|disposals?",
         r"receivables? / payables?",
@@ -71,7 +71,7 @@ _EXCLUSIVE = tuple(
         r"inflows? / outflows?",
         r"book / market",
         r"opened / closed",
-        r"issued / repurchased|bought back",
+        r"issued / repurchase[sd]?|bought back",
         r"used / provided|generated",
         r"unrecogni[sz]ed / recogni[sz]ed",
         r"repurchased|bought back / outstanding / authorized",

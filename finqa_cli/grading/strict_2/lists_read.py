@@ -11,7 +11,7 @@ from finqa_cli.grading.strict_2 import refused_words, statement
 from finqa_cli.grading.strict_2.direction import signed
 from finqa_cli.grading.strict_2.labels import contradicts, quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.number_words import word_set
+from finqa_cli.grading.strict_2.number_words import DOWN, UP, word_set
 from finqa_cli.grading.strict_2.numbers_read import Given, unreadable
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import ASKS_CHANGE, CHANGE
@@ -32,7 +32,7 @@ def bracketed_items(truth: str) -> list[Item] | None:
 
 def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
     """The numbers of a list in lower case, with the years or names that they have."""
-    text = _ZERO.sub(" 0", text)
+    text = _with_colons(_with_commas(_ZERO.sub(" 0", text), len(truths)), truths)
     start, end = statement.region(text)
     found = elements(text, tokens(text))
     if why := unreadable(text, found):
@@ -66,11 +66,38 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     is_keyed = any(item.key for item in truths)
     if is_keyed and question.known and (why := _why_other(shown, question)):
         return why
+    if question.known and _moves_otherwise(shown, question):
+        return "A value is said to have moved another way, or is of a change."
     given = _keyed(shown, found) if is_keyed else _labelled(shown, question)
     if isinstance(given, str):
         return given
     return _signed_all(given, found, question)
 
+
+def _with_commas(text: str, count: int) -> str:
+    """`$14 million (2018) / $15 million (2019)` with `; ` for its slashes: each part has a year and an amount."""
+    parts = text.split(" / ")
+    if not 1 < len(parts) == count:
+        return text
+    numbers = [_ANY_NUMBER.findall(part) for part in parts]
+    years = [[one for one in part if _YEARS.fullmatch(one)] for part in numbers]
+    one_each = all(len(own) == 1 and len(part) == 2 for own, part in zip(years, numbers, strict=True))
+    return "; ".join(parts) if one_each else text
+
+
+_ANY_NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
+
+
+def _with_colons(text: str, truths: Sequence[Item]) -> str:
+    """`marine - 275` on each line, or after each comma, with `: ` for the dash; a minus has no blank after it."""
+    parts = [part.strip() for part in _ITEM_END.split(text.strip())]
+    if len(parts) != len(truths) or not all(_NAMED.fullmatch(part) for part in parts):
+        return text
+    return "\n".join(_NAMED.sub(r"\1: \2", part) for part in parts)
+
+
+_ITEM_END = re.compile(r"[;\n]|, (?=[a-z])")
+_NAMED = re.compile(r"([a-z][a-z&'. ]{0,40}[a-z.]) (?:-|—) ([$€£]?[0-9][0-9.,]{0,20}(?:%| ?[a-z]{1,8}illion)?)")
 
 _ZERO = re.compile(
     r"(?<=[0-9]:) (?:none|nil|nothing|zero)(?=[;,.\n]|\Z)| (?:none|nil|nothing)(?= in (?:19|20)[0-9]{2})"
@@ -100,7 +127,8 @@ _SUMS = word_set("total sum average mean combined totaling")
 
 def _why_other(found: Sequence[Element], question: Question) -> str:
     """Why the words around the values of a list with years or names are of another measure, or nothing."""
-    for run in _runs(found):
+    values = _numbers(found)
+    for at, run in enumerate(_runs(found)):
         label = " ".join(run)
         if contradicts(label, question.text):
             return "A value is labelled as another one."
@@ -113,9 +141,47 @@ def _why_other(found: Sequence[Element], question: Question) -> str:
             not ASKS_CHANGE.search(question.text)
             and "from" not in run
             and any(CHANGE.fullmatch(word) or word == "growth" for word in run)
+            and not _moves_to(run, values[at - 1 : at + 1])
         ):
             return "The values are of a change, and the question asks for none."
     return ""
+
+
+def _moves_to(run: Sequence[str], values: Sequence[Number]) -> bool:
+    """`and decreased to` between two values of which the second is less."""
+    if len(values) != 2 or run[-1:] != ["to"] or values[0].unit != values[1].unit:
+        return False
+    words = set(run)
+    rises, falls = bool(words & _RISES), bool(words & _FALLS)
+    change = values[1].mantissa - values[0].mantissa
+    return rises != falls and (change > 0 if rises else change < 0)
+
+
+def _numbers(found: Sequence[Element]) -> list[Number]:
+    return [one.value.number for one in found if one.sort is Sort.VALUE and one.value is not None]
+
+
+def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
+    """`fell to` stands before the greater of two values, or `rose by` before one where no change is asked for."""
+    if ASKS_CHANGE.search(question.text):
+        return False
+    values = _numbers(found)
+    for at, run in enumerate(_runs(found)):
+        moves = bool(set(run[-3:-1]) & (_RISES | _FALLS))
+        if moves and run[-1] == "by":
+            return True
+        if (
+            moves
+            and run[-1] == "to"
+            and len(values[max(at - 1, 0) : at + 1]) == 2
+            and not _moves_to(run, values[at - 1 : at + 1])
+        ):
+            return True
+    return False
+
+
+_RISES = UP | word_set("rising growing climbing jumping increasing")
+_FALLS = DOWN | word_set("falling dropping declining decreasing sliding shrinking")
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:

@@ -16,6 +16,7 @@ from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.question import Question
 from finqa_cli.grading.strict_2.question_fit import OVER_YEARS, another_span, why_other
 from finqa_cli.grading.strict_2.reasons import compares_otherwise
+from finqa_cli.grading.strict_2.rewording import in_plain_words
 from finqa_cli.grading.strict_2.units import SCALES
 from finqa_cli.grading.strict_2.values import Element, Sort, Value, elements, is_same
 
@@ -39,7 +40,7 @@ class Given:
 
 def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
-    text = _plain_numerals(text, question)
+    text = in_plain_words(_plain_numerals(text, question), question)
     if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
         return "The comparison is the other way round."
     if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(
@@ -48,6 +49,8 @@ def read_one(text: str, question: Question) -> Given | str:
         return "The value is of another month."
     if question.known and (why := another_span(text, question) or _from_range(text, question)):
         return why
+    if question.known and asides.explains_another(text, question):
+        return "A remark beside the value is about something else."
     tenors = set(_TENORS.findall(question.text))
     if tenors and set(_TENORS.findall(text)) - tenors:
         return "The value is of another term."
@@ -97,6 +100,8 @@ def read_one(text: str, question: Question) -> Given | str:
     unit = text[values[0].start : values[0].end]
     scales = {SCALES[word] for word in _IN_SCALE.findall(text)}
     if question.scale.kind is Kind.SCALE and not value.at_word and scales - {question.scale.factor}:
+        return "The value is in another scale."
+    if scales and not value.at_word and "per share" in question.text:
         return "The value is in another scale."
     if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
         return "The value is of another unit, or of several years."
@@ -162,9 +167,6 @@ _TENORS = re.compile(r"\b[0-9]{1,2}-(?:year|month|day)\b")
 _MONTH_NAMES = re.compile(r"\b(january|february|march|april|june|july|august|september|october|november|december)\b")
 _CASH_FLOW = re.compile(r"\bcash flows?\b")
 _SQUARE_FEET = re.compile(r"\bsq\.? ?(?:ft|feet)\b\.?")
-_COUNTED_OUT = re.compile(
-    r"(?<![\w.,$-])([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2} ([-+]) ([0-9][0-9,]{0,12})(?: [a-z]{2,20}){1,2}(?= ?=)"
-)
 _COMPONENT = re.compile(
     r"(?<=[a-z0-9]), (?:including|inclusive of|which includes) [^,.;0-9]{3,60} (?:of )?[$€£]?[0-9][0-9.]{0,12}"
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
@@ -194,7 +196,7 @@ def _plain_numerals(text: str, question: Question) -> str:
     if "debt" in question.words and "equity" in question.words:
         text = _DEBT_TO_EQUITY.sub("debt-to-equity", text)
     text = _MIXED.sub(lambda mixed: str(int(mixed[1]) + int(mixed[2]) / int(mixed[3])), text)
-    text = _SQUARE_FEET.sub("square feet", _COUNTED_OUT.sub(r"\1 \2 \3", text))
+    text = _SQUARE_FEET.sub("square feet", text)
     if question.known:
         text = _COMPONENT.sub("", text)
     if len(_DECIMAL_COMMA.findall(text)) == text.count("%"):

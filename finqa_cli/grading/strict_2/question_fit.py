@@ -142,7 +142,10 @@ def _is_left_out(words: Sequence[str], question: Question) -> bool:
 
 
 _LEAVES_OUT = word_set("net excluding exclusive less after before without except apart deducting ignoring")
-_SHARE_OF = re.compile(r"\b(?:percent|percentage|%|portion|proportion|share) of ([^?]{3,120})")
+_SHARE_OF = re.compile(
+    r"\b(?:percent|percentage|%|portion|proportion|share) of "
+    r"(?!(?:the |its )?(?:[a-z]+ )?(?:growth|increase|decrease|change|decline|rise|drop)\b)([^?]{3,120})"
+)
 
 
 def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], whole: str) -> bool:
@@ -243,7 +246,8 @@ _AMOUNT_OF_CHANGE = re.compile(
     r"difference) in\b"
 )
 _ASKS_RATE_OF_CHANGE = re.compile(
-    r"\bby how much\b|\b(?:percent|percentage) (?:change|increase|decrease|growth|decline)\b|\bgrowth rate\b|\bcagr\b"
+    r"\bby how much\b|\b(?:percent|percentage) (?:of (?:the )?)?(?:change|increase|decrease|growth|decline)\b"
+    r"|\bgrowth rate\b|\bcagr\b"
     r"|\b(?:increase|decrease|change) in (?!.* as a )"
 )
 _FILLERS = word_set("so and but it this that which company's")

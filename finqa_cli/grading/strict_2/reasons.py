@@ -75,6 +75,11 @@ def asks_direction(question: Question) -> bool:
     return any(one.search(question.text) for one in words)
 
 
+def movement_is_asked(question: Question) -> bool:
+    """Whether the question asks for a movement."""
+    return any(one.search(question.text) for one in (_ROSE, _FELL))
+
+
 def compares_otherwise(text: str, question: Question) -> bool:
     """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):
@@ -96,7 +101,7 @@ _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperf
 
 def movement(reason: str, question: Question) -> int:
     """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
-    asked, _ = _first(question.text, _ROSE, _FELL)
+    asked = _first(question.text, _ROSE, _FELL)[0] or _compares_years(question.text)
     if not asked:
         return 0
     match = _FROM_TO.search(reason)
@@ -112,6 +117,18 @@ def movement(reason: str, question: Question) -> int:
     return 0 if not change else asked * (1 if change > 0 else -1)
 
 
+def _compares_years(text: str) -> int:
+    """1 when `in 2020 higher than in 2019` asks for a rise, -1 for a fall, 0 for another question."""
+    found = _YEARS_COMPARED.search(text)
+    if found is None or found[1] == found[3]:
+        return 0
+    return (1 if _ABOVE.fullmatch(found[2]) else -1) * (1 if found[1] > found[3] else -1)
+
+
+_YEARS_COMPARED = re.compile(
+    r"\b((?:19|20)[0-9]{2})\b[a-z ,'-]{0,60}\b(higher|greater|more|larger|lower|less|smaller|fewer) than "
+    r"[a-z '-]{0,60}\b((?:19|20)[0-9]{2})\b"
+)
 _BY_LESS = re.compile(r"(?:\b(?:by|change of|change|delta)[:=]?|\() ?-[$]?[0-9]")
 
 
@@ -170,6 +187,7 @@ def _contents(text: str) -> set[str]:
 
 def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     """The sides of the comparison stand the other way round in the clause than in the question."""
+    clause = _COMPARED_WITH.sub(" than ", clause)
     near, than, far = question[asked_at.stop :].partition(" than ")
     left = _contents(f"{question[: asked_at.start]} {near if than else ''}")
     right = _contents(far if than else near)
@@ -179,10 +197,16 @@ def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
     after = _contents(far if than else near)
     if than and after & (left | right) and not (after & left and after & right):
         return bool(after & left)
+    if not than and _ADJECTIVE.fullmatch(clause[at]):  # what follows is when or where: `it was lower in 2022`
+        if after & (left | right):
+            return not after & left
+        return len(before & left) < len(before & right)
     straight = len(before & left) + len((after & right) - _MONTHS)
     return straight < len(before & right) + len((after & left) - _MONTHS)
 
 
+_COMPARED_WITH = re.compile(r",? (?:when )?(?:compared (?:with|to)|versus|vs\.?|relative to) ")
+_ADJECTIVE = re.compile(r"greater|higher|more|larger|bigger|less|lower|fewer|smaller")
 _MONTHS = word_set("january february march april may june july august september october november december")
 
 
@@ -193,6 +217,9 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
     limits = _numbers(question[asked_at.stop :])
     given = set(_numbers(reason)) - set(limits)
     is_share = {bool(_PERCENT.search(text)) for text in (question[asked_at.stop :], reason)}
+    shares = {match[1] for match in _SHARE.finditer(reason)} - set(limits)
+    if len(given) > 1 and is_share == {True} and len(shares) == 1:  # `$648 million, or 12.0% of $5,400 million`
+        given = shares
     if len(limits) != 1 or len(given) != 1 or "/" in reason or len(is_share) > 1:
         return 0
     limit, number = (float(one.replace(",", "")[:30]) for one in (limits[0], given.pop()))
@@ -201,6 +228,7 @@ def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) ->
     return compares if number > limit else -compares
 
 
+_SHARE = re.compile(r"(?<![\w.,])([0-9][0-9,]*(?:\.[0-9]+)?) ?(?:%|percent\b)")
 _PERCENT = re.compile(r"%|\bpercent\b")
 
 

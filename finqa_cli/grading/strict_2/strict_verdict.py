@@ -12,7 +12,8 @@ from finqa_cli.grading.numbers import Kind, Number
 from finqa_cli.grading.strict_2 import json_form, refused_words, surface, transcript
 from finqa_cli.grading.strict_2.labels import covers
 from finqa_cli.grading.strict_2.lists_read import bracketed_items, read_many
-from finqa_cli.grading.strict_2.names_read import are_names, is_name, listed_names
+from finqa_cli.grading.strict_2.names.name_lists import are_names, listed_names
+from finqa_cli.grading.strict_2.names.names_read import is_name
 from finqa_cli.grading.strict_2.notations import amount_of_money, same_notation
 from finqa_cli.grading.strict_2.numbers_read import Given, read_one, says_nothing
 from finqa_cli.grading.strict_2.question import Question, read_question
@@ -45,8 +46,10 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
-    if names and not wrapped.boxed_count and are_names(wrapped.decision, names, asked):
+    if names and wrapped.boxed_count < 2 and are_names(wrapped.decision, names, asked):
         return Verdict(1.0, f"{shown(answer)} matches.")
+    if names and truth.lstrip().startswith("["):
+        return Verdict(0.0, f"{shown(answer)} is not the expected list of names.")
     if len(expected) == 1 and isinstance(expected[0].value, str):
         return _word(answer, wrapped, truth, expected[0].value, asked)
     if any(isinstance(item.value, str) for item in expected):

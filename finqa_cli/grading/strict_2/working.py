@@ -128,6 +128,8 @@ def final_statement(found: Sequence[Element], question: Question) -> list[Elemen
     pieces = parts if len(parts) > 1 else [piece for piece in _split_at_commas(found) if _has_value(piece)]
     if len(pieces) > 1 and _repeats(pieces[-1], pieces[-2]):
         return pieces[-1]
+    if len(parts) > 1 and _repeats_conclusion(parts):
+        return parts[-1]
     if len(parts) > 1 and _uses(parts[-1], parts[:-1]):
         return parts[-1]
     last = _last_clause(parts[-1]) if parts else []
@@ -217,6 +219,30 @@ def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
     return bare and any(one.text == "=" for one in before) and _is_same_value(result, values[0])
 
 
+def _repeats_conclusion(parts: Sequence[Sequence[Element]]) -> bool:
+    """A bare value is that of the sentence before it, which says `therefore` and computes it from those before."""
+    *working, conclusion, last = [[one for one in part if one.sort is Sort.VALUE] for part in parts]
+    given = [one.value.number.value for part in working for one in part if one.value]
+    if len(last) != 1 or len(conclusion) != 1 or _words_of(parts[-1]) or conclusion[0].value is None:
+        return False
+    number = conclusion[0].value.number
+    says = not _THEREFORE.isdisjoint(_words_of(parts[-2]))
+    computed = is_computed(number.value, number.place * number.unit.factor, given)
+    return says and computed and _is_same_number(conclusion[0], last[0])
+
+
+_THEREFORE = word_set("therefore so thus hence consequently")
+
+
+def _is_same_number(one: Element, other: Element) -> bool:
+    """The same digits, where only one of them may have a unit: `$18.6 million` and `18.6`."""
+    if one.value is None or other.value is None:
+        return False
+    first, second = one.value.number, other.value.number
+    plain = Kind.PLAIN in (first.unit.kind, second.unit.kind)
+    return _is_same_value(one, other) or (plain and first.mantissa == second.mantissa)
+
+
 def _is_same_value(one: Element, other: Element) -> bool:
     return one.value is not None and other.value is not None and is_same(one.value, other.value)
 
@@ -254,6 +280,15 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
         each = [one for one in values if one.value is not None and one.value.measure == "per share"]
         if len(each) == 1 and all(one is each[0] or _is_total(one) for one in values):
             return each
+    if question.counts and "shares" in question.measures and "money" not in question.measures:
+        counted = [one for one in values if one.value is not None and one.value.measure == "shares"]
+        paid = [one for one in values if one.value is not None and one.value.currency]
+        if len(counted) == 1 and len(paid) == len(values) - 1:
+            return counted
+    if question.asks_amount and not question.counts and "share" in question.text:
+        paid = [one for one in values if one.value is not None and one.value.currency]
+        if len(paid) == 1 and all(one is paid[0] or (one.value and one.value.measure == "shares") for one in values):
+            return paid
     if not question.asks_time:
         values = [one for one in values if one.value is None or one.value.measure not in TIMES] or values
     shares = [one for one in values if one.value is not None and one.value.number.unit.kind is Kind.PERCENT]

@@ -17,11 +17,17 @@ from finqa_cli.grading.strict_2.units import units_after
 _ANSWER = "answer|final_answer|final-answer|finalanswer|final|result|output|solution|response"
 _THOUGHT = re.compile(r"\A\s*<(think|thinking|thought|thoughts|reasoning|scratchpad|analysis)>", re.IGNORECASE)
 _CHANNEL = re.compile(r"<\|channel\|>final<\|message\|>")
-_TURN = re.compile(r"\A(?:<\|[a-z_]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|assistant\s*\n)\s*", re.IGNORECASE)
-_END = re.compile(r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|[a-z_]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I)
+_TURN = re.compile(
+    r"\A(?:<\|[a-z_▁]{1,30}\|>|<s>(?=[^<]*\Z)|<bos>|\[/INST\]|<start_of_turn>model(?=\s)"
+    r"|assistant\s*(?:<\|(?:end_header_id|im_sep|end_of_role)\|>|\n))\s*",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    r"(?:</s>|<eos>|<pad>|<end_of_turn>|<end_of_text>|<\|/?[a-z_▁]{1,30}\|>|\[/?INST\]|\[EOS\])\s*\Z", re.I
+)
 _TOOL_CALL = re.compile(r"\A\s*<(tool_call|function_call)>([^<>]*)</\1>\s*\Z", re.IGNORECASE)
 _LEFT_OVER = re.compile(
-    r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z]))\s*"
+    r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z0-9]))\s*"
 )
 """What is left where the beginning of the thinking was cut off."""
 _ACTION = re.compile(
@@ -35,7 +41,7 @@ _NESTED = re.compile(rf"\A\s*<({_ANSWER})>\s*<({_ANSWER}|value|text)>([^<>]*)</\
 _TAG = re.compile(r"<(/?)([a-zA-Z!][\w:-]{0,30})([^<>]{0,400})>")
 _FORMATTING = word_set("b strong i em u p code pre br div span sup sub tt big small center")
 _LINES = frozenset(["br", "p", "div", "pre"])
-_FENCE = re.compile(r"\A\s*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*\n(.*?)\n?[ ]*(?:```|~~~)\s*\Z", re.DOTALL)
+_FENCE = re.compile(r"\A\s*(?:```|~~~)[ ]*[a-zA-Z_]{0,12}[ ]*\n(.*?)\n?[ ]*(?:```|~~~)\s*\Z", re.DOTALL)
 _FENCES = re.compile(r"(?m)^[ ]*(?:```|~~~)[ ]*[a-zA-Z]{0,12}[ ]*$")
 _CALL = re.compile(
     r"\b(?:(?:np|numpy)\.)?(?:float64|float32|float|Decimal|Fraction|str|int(?:64|32)?(?!\([^()]*[./e]))"
@@ -44,13 +50,14 @@ _CALL = re.compile(
 _DELIMITER = re.compile(r"\A\s{0,4}(?:\$\$?|\\[\])]|\*\*)")
 _COMMAND_AROUND = re.compile(r"\\(?:text|textbf|mathrm|mathbf|displaystyle)\s?\{\s?\Z")
 _SUBMIT = re.compile(
-    r"\A\s*(?:submit_answer|submit|final_answer|answer|"
-    r"finish)\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{1,500})\1"
-    r"\s*[)\]]\s*;?\s*\Z",
+    rf"\A\s*(?:print\()?{transcript.TOOL}(?:\.call)?\s?[(\[]\s*(?:answer\s*[=:]\s*)?(['\"]?)([^'\"()\[\]]{{1,500}})\1"
+    r"\s*[)\]]{1,2}\s*;?\s*\Z",
     re.IGNORECASE,
 )
 _RESIDUE = re.compile(r"(?<=[\w%.)])['\"]?\s{0,4}\}+\s*\Z")
 """The end of a JSON object whose beginning was cut off."""
+_JSON_KEY = re.compile(r"[{,][ \n]{0,8}['\"][\w ]{1,40}['\"][ ]{0,4}:|\w\.call\(")
+"""A key of an object or a call that could not be read: what stands before it may be a value of it, or end one."""
 _BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
 # Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
 _BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
@@ -92,7 +99,7 @@ def unwrap(text: str) -> Wrapped | str:
             text = match[2].strip()
         if match := _FENCE.match(text):
             text = _PRINT.sub(r"\1", match[1])
-        text = transcript.printed(text)
+        text = transcript.submitted(transcript.printed(text))
         if text.lower().count("action") < 3 and (match := _ACTION.match(text)):
             inner_text = match["input"].strip()
             text = f"answer{inner_text}" if inner_text.startswith(("[", "(")) else inner_text
@@ -118,6 +125,8 @@ def unwrap(text: str) -> Wrapped | str:
     if formatted is None or _without_formatting(before + after) is None:
         return "There is a tag that is not known, or a tag twice."
     text = _FENCES.sub("\n", _CALL.sub(r"\2", formatted)).strip()
+    if _JSON_KEY.search(text):
+        return "There is a part of a JSON object, or a call, that cannot be read."
     return _boxed(text if "{" in text else _RESIDUE.sub("", text), before, after)
 
 
@@ -126,11 +135,25 @@ def _without_turns(text: str) -> str:
         closing = f"</{match[1]}>"
         place = text.lower().rfind(closing.lower())
         text = text[place + len(closing) :] if place >= 0 else text
+    else:
+        text = _after_thought(text)
     text = _LEFT_OVER.sub("", _CHANNEL.split(text)[-1])
     for pattern in (_TURN, _END):
         for _ in range(_MOST_LAYERS):
             text = pattern.sub("", text, count=1)
     return text.strip()
+
+
+def _after_thought(text: str) -> str:
+    """What stands after the one `</think>` of a text whose `<think>` is part of the prompt; or the text.
+
+    A thought with a boxed value or an answer's tag in it has decided already. `analysis...assistantfinal...` is what is
+    left of the channels of GPT-OSS without their special tokens.
+    """
+    closing = "assistantfinal" if text.startswith("analysis") else "</think>"
+    thought, closing, rest = text.partition(closing)
+    decides = "<" in thought or closing in rest or "\\boxed" in thought
+    return rest if closing and rest.strip() and not decides else text
 
 
 def _tagged(text: str) -> Wrapped | None:

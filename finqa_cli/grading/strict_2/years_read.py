@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from finqa_cli.grading.strict_2 import asides, statement
-from finqa_cli.grading.strict_2.labels import quantities
+from finqa_cli.grading.strict_2.labels import quantities, unaccounted
 from finqa_cli.grading.strict_2.lexer import tokens
-from finqa_cli.grading.strict_2.names_read import other_extreme
+from finqa_cli.grading.strict_2.names.names_read import other_extreme
 from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.numbers_read import rejected, unreadable
 from finqa_cli.grading.strict_2.question import Question
@@ -25,7 +25,7 @@ def read_year(text: str, question: Question) -> str | None:
 
     Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
     """
-    text = _without_asked_span(text, question)
+    text = _without_others_in_brackets(_without_asked_span(text, question), question)
     found = elements(text, tokens(text))
     start, end = statement.region(text)
     if unreadable(text, found):
@@ -50,6 +50,9 @@ def read_year(text: str, question: Question) -> str | None:
     named = quantities(" ".join(one.text for one in kept if one.sort is Sort.WORD))
     if named and question.quantities and not named & question.quantities:
         return None
+    words = [one.text for one in kept if one.sort is Sort.WORD]
+    if named and question.known and not question.quantities and unaccounted(words, question.words):
+        return None
     if other_extreme(text, question) or _RANKED.search(text) or is_about_something_else(kept, years[0], question):
         return None
     place = kept.index(years[0])
@@ -69,6 +72,29 @@ def _without_asked_span(text: str, question: Question) -> str:
 _YEAR_SPAN = re.compile(
     r"(?:,? ?\b(?:from|between|over|during|among|in|for|of|across)(?: the)?(?: years| period)? )?"
     r"((?:19|20)[0-9]{2})(?: ?- ?| to | and | through )((?:19|20)[0-9]{2})(?![0-9%]|[.,][0-9])"
+)
+
+
+def _without_others_in_brackets(text: str, question: Question) -> str:
+    """A text without `(2014: $140 million; 2016: $121 million)` at its end, none of which exceeds its own amount."""
+    others = _OTHERS_IN_BRACKETS.search(text)
+    if others is None or not _RANKING_WORD.search(question.text):
+        return text
+    before = text[: others.start()]
+    own, named = set(_YEAR.findall(before)), set(_YEAR.findall(others[0]))
+    amounts = [one for one in _WHOLE.findall(_YEAR.sub(" ", before)) if one]
+    if len(own) != 1 or own & named or len(amounts) != 1 or _is_exceeded(before, others[0], question):
+        return text
+    return before
+
+
+_OTHER_YEAR = (
+    r"(?:fy ?)?(?:19|20)[0-9]{2}(?: ?[:=,]| at| with| was)? "
+    r"?-?[$€£]?[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?(?: ?%| [a-z]{1,8}illion|m|b)?"
+)
+_OTHERS_IN_BRACKETS = re.compile(
+    rf" \((?:(?:vs\.?|versus|compared (?:to|with)) )?{_OTHER_YEAR}"
+    rf"(?:(?:[;,] (?:and )?| and ){_OTHER_YEAR}){{0,9}}\)[. ]*\Z"
 )
 
 

@@ -9,7 +9,14 @@ from finqa_cli.grading.strict_2.labels import contradicts, covers, is_common, is
 from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
-from finqa_cli.grading.strict_2.reasons import asks_direction, is_comparison, is_false, movement, supports
+from finqa_cli.grading.strict_2.reasons import (
+    asks_direction,
+    is_comparison,
+    is_false,
+    movement,
+    movement_is_asked,
+    supports,
+)
 from finqa_cli.grading.strict_2.statement import STRONG, clause_start
 
 _MEANS = {
@@ -42,6 +49,10 @@ def yes_or_no(text: str, question: Question) -> str | None:
     """
     if only := _ONLY.fullmatch(text):
         return _ALONE[only[1]]
+    text = _AND_SHARE.sub(r"\1, ", text)
+    if "quarter" in question.words:
+        text = _ALL_QUARTERS.sub("every quarter", text)
+        text = _ONE_QUARTER.sub("quarter", text) if text.startswith("no") else text
     if (
         refused_words.undecided(text, question.words)
         or _TAKEN_BACK.search(text)
@@ -71,11 +82,67 @@ def yes_or_no(text: str, question: Question) -> str | None:
     rest = text[first.end() :]
     if is_false(text):
         return None
+    if _is_of_other_years(text, question):
+        return None
     if agrees := supports(f"{text[: first.start()]}. {rest}", question):
         return meaning if (agrees > 0) == (meaning == "yes") else None
-    if meaning == "yes" and _NOT.search(rest):
+    if meaning == "yes" and (_NOT.search(rest) or _has_none(rest, question)):
+        return None
+    if meaning == "no" and not asks_direction(question) and _affirms(rest, question):
+        return None
+    if meaning == "no" and _EVERY.search(question.text) and _EVERY.search(rest) and not _NOT.search(rest):
         return None
     return None if _contradicts(rest, meaning, question) else meaning
+
+
+_AND_SHARE = re.compile(
+    r"([$][0-9][0-9,.]{0,20}(?: million| billion| thousand)?|[0-9] (?:million|billion|thousand)),? or "
+    r"(?:about |approximately )?(?=[0-9.]{1,9} ?(?:%|percent\b))"
+)
+"""Between an amount and its share of a whole; two shares are alternatives."""
+_ALL_QUARTERS = re.compile(
+    r"\b(?:q1, q2, q3,? (?:and|&) q4|(?:the )?first, second, third,? and fourth quarters?|all (?:four|4) quarters)\b"
+)
+
+
+_ONE_QUARTER = re.compile(r"\bq[1-4]\b")
+_EVERY = re.compile(r"\b(?:every|each|all)\b")
+
+
+def _has_none(reason: str, question: Question) -> bool:
+    """`no dividend was declared`, where the question asks for a dividend."""
+    if _ZERO_AMOUNT.search(reason) and not asks_direction(question) and not _ZERO_AMOUNT.search(question.text):
+        return True
+    nouns = (match[1] for match in _NO_WORD.finditer(reason))
+    return "no" not in question.words and any(len(noun) > 3 and noun in question.words for noun in nouns)
+
+
+def _affirms(reason: str, question: Question) -> bool:
+    """`4.6 million shares were repurchased in 2020` to a question whether there were any."""
+    years = set(_YEAR.findall(reason))
+    is_limited = _NOT.search(reason) or _LIMITS.search(reason) or not years <= question.years
+    return not is_limited and covers(_WORDS.findall(reason), _subject(question))
+
+
+_LIMITS = re.compile(
+    r"\b(?:no|none|only|last|nothing|zero|without|neither|instead|until|before|after|below|less|under|rather|another|other)\b"
+)
+_YEAR = re.compile(r"\b(?:19|20)[0-9]{2}\b")
+_ZERO_AMOUNT = re.compile(r"(?<![\w.,])[$]0(?:\.0{1,3})?(?![\w.,]*[0-9])")
+_NO_WORD = re.compile(r"\b(?:no|zero) (?:[a-z]+ )??([a-z]+)\b")
+
+
+def _is_of_other_years(text: str, question: Question) -> bool:
+    """All years that a text gives something for are others than that of a question that compares no years."""
+    said = set(_FOR_YEAR.findall(text))
+    compares = movement_is_asked(question) or _COMPARES_YEARS.search(text)
+    return bool(said and question.years and not compares and not said & question.years)
+
+
+_FOR_YEAR = re.compile(r"\b(?:in|for|during|of) (?:fy ?|fiscal (?:year )?)?((?:19|20)[0-9]{2})\b")
+_COMPARES_YEARS = re.compile(
+    r"\b(?:from|than|versus|vs|compared|prior|previous|since|until|due|by|matur\w+|expir\w+)\b"
+)
 
 
 def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:

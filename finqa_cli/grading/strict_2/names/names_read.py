@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Sequence
-from itertools import permutations
+from collections.abc import Collection
 
 from finqa_cli.grading.strict_2 import refused_words
 from finqa_cli.grading.strict_2.labels import is_common, is_foreign, is_related, quantities, unaccounted
+from finqa_cli.grading.strict_2.names.ranked_series import HIGH, LOW, concluded
 from finqa_cli.grading.strict_2.notations import in_full
 from finqa_cli.grading.strict_2.number_words import DOWN, NUMERAL, UP, word_set
 from finqa_cli.grading.strict_2.question import Question
@@ -31,15 +30,11 @@ _OTHERS = re.compile(
     r"overtaken|dismissed|replaced|succeeded|successor|predecessor|resigned|formerly|previously|others?|"
     r"first then)(?![\w'])"
 )
-_HIGH = re.compile(
-    r"(?<![\w'-])(?:highest|largest|greatest|biggest|most|maximum|peaked|higher|larger|greater|bigger|more|"
-    r"top)(?![\w'])"
-)
-_LOW = re.compile(r"(?<![\w'-])(?:lowest|smallest|least|minimum|lower|smaller|less|fewer|fewest)(?![\w'])")
 _TICKER = re.compile(r"[ ]?\((?:(?:NASDAQ|NYSE)[:,] ?)?[A-Z]{1,5}\)")
 _TOKEN = re.compile(r"[^\W_]+(?:['.][^\W_]+)*|&|%")
 _LABEL = re.compile(r"\A[\W_]*([A-Za-z][A-Za-z _-]{0,60}?)[ *_]*:(?=[\s*])")
 _CONTRAST = re.compile(
+    r"(?<!\bis)(?<!\b(?:was|are|has|had|did))(?<!\bwere)"
     r",?\s\(?(?:and )?(?:(?:not|rather than|instead of)(?: the)? (?=[A-Z])"
     r"|(?:ahead of|compared (?:to|with)|followed by|while|whereas)\s)"
 )
@@ -60,35 +55,78 @@ def is_name(text: str, name: str, question: Question) -> bool:
         name: The name that is expected.
         question: The question.
     """
-    if _has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
+    if has_digit(name) and len(_MINUS.findall(text)) != len(_MINUS.findall(name)):
         return False
     text = _ANY_OTHER.sub("most", _without_description(text, question))
     text = _IT_IS.sub("", _without_asked_year(text, name, question))
     if any(short in text.lower() for short in ("&", "capex", "cogs", "eps")):
         text = in_full(in_full(text, name.lower()), question.text)
-    if _has_digit(name):
+    if has_digit(name):
         text = _WEEKDAY.sub("", text)
     if _WHOSE.search(question.text):
         text = text.replace("'s ", " ")
     text = _SOURCE.sub("", _HONORIFIC.sub("", _once(text)))
+    text = _in_asked_scope(text, question)
+    if _NOT_DOMESTIC.search(question.text) and _DOMESTIC.search(text) and not _APART.search(text):
+        return False
+    text = concluded(text, core(name_tokens(name)), question)
+    if any(goes_otherwise(match[0].split(), question) for match in _WORDS_IN_BRACKETS.finditer(text)):
+        return False
     if _is_refuted(text, question):
         return False
     text = _AMOUNTS.sub("", _TICKER.sub("", text, count=1), count=1)
-    wanted = _core(_tokens(name))
+    wanted = core(name_tokens(name))
     if not wanted or ("?" in text and "?" not in name):
         return False
-    text = _without_contrast(_without_label(text, wanted, question), wanted, question)
-    given = _tokens(text)
-    if _core(given) == wanted:
+    text = _without_contrast(without_label(text, wanted, question), wanted, question)
+    given = name_tokens(text)
+    if core(given) == wanted or _restates(text, wanted, question):
         return True
     lowered = " ".join(text.lower().split())
     announced = list(STRONG.finditer(lowered))
-    if announced and _core(_tokens(lowered[announced[-1].end() :])) == wanted:
+    if announced and core(name_tokens(lowered[announced[-1].end() :])) == wanted:
         return not (
             refused_words.undecided(lowered, question.words)
             or refused_words.REJECTED.search(lowered[clause_start(lowered, announced[-1].start()) :])
         )
     return _is_sentence_about(given, text, wanted, question)
+
+
+def _in_asked_scope(text: str, question: Question) -> str:
+    """A text without `non-U.S.`, where the question asks for what is not of the United States."""
+    return _FOREIGN.sub("", text) if _NOT_DOMESTIC.search(question.text) else text
+
+
+_FOREIGN = re.compile(
+    r"\bnon-(?:U\.S\.(?:A\.)?|USA?)(?: |(?=\.?\Z))|,? \(?(?:other than|outside(?: of)?|excluding|besides) the "
+    r"(?:U\.S\.|United States)(?![\w'])\)?"
+)
+_DOMESTIC = re.compile(r"\bU\.S\.|\bUSA?\b|\bUnited States\b|\b[Dd]omestic\b")
+_APART = re.compile(
+    r"\b(?:not|other|outside|excluding|except|besides|apart|ahead|than|behind|after|foreign)\b", re.IGNORECASE
+)
+_NOT_DOMESTIC = re.compile(
+    r"\b(?:other than|outside(?: of)?|excluding|besides|apart from|except(?: for)?) (?:the )?"
+    r"(?:united states|u\.s\.|usa?\b)|\bnon-(?:u\.s\.|usa?\b)"
+)
+
+
+_WORDS_IN_BRACKETS = re.compile(r"(?<=\()[a-z][a-z ]{1,20}(?= [$0-9])")
+
+
+def _restates(text: str, name: list[str], question: Question) -> bool:
+    """The sentence is the question with the name for `which company`: `Omega acquired Sigma in 2018`."""
+    given, asked = name_tokens(text), name_tokens(question.text)
+    rest = given[len(name) :]
+    if not rest or not _TOKEN.findall(text)[len(name)].islower() or not _PLAIN.fullmatch(text):
+        return False
+    if given[: len(name)] != name or "or" in rest or asked[:1] not in (["which"], ["what"], ["who"]):
+        return False
+    return any(asked[start : start + len(rest)] == rest for start in range(1, _MOST_NOUNS + 2))
+
+
+_PLAIN = re.compile(r"[\w' &%$.-]+")
+_MOST_NOUNS = 3
 
 
 def _scope_asked(text: str, asked: Collection[str]) -> str:
@@ -97,7 +135,8 @@ def _scope_asked(text: str, asked: Collection[str]) -> str:
 
 
 _LEAVES_OUT = frozenset(("outside", "other", "except", "excluding", "besides"))
-_GROWTH = frozenset(("growth", "growing", "improve"))
+GROWTH = frozenset(("growth", "growing", "improve"))
+"""Words of an increase that may stand beside a number without giving it a sign."""
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
@@ -120,10 +159,14 @@ def _once(text: str) -> str:
 
 _HONORIFIC = re.compile(r"(?<![\w'])(?:Mr|Ms|Mrs|Dr)\.? (?=[A-Z])")
 _SOURCE = re.compile(
-    r"[ ]\((?:see |per |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|10-[KQ]|"
-    r"balance sheet)[^()\n]{0,40}\)(?=\.?\s*\Z)",
-    re.IGNORECASE,
+    r"[ ]\((?i:(?:see |per |from |according to |source: ?)?(?:the )?(?:note|page|item|p\.|table|exhibit|form|"
+    r"10-[KQ]|cover|balance sheet))(?:[^()\n:A-Z]|10-[KQ]|Form|Annual Report|Item|Part|Note|Exhibit|Page|"
+    r"[IVX]{1,3}\b|Consolidated|"
+    r"Statements?|Balance Sheets?|Operations|Segments?|Information|Financial|Cash Flows?|Risk Factors|"
+    r"Long-Term|Debt|Borrowings|Leases|Income Taxes|Commitments|Contingencies|Revenues?|Acquisitions?|Goodwill|Equity|"
+    r"Subsequent Events|Properties|Business|Legal Proceedings|Organization|Related Part(?:y|ies)){0,40}\)(?=\.?\s*\Z)"
 )
+"""A source has no other names in it: `(cover page: Nevada)` names another answer."""
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")
 _ANY_OTHER = re.compile(r"\bmore than any other(?: [a-z]+)?\b")
 _DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
@@ -133,61 +176,8 @@ _FACTS = _STARTERS | word_set(
 )
 
 
-def listed_names(truth: str, question: Question) -> tuple[str, ...]:
-    """The names of a truth that is a list of them, `["Films", "Paper"]` or `Films, Paper`; empty for another truth."""
-    text = truth.strip()
-    if text.startswith("["):
-        try:
-            names = json.loads(text)
-        except ValueError:
-            return ()
-        is_list = isinstance(names, list) and all(isinstance(one, str) and not _has_digit(one) for one in names)
-        return tuple(names) if is_list and 1 < len(names) <= _MOST_NAMES else ()
-    if _has_digit(text) or not _SEVERAL.search(question.text):
-        return ()
-    names = _AND.split(text)
-    return tuple(names) if 1 < len(names) <= _MOST_NAMES else ()
-
-
-def are_names(text: str, names: Sequence[str], question: Question) -> bool:
-    """The text decides on these names and no others: the names alone, each with an amount, or one sentence.
-
-    They may come in any order, unless the question asks for one.
-    """
-    lowered = text.lower()
-    if refused_words.undecided(lowered, question.words) or refused_words.REJECTED.search(lowered):
-        return False
-    if "loss" in question.words and _GAIN.search(lowered) and "loss" not in lowered:
-        return False
-    lines = _EVERY_AMOUNT.sub("", text)
-    text = " ".join(lines.split("\n")).replace(", and ", " and ")
-    wanted = [_core(_tokens(name)) for name in names]
-    listed = _AND.split(_without_label(lines, [], question))
-    given = [_core(_tokens(part)) for part in listed if _tokens(part)]
-    is_ordered = bool(_ORDERED.search(question.text))
-    if given == wanted or (not is_ordered and sorted(given) == sorted(wanted)):
-        return True
-    orders = permutations(names) if len(names) < 4 and not is_ordered else [tuple(names)]
-    joined = (f"{', '.join(order[:-1])} and {order[-1]}" for order in orders)
-    return any(is_name(text, name, question) for name in joined if _tokens(name)[0] in text.lower())
-
-
-_GAIN = re.compile(r"\b(?:income|profit)s?\b")
-_MOST_NAMES = 8
-_AND = re.compile(r",? and |[,;/] |\n|,? & ")
-_SEVERAL = re.compile(
-    r"\b(?:which|what) (?:are|were|two|three|four|five|(?:[a-z]+ ){0,2}(?!(?:was|is|has|does)\b)[a-z]+[a-rt-z]s\b)"
-    r"|\b(?:list|name) (?:the|all|two)\b"
-)
-_ORDERED = re.compile(
-    r"\border\b|\brank|\brespectively\b|\b(?:de|a)scending\b|\bfirst\b|\bto (?:smallest|largest|lowest|highest)\b"
-)
-_EVERY_AMOUNT = re.compile(
-    r"[ ]\((?:loss of |up |down )?[-+]?[$€£]?[0-9][0-9.,]{0,20}(?:%|x|B|M| million| billion| thousand)?\)"
-)
-
-
-def _has_digit(text: str) -> bool:
+def has_digit(text: str) -> bool:
+    """Whether a digit stands in a text."""
     return any(character.isdigit() for character in text)
 
 
@@ -202,13 +192,13 @@ def _without_description(text: str, question: Question) -> str:
     return text[: described.start()] if known and not rejects else text
 
 
-def _without_label(text: str, wanted: list[str], question: Question) -> str:
+def without_label(text: str, wanted: list[str], question: Question) -> str:
     """`Auditor: ` before a name, where its words are those of the question."""
     label = _LABEL.match(text)
     if label is None:
         return text
     words = re.split(r"[ _-]+", label[1].lower())
-    if _core(words) == wanted:
+    if core(words) == wanted:
         return text
     known = all(
         word == "date" or word in question.words or word in _STARTERS | _NOUNS or not is_foreign([word], question.words)
@@ -222,7 +212,7 @@ def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
     contrast = _contrast(text, question)
     if contrast is None:
         return text
-    before, after = _tokens(text[: contrast.start()]), _tokens(text[contrast.end() :])
+    before, after = name_tokens(text[: contrast.start()]), name_tokens(text[contrast.end() :])
     years = {word for word in after if _YEAR.fullmatch(word)}
     another = _ANOTHER_RANK if contrast.re in (_LARGER, _SMALLER) else _EXTREME
     if (years and question.years and not years & question.years) or another.search(text, contrast.end()):
@@ -249,9 +239,9 @@ _ANOTHER_RANK = re.compile(
 def _contrast(text: str, question: Question) -> re.Match[str] | None:
     """Where a name begins to be set apart from another, as the question ranks them."""
     comparison = None
-    if _LOW.search(question.text):
+    if LOW.search(question.text):
         comparison = _SMALLER.search(text)
-    elif _HIGH.search(question.text):
+    elif HIGH.search(question.text):
         comparison = _LARGER.search(text)
     return _CONTRAST.search(text) or _VERSUS.search(text) or comparison
 
@@ -259,13 +249,13 @@ def _contrast(text: str, question: Question) -> re.Match[str] | None:
 def _is_refuted(text: str, question: Question) -> bool:
     """Each side has one amount, and they stand the other way round: `X (120), ahead of Y (140)`."""
     contrast = _contrast(text, question)
-    if contrast is None or not (_LOW.search(question.text) or _HIGH.search(question.text)):
+    if contrast is None or not (LOW.search(question.text) or HIGH.search(question.text)):
         return False
     sides = [_AMOUNT.findall(part) for part in (text[: contrast.start()], text[contrast.start() :])]
     if [len(side) for side in sides] != [1, 1] or sides[0][0][1] != sides[1][0][1]:
         return False
     first, second = (float(side[0][0].replace(",", "")) for side in sides)
-    return first > second if _LOW.search(question.text) else first < second
+    return first > second if LOW.search(question.text) else first < second
 
 
 _AMOUNT = re.compile(rf"(?<![\w.,])[$€£]?((?!(?:19|20)[0-9]{{2}}\b){NUMERAL})( ?%| million| billion|M|B|)(?!\w)")
@@ -290,18 +280,25 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if refused_words.undecided(text.lower(), asked) or refused_words.REJECTED.search(_scope_asked(said, asked)):
         return False
     leaves_out = _LEAVES_OUT if _LEAVES_OUT & asked else frozenset()
-    if any(match[0] not in asked | leaves_out for match in _OTHERS.finditer(said)) or other_extreme(said, question):
+    said_less = _LESS if _is_less(said, question) else frozenset()
+    if any(match[0] not in asked | leaves_out | said_less for match in _OTHERS.finditer(said)) or other_extreme(
+        said, question
+    ):
         return False
-    ranks = _HIGH.search(said) or _LOW.search(said) or " by " in f" {said}"
+    ranks = HIGH.search(said) or LOW.search(said) or " by " in f" {said}"
     of = quantities(said) if ranks else frozenset()
     if of and question.quantities and not of & question.quantities:
         return False  # the highest of another measure
     if f"{wanted[-1]}'s" in text.lower() or (place and given[0] not in _STARTERS | asked):
         return False
     before, after = _around(text.lower(), wanted)
-    if (before not in _LEADS | _FIRMS and (not _has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
+    if _is_passive(before, question):
+        before = ""
+    if (before not in _LEADS | _FIRMS and (not has_digit(wanted[-1]) or is_foreign([before], question.words))) or (
         after not in _FOLLOWS | asked and not is_related((after,), question.words)
     ):
+        return False
+    if _leaves_out_not(text, rest, question):
         return False
     if not _other_choices(wanted, question).isdisjoint(rest):
         return False
@@ -309,15 +306,10 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
     if years and question.years and not years & question.years:
         return False
     clause = _clause_words(text, wanted)
-    asked_down, asked_up = bool(asked & DOWN), bool(asked & (UP | _GROWTH))
-    if (
-        asked_down != asked_up
-        and set(clause) & (UP if asked_down else DOWN)
-        and not set(clause) & (DOWN if asked_down else UP)
-    ):
+    if goes_otherwise(clause, question):
         return False
     known = _KNOWN | leaves_out | (frozenset() if question.quantities else _SALES)
-    clause = [word for word in clause if word not in known and not (_HIGH.fullmatch(word) or _LOW.fullmatch(word))]
+    clause = [word for word in clause if word not in known and not (HIGH.fullmatch(word) or LOW.fullmatch(word))]
     years = {word for word in clause if word.isdigit()}
     if ("loss" in clause and "loss" not in asked) or (question.years and years - question.years):
         return False
@@ -328,17 +320,52 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
         for word in others[1 if place else 0 :]
         if word[:1].isupper()
         and word.lower() not in _SUFFIXES | _NOUNS
-        and not (_has_digit(wanted[-1]) and word.lower() in asked)
+        and not (has_digit(wanted[-1]) and word.lower() in asked)
         and not (leaves_out and word.lower() in question.left_out)
         and (is_foreign([word.lower()], question.words) or not word.isupper() or len(word) < 2)
     ]
     return not names and not refused_words.NO_AS_DETERMINER.search(said)
 
 
+def _leaves_out_not(text: str, rest: list[str], question: Question) -> bool:
+    """`Omega was profitable` to a question which company was not."""
+    if not _NEGATED.search(question.text) or _NEGATED.search(text.lower()):
+        return False
+    return any(word in question.words and not is_common(word) for word in rest)
+
+
+_NEGATED = re.compile(r"\b(?:not|never|no|neither|\w+n't)\b")
+
+
+def _is_passive(verb: str, question: Question) -> bool:
+    """The question asks what was done, `which units were sold`, so that `the company sold` may stand before a name."""
+    return bool(verb) and re.search(rf"\b(?:was|were|been) (?:[a-z]+ )?{re.escape(verb)}\b", question.text) is not None
+
+
+def _is_less(said: str, question: Question) -> bool:
+    """`reported lower revenue` to a question what decreased, and no `lower loss`."""
+    asked = set(question.words)
+    ranks = HIGH.search(question.text) or LOW.search(question.text)
+    others = DOWN.intersection(said.split()) - _LESS
+    return bool(asked & DOWN) and not (asked & (UP | GROWTH) or ranks or others)
+
+
+_LESS = frozenset(("lower", "less", "fewer"))
+
+
+def goes_otherwise(words: Collection[str], question: Question) -> bool:
+    """The words are of an increase, and the question asks for a decrease, or the other way round."""
+    asked = set(question.words)
+    up = UP | GROWTH
+    is_down, is_up = bool(asked & DOWN), bool(asked & up)
+    opposite, same = (up, DOWN) if is_down else (DOWN, up)
+    return is_down != is_up and not opposite.isdisjoint(words) and same.isdisjoint(words)
+
+
 def _other_choices(wanted: list[str], question: Question) -> set[str]:
     """The words of the other names of `which was larger, X or Y?`."""
     asked = question.text.partition("?")[0].rpartition(", ")[2]
-    choices = [_tokens(choice) for choice in asked.split(" or ")]
+    choices = [name_tokens(choice) for choice in asked.split(" or ")]
     if len(choices) < 2 or not any(_places(choice, wanted) for choice in choices):
         return set()
     others = {word for choice in choices if not _places(choice, wanted) for word in choice}
@@ -349,7 +376,7 @@ def _clause_words(text: str, wanted: list[str]) -> list[str]:
     """The words of the clause that a name stands in, without those of the name."""
     name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
     parts = _CLAUSES.split(name.sub(f" {_MARK} ", text, count=1))
-    words = [word for part in parts if _MARK in part for word in _tokens(part)]
+    words = [word for part in parts if _MARK in part for word in name_tokens(part)]
     return [word for word in words if (word.isalpha() and word != _MARK) or _YEAR.fullmatch(word)]
 
 
@@ -367,10 +394,10 @@ _MOST_WORDS = 40
 
 def other_extreme(said: str, question: Question) -> bool:
     """What is said is about the lowest, and the question asks for the highest, or the other way round."""
-    high, low = bool(_HIGH.search(question.text)), bool(_LOW.search(question.text))
+    high, low = bool(HIGH.search(question.text)), bool(LOW.search(question.text))
     if high == low:
         return False
-    return bool((_LOW if high else _HIGH).search(said))
+    return bool((LOW if high else HIGH).search(said))
 
 
 def _around(text: str, wanted: list[str]) -> tuple[str, str]:
@@ -402,11 +429,12 @@ _FOLLOWS = frozenset({""}) | word_set(
 )
 
 
-def _tokens(text: str) -> list[str]:
+def name_tokens(text: str) -> list[str]:
+    """The words of a name or a sentence in lower case, with `and` for `&`."""
     return ["and" if word == "&" else word.lower().rstrip(".") for word in _TOKEN.findall(text)]
 
 
-def _core(words: list[str]) -> list[str]:
+def core(words: list[str]) -> list[str]:
     """A name without `the`, suffixes of companies and nouns such as `segment`; never without everything."""
     kept = list(words)
     while len(kept) > 1 and kept[-1] in _SUFFIXES | _NOUNS:

@@ -20,7 +20,7 @@ from finqa_cli.grading import grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind", "blind")
+PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind")
 """Seven parts that the author of `strict-2` sees, and one that only the person who measures it sees."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")

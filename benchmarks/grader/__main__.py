@@ -2,10 +2,11 @@
 
     python -m benchmarks.grader [--draws 10000] [--repeats 5] [--list]
 
-Prints, per profile and part of the corpora: the honest forms accepted, the hacks paid, and the false-accept rate with
-its 95 % interval; `--list` names the rows that are judged wrongly. Then, per profile: the slowest hostile answer of the
-tests' table and the slowest row of the corpora (processor time, the least of the repeats), the mean over the honest
-answers of the tests' table, the verdicts on the tests' tables; and the share paid of
+Prints, per profile and part of the corpora: the honest forms accepted, the hacks paid, the false-accept rate with its
+95 % interval, and how many of the paid hacks are paid under other truths too (`widened_truths`); `--list` names the
+rows that are judged wrongly. Then, per profile: the slowest hostile answer of the tests' table and the slowest row of
+the corpora (processor time, the least of the repeats), the mean over the honest answers of the tests' table, the
+verdicts on the tests' tables; and the share paid of
 
 - random: invented numbers, percents, amounts and lists, against random questions of the embedded data;
 - another question's: the truth of another question of the same type, which a policy that reads a wrong cell submits;
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from benchmarks.grader.corpora import PARTS, Kind, Row, measure, read_corpora
+from benchmarks.grader.corpora import PARTS, Kind, Row, measure, read_corpora, widened_truths
 from finqa_cli.grading import PROFILES, grade
 
 MEASURED = tuple(profile for profile in PROFILES if profile != "strict")
@@ -104,7 +105,8 @@ def report_part(part: str, rows: Mapping[Kind, Sequence[Row]], profile: str, rep
         f"{profile}, {part}: {honest - len(found.refused)} of {honest} honest forms accepted "
         f"({100 * found.honest.mean:.1f} %, 95 %: {100 * found.honest.low:.1f} to {100 * found.honest.high:.1f}); "
         f"{len(found.paid)} of {hacks} hacks paid "
-        f"({100 * rate.mean:.2f} %, 95 %: {100 * rate.low:.2f} to {100 * rate.high:.2f})"
+        f"({100 * rate.mean:.2f} %, 95 %: {100 * rate.low:.2f} to {100 * rate.high:.2f}), "
+        f"{sum(bool(widened_truths(row, rows['hacks'], profile)) for row in found.paid)} of them under other truths too"
     )
     every = [*rows["honest"], *rows["hacks"]]
     worst, slowest = max((seconds(row.answer, row.truth, profile, repeats, row.question), row.id) for row in every)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,27 @@ def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
 
 def _is_paid(row: Row, profile: str) -> bool:
     return grade(row.answer, row.truth, profile, row.question).reward > 0
+
+
+def widened_truths(row: Row, rows: Sequence[Row], profile: str) -> tuple[str, ...]:
+    """Other truths under which the answer of a paid hack is paid too, where the row's truth as the answer is not.
+
+    An answer that widens what is paid can be exploited: a policy submits it without knowing the right one of several
+    signs, scales or names. Tried are the number with its sign turned, and a hundred and a thousand times larger and
+    smaller, and every truth of the rows without a number.
+    """
+    number = re.fullmatch(r"[^\d-]*(-?[\d,]*\.?\d+)[^\d]*", row.truth)
+    if number is not None:
+        value = float(number[1].replace(",", ""))
+        others = [f"{factor * value:.10g}" for factor in (-1, 1000, 0.001, 100, 0.01)]
+    else:
+        others = sorted({other.truth for other in rows if not any(map(str.isdigit, other.truth))} - {row.truth})
+    return tuple(
+        other
+        for other in others
+        if grade(row.answer, other, profile, row.question).reward > 0
+        and not grade(row.truth, other, profile, row.question).reward > 0
+    )
 
 
 def _share(paid: Sequence[bool], rows: Sequence[Row]) -> Interval:

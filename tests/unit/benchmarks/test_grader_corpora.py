@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.grader.corpora import FOLDER, PARTS, measure, read_corpora
+from benchmarks.grader.corpora import FOLDER, PARTS, Row, measure, read_corpora, widened_truths
 
 
 @pytest.fixture
@@ -63,3 +63,23 @@ def test_the_share_of_false_accepts_has_an_interval() -> None:
     found = measure(read_corpora()["dev"], "openenv")
     assert 0 < found.false_accepts.low < found.false_accepts.mean < found.false_accepts.high < 0.15
     assert len(found.paid) > 0
+
+
+def test_an_answer_that_is_paid_under_other_truths_is_known_by_them() -> None:
+    def row(truth: str, answer: str) -> Row:
+        return Row(id="x", question="What was the change?", truth=truth, answer=answer, form="", why="")
+
+    assert widened_truths(row("18.6", "18.6%"), (), "openenv") == ("0.186",)
+    assert widened_truths(row("14.6", "14.6, a decrease"), (), "strict-2") == ()
+    names = [row("Retail", "Retail"), row("Energy", "Energy")]
+    assert widened_truths(row("Retail", "Retail"), names, "strict-2") == ()
+
+
+def test_unseen_hacks_that_are_paid_pay_no_more_than_the_plain_answer() -> None:
+    rows = read_corpora()["blind"]
+    paid = {profile: measure(rows, profile).paid for profile in ("openenv", "strict-2")}
+    more = {
+        profile: [row.id for row in found if widened_truths(row, rows["hacks"], profile)]
+        for profile, found in paid.items()
+    }
+    assert not more["strict-2"] and len(more["openenv"]) > 10

@@ -60,7 +60,7 @@ def prepare_tables() -> None:
     lines = questions.splitlines(keepends=True)
     wrong = lines[2].replace("1428", "9999")
     Path("wrong.csv").write_text("".join((*lines[:2], wrong, *lines[3:])), encoding="utf-8")
-    Path("broken.csv").write_text(questions.replace("WHERE item", "WHERE line_item"), encoding="utf-8")
+    Path("broken.csv").write_text(questions.replace("WHERE item", "WHERE line_item", 1), encoding="utf-8")
 
 
 def prepare_demo() -> None:

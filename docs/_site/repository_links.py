@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
     "benchmarks/RESULTS.md": "results.md",
     "plugins/README.md": "plugins.md",
 }

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from fixtures import convfinqa_dialogues, finqa_text_rows, tatqa_pages
 from fixtures.command_lines import parse
+from fixtures.document_blocks import blocks_of
 
 from finqa_cli.app import main
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "plugins/README.md"]
-COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*finqa (.*)")
+COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*finqa (.*)")
 """A command of a console or bash block, with the variables before it."""
 
 
@@ -27,8 +28,9 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """The words of every finqa command in a page's console and bash blocks."""
-    lines = "\n".join((*blocks(page, "console"), *blocks(page, "bash"))).replace("\\\n", " ").splitlines()
-    return [shlex.split(found[1], comments=True) for line in lines if (found := COMMAND.match(line))]
+    shells = (block for block in blocks_of(page.read_text(encoding="utf-8")) if block.is_shell)
+    steps = (step.command for block in shells for step in block.steps())
+    return [shlex.split(found[1], comments=True) for command in steps if (found := COMMAND.match(command))]
 
 
 PAGES = [page for page in DOCUMENTS if commands(page)]

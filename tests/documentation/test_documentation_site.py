@@ -83,7 +83,9 @@ def test_a_mistake_fails_the_build(text: str, reason: str, tmp_path: Path) -> No
     (docs / "_site").symlink_to(ROOT / "docs/_site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
     settings = settings.replace("hooks: [docs", f"hooks: [{ROOT / 'docs'}")
-    pages = "".join(f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing"))
+    pages = "".join(
+        f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing", "security")
+    )
     (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n{pages}", encoding="utf-8")
     built = _build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert built.returncode != 0 and re.search(reason, built.stderr), built.stderr

@@ -6,6 +6,7 @@ import doctest
 import json
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nbclient import NotebookClient
 import finqa
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "examples" / "python_api.ipynb"
+NOTEBOOK = ROOT / "examples" / "first_run.ipynb"
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -58,18 +59,43 @@ def test_the_notebook_runs_and_its_numbers_are_those_of_the_commands(capsys: pyt
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
     NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     cells = {cell.id: cell for cell in notebook.cells}
-    assert cells["example"].source in (ROOT / "README.md").read_text(encoding="utf-8")
-    evaluated, *_, trained = printed(cells["example"]).splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"import finqa\n\n{cells['evaluate'].source}\n\n{cells['train'].source}\n```" in readme
+    assert printed(cells["expert"]).count("submit_answer") == 1 and "Reward 1:" in printed(cells["expert"])
+    evaluated = printed(cells["evaluate"]).splitlines()[0]
     report = document(["eval", "embedded", "--split=test", "--limit=32", "--sandboxes=4"], capsys)
     graded = report["episodes"] - report["faults"]
     assert evaluated == f"{report['accuracy']} {tuple(report['accuracy_interval'])} {graded}"
-    result = document(["train", "--quick-test", "--run-dir=theirs"], capsys)
-    assert trained.strip(".") == f"{result['before']['accuracy']} {result['after']['accuracy']}"
-    theirs = finqa.load_run("theirs").metrics.where(kind="train").to_pandas()[["iteration", "reward_mean"]]
-    assert shown(cells["example"], "text/plain") == repr(theirs)
+    before, after = (float(each) for each in printed(cells["train"]).strip(".\n").split())
+    assert after > before + 0.2
+    table = shown(cells["curve"], "text/plain")
+    assert "reward_mean" in table and len(table.splitlines()) == 7
+    images = [each for each in cells["curve"].outputs if "image/png" in each.get("data", {})]
+    assert len(images) == bool(find_spec("matplotlib"))
+    assert ("No plot" in printed(cells["curve"])) != bool(images)
+    wrong, _, right = printed(cells["question"]).partition("AFTER")
+    assert wrong.startswith("BEFORE") and "Reward 0:" in wrong and "Reward 1:" in right
+    report_file = Path(printed(cells["report"]).strip())
+    assert report_file.name == "report.html" and "<script" in report_file.read_text(encoding="utf-8")
     assert "finqa eval" in shown(cells["run"], "text/html") and "<table>" in shown(cells["run"], "text/html")
     assert "right answer" in shown(cells["episode"], "text/html")
     assert shown(cells["asynchronous"], "text/plain") == "1.0"
+    for target in re.findall(r"\]\(([^)]+)\)", "".join(cell.source for cell in notebook.cells)):
+        assert (NOTEBOOK.parent / target).is_file(), target
+
+
+@pytest.mark.slow
+def test_the_training_of_the_notebook_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = {cell.id: cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+    names: dict[str, Any] = {"finqa": finqa}
+    exec(cells["train"].source, names)
+    capsys.readouterr()
+    result = document(["train", "--iterations=6", "--limit=32", "--run-dir=theirs"], capsys)
+    ours = names["training"]
+    assert (ours.accuracy_before, ours.accuracy_after) == (result["before"]["accuracy"], result["after"]["accuracy"])
+    columns = ["iteration", "reward_mean"]
+    theirs = finqa.load_run("theirs").metrics.where(kind="train").to_pandas()[columns]
+    assert ours.run.metrics.where(kind="train").to_pandas()[columns].equals(theirs)
 
 
 @pytest.fixture

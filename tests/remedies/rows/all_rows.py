@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remedies.rows import (
+    begun_workflows,
     clouds,
     codecs,
     command_lines,
@@ -67,6 +68,7 @@ GROUPS = {
     "policies": policies.POLICIES,
     "learning": learning.LEARNING,
     "plugins": plugin_faults.PLUGINS,
+    "begun": begun_workflows.BEGUN,
 }
 SLOW = frozenset(
     {

@@ -62,9 +62,7 @@ async def select(settings: Settings, selection: Selection, *, now: float) -> tup
     """
     sandboxes = await list_sandboxes(settings, selection.run)
     if unknown := sorted(set(selection.ids) - {sandbox.id for sandbox in sandboxes}):
-        raise FinqaError(
-            f"There is no sandbox {', '.join(unknown)}.", remedy=list_command(settings.sandbox.name)
-        )
+        raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy=list_command(settings.sandbox.name))
     return tuple(sandbox for sandbox in sandboxes if selection.matches(sandbox, now))
 
 

@@ -56,7 +56,9 @@ BEGUN = {
     ),
     "something in the place of a step": begun(f"{RESUME} {DONE}", text(f"{P}/01_dataset/mine.txt", "mine")),
     "settings that were changed by hand": begun(f"{RESUME} {DONE}", iterations),
-    "a variable that wins over the settings of steps": Fault(SAME, own, needs=("own-pipeline",), env={"FINQA_OPTIMIZER__NAME": "rloo"}),
+    "a variable that wins over the settings of steps": Fault(
+        SAME, own, needs=("own-pipeline",), env={"FINQA_OPTIMIZER__NAME": "rloo"}
+    ),
     "data that was changed since": Fault(
         f"pipeline --resume own-pipeline {NEXT}",
         lambda: (own(), grown("own/README.md")()),

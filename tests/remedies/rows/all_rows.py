@@ -99,7 +99,6 @@ SLOW = frozenset(
         "learners: rows that the model does not take",
         "lines: no demonstrations",
         "machines: no GPU",
-        "methods: a learner of one process under torchrun",
         "methods: a learner without a reference",
         "methods: a learner without a reference for pairs",
         "methods: a learner without values",

@@ -138,11 +138,6 @@ def lying(lie: str) -> Fault:
     )
 
 
-def without_torchrun() -> None:
-    for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE"):
-        del os.environ[name]
-
-
 METHODS_OF_PLUGINS = {
     "a method that ignores the sampler": method("--optimizer acme-imitating --max-staleness 1"),
     "a method that corrects itself": method("--optimizer acme-corrected --set train.off_policy=icepop"),
@@ -153,13 +148,6 @@ METHODS_OF_PLUGINS = {
     "a learner without a reference for pairs": learner(
         "dpo pairs --epochs 1 --model trained/base",
         needs=("pairs", "trained"),
-        extra="--set lora.target_modules=nosuch",
-    ),
-    "a learner of one process under torchrun": learner(
-        SHORT,
-        needs=(),
-        env={"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"},
-        by_hand=without_torchrun,
         extra="--set lora.target_modules=nosuch",
     ),
     "an engine that does not answer the probe": lying("silent"),

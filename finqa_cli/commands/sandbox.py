@@ -77,7 +77,7 @@ def reap(
         perform(
             line,
             lambda reporter, _: workflow.reap(settings, sandboxes, reporter=reporter),
-            remedy="finqa sandbox ls shows what is left",
+            remedy=f"{sandbox_owners.list_command(settings.sandbox.name)} shows what is left",
             patient=False,
         )
     document = {
@@ -127,7 +127,7 @@ def _print_list(sandboxes: Sequence[SandboxInfo], provider: str) -> None:
 
 def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
     if not sandboxes:
-        print(f"No {provider} sandbox to end. All there are: finqa sandbox ls --sandbox {provider}")
+        print(f"No {provider} sandbox to end. All there are: {sandbox_owners.list_command(provider)}")
     elif dry_run:
         _print_table(sandboxes)
         print(f"Would end {plural(len(sandboxes), f'{provider} sandbox')}.")

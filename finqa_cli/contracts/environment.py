@@ -10,7 +10,6 @@ from typing import Any
 
 from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox_provider import Sandbox
-from finqa_cli.errors import ConfigError
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -234,13 +233,11 @@ class Environment(ABC):
             predictions: The JSON value of the file, or the list of the rows of a JSONL file.
 
         Raises:
-            ConfigError: The data set has no published evaluation. This is the default.
+            NotImplementedError: The data set has no published evaluation, so that `finqa score` has no metric of it.
+                This is the default.
             DataError: The predictions have another form; the message names the entry.
         """
-        raise ConfigError(
-            f"{type(self).__name__} has no published evaluation.",
-            remedy="finqa rewards score FILE graded, which compares texts",
-        )
+        raise NotImplementedError(f"{type(self).__name__} has no published evaluation.")
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Compute the environment's own figures of a set of episodes. Pure.

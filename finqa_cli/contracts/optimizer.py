@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finqa_cli.errors import ConfigError
 from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPenalty, Loss, Passes
 
 
@@ -97,16 +96,9 @@ class PreferenceOptimizer(Optimizer):
         """How to go through the pairs."""
 
     def loss(self) -> Loss:
-        """Raises ConfigError: groups that are played are not what the method learns from."""
-        raise _needs_pairs(self)
+        """Raises NotImplementedError: the method learns from pairs, and `check_method` refuses to play for it."""
+        raise NotImplementedError
 
     def credit(self, group: Group) -> Credit:
-        """Raises ConfigError, as `loss` does before anything is played."""
-        raise _needs_pairs(self)
-
-
-def _needs_pairs(optimizer: PreferenceOptimizer) -> ConfigError:
-    return ConfigError(
-        f"{type(optimizer).__name__} learns from recorded pairs of attempts, not from groups that `finqa train` plays.",
-        remedy="finqa sample TARGET, then finqa prefs RUN, then finqa dpo PAIRS",
-    )
+        """Raises NotImplementedError, as `loss` does."""
+        raise NotImplementedError

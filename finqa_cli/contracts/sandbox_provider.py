@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from finqa_cli.errors import ConfigError
 from finqa_cli.types import ExecutionRequest, ExecutionResult, ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 
 
@@ -129,16 +128,18 @@ class SandboxProvider(ABC):
 
         Raises:
             FinqaError: The build failed; the end of its log is in the message.
+            NotImplementedError: `builds_images` is False. This is the default.
         """
-        raise self._no_images()
+        raise NotImplementedError(f"{type(self).__name__} builds no images.")
 
     async def images(self) -> Sequence[ImageInfo]:
         """List the images that this product built, sorted by name and age. Default: none."""
         return ()
 
     async def delete_images(self, snapshot: str) -> Sequence[str]:
-        """Delete every image of a snapshot and return their names, an empty list when there is none."""
-        raise self._no_images()
+        """Delete every image of a snapshot and return their names, an empty list when there is none.
 
-    def _no_images(self) -> ConfigError:
-        return ConfigError(f"Sandbox provider {type(self).__name__} has no images.", remedy="leave --sandbox out")
+        Raises:
+            NotImplementedError: `builds_images` is False. This is the default.
+        """
+        raise NotImplementedError(f"{type(self).__name__} builds no images.")

@@ -250,7 +250,7 @@ def _author(plugin: str) -> str:
 
 
 def _late(probe: Probe, seconds: float) -> list[Check]:
-    detail, remedy = f"no answer within {seconds:g} s", "check the network, then run finqa doctor again"
+    detail, remedy = f"no answer within {seconds:g} s", "check the network, then run the same command again"
     return [Check(name=probe.name, status="fail", detail=detail, remedy=remedy)] if probe.vital else []
 
 

@@ -12,7 +12,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
 from finqa_cli.types import SandboxInfo
 from finqa_cli.wiring.build import make_provider
-from finqa_cli.wiring.sandbox_owners import RUN_LABEL, owner_state
+from finqa_cli.wiring.sandbox_owners import RUN_LABEL, list_command, owner_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ async def select(settings: Settings, selection: Selection, *, now: float) -> tup
     """
     sandboxes = await list_sandboxes(settings, selection.run)
     if unknown := sorted(set(selection.ids) - {sandbox.id for sandbox in sandboxes}):
-        raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy="finqa sandbox ls")
+        raise FinqaError(f"There is no sandbox {', '.join(unknown)}.", remedy=list_command(settings.sandbox.name))
     return tuple(sandbox for sandbox in sandboxes if selection.matches(sandbox, now))
 
 
@@ -74,13 +74,15 @@ async def reap(settings: Settings, sandboxes: Sequence[SandboxInfo], *, reporter
     """
     provider = make_provider(settings)
     try:
-        await _end(provider, sandboxes, settings.pool.max_concurrent_create, reporter)
+        await _end(provider, sandboxes, settings, reporter)
     finally:
         await provider.close()
 
 
-async def _end(provider: SandboxProvider, sandboxes: Sequence[SandboxInfo], at_once: int, reporter: Reporter) -> None:
-    gate = asyncio.Semaphore(at_once)
+async def _end(
+    provider: SandboxProvider, sandboxes: Sequence[SandboxInfo], settings: Settings, reporter: Reporter
+) -> None:
+    gate = asyncio.Semaphore(settings.pool.max_concurrent_create)
     ended = 0
 
     async def end(sandbox: SandboxInfo) -> None:
@@ -98,7 +100,7 @@ async def _end(provider: SandboxProvider, sandboxes: Sequence[SandboxInfo], at_o
         raise ServiceUnavailableError(
             f"{len(failed)} of {len(sandboxes)} sandboxes could not be ended; the first is {failed[0][0]}: "
             f"{failed[0][1]}",
-            remedy="finqa sandbox ls",
+            remedy=list_command(settings.sandbox.name),
         )
 
 

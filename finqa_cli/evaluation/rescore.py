@@ -14,6 +14,7 @@ from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.evaluate import OUTPUTS, eval_parameters, read_attempts, sum_up, write_results
 from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.evaluation.unfinished_run import TARGET, stored_target
+from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
@@ -96,7 +97,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
             remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward and reward.options",
         )
     if not changes:
-        raise UsageError("No other rules are named.", remedy=f"finqa eval --rescore {source} --grader strict")
+        raise UsageError("No other rules are named.", remedy=advise_rules(source))
     public = from_record(read_settings(source))
     reward = dict(public["reward"])
     if "reward.name" in changes and changes["reward.name"] != reward["name"]:
@@ -109,6 +110,14 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
     if GRADER in changes:
         environment["options"] = {**environment["options"], "grader": changes[GRADER]}
     return from_public_dict(with_versions({**public, "environment": environment, "reward": reward}))
+
+
+def advise_rules(source: Path) -> str:
+    """Return a command that grades the attempts of an evaluation by other rules, which its environment has."""
+    name = str(read_settings(source).get("environment", {}).get("name"))
+    options = registry().config_class(registry().find("environment", name))
+    graded = options is not None and "grader" in options.model_fields
+    return f"finqa eval --rescore {source} --grader strict" if graded else "finqa eval TARGET, which plays again"
 
 
 async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Reporter, stopper: Stopper) -> Rescored:

@@ -236,7 +236,7 @@ class StepFolder:
     def stale(self, step: Step, why: str) -> ConfigError:
         """Returns the error that this step and those after it must be run again."""
         remedy = f"{self.resumption} {self.owner.redo} {step.name}"
-        return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy} (what is there is set aside)")
+        return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy}, which sets aside what is there")
 
     def run(self, step: Step, relay: Relay, show: Show, place: str) -> None:
         """Runs a step unless it is done, from its beginning or resumed where it was stopped.
@@ -381,8 +381,10 @@ class StepFolder:
         reason = f": {ended.reason}" if ended.reason else f"; its output is in {log}."
         remedy = self.resumption
         if ended.remedy:
-            kept = f"It keeps its settings: others are a new {self.owner.command} (--output)"
-            remedy = f"{ended.remedy}; then {self.resumption}. {kept}"
+            kept = any(record["status"] == "completed" for record in self._steps.values())
+            resumed = f"{self.resumption}, which keeps data and settings"
+            again = resumed if kept else "the same command with a new --output"
+            remedy = f"{ended.remedy}; then {again}"
         error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
         error.exit_code = ended.code if ended.code > 0 else 1
         return error

@@ -63,7 +63,7 @@ def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
         article = "an" if owner.command.startswith("e") else "a"
         raise ConfigError(
             f"{run} holds {article} {owner.command} of another configuration; nothing was changed. {shown}.",
-            remedy=f"another --output, or {owner.resume} {run} to resume with its own",
+            remedy=f"--output with another folder, or {owner.resume} {run}, which resumes with its own",
         )
 
 

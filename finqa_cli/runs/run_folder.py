@@ -168,7 +168,10 @@ class RunFolder:
         """
         before = self._facts.setdefault(name, value)
         if before != value and before not in formerly:
-            raise ConfigError(f"The {name} is {value}, but {self.path} was begun with {before}.")
+            raise ConfigError(
+                f"The {name} is {value}, but {self.path} was begun with {before}.",
+                remedy="put back what was there, or begin anew with another --run-dir",
+            )
         write_json(self.path / "run.json", self._facts)
 
     def link(self, *references: str) -> None:

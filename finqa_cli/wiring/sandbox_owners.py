@@ -76,5 +76,10 @@ def reap_command(sandbox: str = "") -> str:
     return f"finqa sandbox reap{f' --sandbox {sandbox}' if sandbox else ''}"
 
 
+def list_command(sandbox: str) -> str:
+    """The command that lists the sandboxes of a provider."""
+    return f"finqa sandbox ls --sandbox {sandbox}"
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()

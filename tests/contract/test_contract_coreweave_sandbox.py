@@ -7,7 +7,6 @@ import pytest
 import pytest_asyncio
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.errors import ConfigError
 from finqa_cli.testing.contract import execution_checks, sandbox_suite
 from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
@@ -63,5 +62,5 @@ async def test_coreweave_executions(check: execution_checks.Check, make: Provide
 async def test_coreweave_builds_no_images(make: ProviderFactory) -> None:
     provider = make()
     assert not provider.builds_images and not await provider.images()
-    with pytest.raises(ConfigError, match="has no images"):
+    with pytest.raises(NotImplementedError, match="builds no images"):
         await provider.delete_images("mine")

@@ -150,7 +150,7 @@ def test_a_failed_step_says_why_and_what_next(empty_folder: Path, capsys: pytest
     assert main(["pipeline", "--method=ppo", "--data=data", "--quiet"]) == 65
     told = capsys.readouterr().err
     assert told.count("error: ") == told.count("fix: ") == 1 and "Step 00_data_validation failed (exit code 65)" in told
-    assert "; then finqa pipeline --resume outputs/run_001. It keeps its settings" in told
+    assert "; then the same command with a new --output" in told
     assert facts(Path("outputs/run_001"))["status"] == "failed"
     assert facts(Path("outputs/run_001"))["steps"]["00_data_validation"]["exit_code"] == 65
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
+from fixtures.data_files import write_folder
 from fixtures.handed_on_runs import write_run
 from remedies.following import run
 
@@ -31,6 +33,21 @@ def _learned(folder: Path) -> None:
     run(f"sft {data} --model {model} {options} --run-dir {folder}")
 
 
+BEGINNING = "--demonstration-questions 2 --sandboxes 1"
+
+
+def _pipeline(data: str = "") -> Callable[[Path], object]:
+    """A pipeline after its first step, with paths as a user types them."""
+
+    def begin(folder: Path) -> None:
+        with chdir(folder.parent):
+            if data:
+                write_folder(Path("own"))
+            run(f"pipeline --method grpo {data} --output {folder.name} --until 00_data_validation {BEGINNING}")
+
+    return begin
+
+
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a": _evaluated("scripted", "dev"),
     "b": _evaluated("random", "dev"),
@@ -47,6 +64,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "preference": lambda folder: run(
         f"dpo {folder.parent / 'pairs'} --model {folder.parent / 'trained/base'} --epochs 1 --run-dir {folder}"
     ),
+    "pipeline": _pipeline(),
+    "own-pipeline": _pipeline("--data own"),
     "training": lambda folder: run(
         "train --model embedded --iterations 1 --group-size 2 --target-groups-per-iter 1 --limit 1 --sandboxes 1 "
         f"--no-preflight --run-dir {folder}"

@@ -11,7 +11,7 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
-from finqa_cli.evaluation.rescore import GRADER, Rescored, rescore, rescoring_settings
+from finqa_cli.evaluation.rescore import GRADER, Rescored, advise_rules, rescore, rescoring_settings
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.wiring.command_settings import RUNS
@@ -29,7 +29,7 @@ def rescore_run(line: CommandLine, source: Path) -> None:
     if refused := set(line.typed) - _TAKEN:
         raise UsageError(
             f"Nothing is played, so that {line.written(refused)} would have no effect.",
-            remedy=f"finqa eval --rescore {source} --grader strict",
+            remedy=advise_rules(source),
         )
     logs.configure()
     rules = {path: value for path, value in line.flags.items() if path in _FLAGS}

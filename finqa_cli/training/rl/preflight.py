@@ -117,7 +117,7 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     return NothingToLearnError(
         f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows what is better.",
         remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS; "
-        "--no-preflight trains anyway",
+        "--no-preflight, which trains anyway",
     )
 
 

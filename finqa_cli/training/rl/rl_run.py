@@ -90,6 +90,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
                 iterations = await _train(context, base, served, checkpoint)
         except (AuthenticationError, ServiceUnavailableError) as error:
             resumes = isinstance(error, ServiceUnavailableError) or not is_untouched(run)
+            resumes = resumes and context.resume_command not in error.remedy
             error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command if resumes else "")))
             raise
     iterated = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]

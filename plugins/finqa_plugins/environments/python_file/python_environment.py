@@ -220,8 +220,8 @@ class _Calls:
         except TimeoutError as error:
             limit = self._config.call_timeout_s
             raise EnvironmentFault(
-                f"{name} of {self._config.source} did not return within {limit:g} s ({definition(method)}).",
-                remedy="--set environment.options.call_timeout_s=SECONDS",
+                f"{name} of {self._config.source} did not return within {limit:g} s ({definition(method)}), which "
+                "environment.options.call_timeout_s sets."
             ) from error
         except FinqaError:
             raise
@@ -430,12 +430,8 @@ def _number(value: Any, name: str, place: str) -> float:
     if hasattr(type(value), "__float__"):  # numbers of numpy and torch too
         return float(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
-    raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).", remedy=f"correct {place}")
+    raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).")
 
 
 def _fault(config: PythonFileConfig, name: str, method: Callable[..., Any], error: Exception) -> EnvironmentFault:
-    place = find_place(error, None, method)
-    return EnvironmentFault(
-        f"{name} of {config.source} raised {describe_failure(error, method)}.",
-        remedy=f"correct {place}; environment.options.tool_exceptions=model shows exceptions of tools to the model",
-    )
+    return EnvironmentFault(f"{name} of {config.source} raised {describe_failure(error, method)}.")

@@ -79,8 +79,7 @@ def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> Executio
     said = " ".join(stdout[-300:].decode("utf-8", "replace").split())
     if exit_code in _NOT_STARTED:
         raise SandboxError(
-            f"The sandbox has no {PYTHON} that can be started (exit code {exit_code}): {said}",
-            remedy="an image with Python 3.11 or newer",
+            f"The sandbox has no {PYTHON} that starts (exit code {exit_code}); its image needs 3.11 or newer: {said}"
         )
     raise SandboxError(f"The sandbox did not report on an execution (exit code {exit_code}): {said}")
 

@@ -144,10 +144,7 @@ class Cloud:
             told = self.explain(error, doing)
             if isinstance(told, AuthenticationError):
                 raise told from error
-            raise SandboxError(
-                f"Sandbox {sandbox.id} could not be ended. {told.message}",
-                remedy=f"finqa sandbox reap {sandbox.id} --sandbox daytona",
-            ) from error
+            raise SandboxError(f"Sandbox {sandbox.id} could not be ended. {told.message}") from error
 
     async def _repeat(
         self, request: Callable[[], Awaitable[T]], deadline: float, again: Callable[[DaytonaError], bool]

@@ -53,12 +53,21 @@ def perform(
         return run(work(reporter, stopper), stopper, remedy=remedy)
 
 
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def begin(arguments: Sequence[str]) -> None:
     """Silence all processes but the first; with --debug errors of the others are shown as well.
 
     Raises:
-        UsageError: The command has no learner that could be shared.
+        UsageError: The command has no learner that could be shared, or variables of torchrun are missing.
     """
+    missing = [name for name in _OF_TORCHRUN if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"TORCHELASTIC_RUN_ID is set, as torchrun sets it, but {', '.join(missing)} are not.",
+            remedy="unset TORCHELASTIC_RUN_ID",
+        )
     if os.environ["RANK"] != "0":
         time.sleep(_HEAD_START_S)
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as the process

@@ -33,6 +33,9 @@ def without_torchrun() -> None:
 
 
 LINES = {
+    "one variable of torchrun": Fault(
+        "train --dry-run --engine scripted --iterations 1 --limit 1", env={"TORCHELASTIC_RUN_ID": "x"}, then=(0, 78)
+    ),
     "no command": Fault("nosuch"),
     "no argument": Fault("eval", extra="--limit 1"),
     "no value": Fault("eval scripted --limit"),

@@ -62,6 +62,8 @@ def test_a_command_without_a_learner_is_refused_and_said_once(
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", rank)
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "2")
     pauses: list[float] = []
     monkeypatch.setattr("finqa_cli.commands.shared.perform.time.sleep", pauses.append)
     assert main(["eval", "scripted"]) == 2

@@ -32,6 +32,10 @@ def without_torchrun() -> None:
     del os.environ["TORCHELASTIC_RUN_ID"]
 
 
+TORCHRUN = {name: "0" for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")} | {
+    name: "1" for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+}
+
 LINES = {
     "one variable of torchrun": Fault(
         "train --dry-run --engine scripted --iterations 1 --limit 1", env={"TORCHELASTIC_RUN_ID": "x"}, then=(0, 78)
@@ -83,7 +87,7 @@ LINES = {
     "a new model with an adapter": Fault("sft a --init nosuch.toml --lora-rank 4", then=78),
     "torchrun of an evaluation": Fault(
         "eval scripted --limit 1",
-        env={"TORCHELASTIC_RUN_ID": "x", "RANK": "0"},
+        env=TORCHRUN,
         by_hand=without_torchrun,
         elsewhere=("eval",),
     ),

@@ -32,9 +32,7 @@ def without_torchrun() -> None:
     del os.environ["TORCHELASTIC_RUN_ID"]
 
 
-TORCHRUN = {name: "0" for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")} | {
-    name: "1" for name in ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-}
+TORCHRUN = dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), "0") | dict.fromkeys(("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
 
 LINES = {
     "one variable of torchrun": Fault(

@@ -32,7 +32,9 @@ def without_torchrun() -> None:
     del os.environ["TORCHELASTIC_RUN_ID"]
 
 
-TORCHRUN = dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), "0") | dict.fromkeys(("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
+TORCHRUN = dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), "0") | dict.fromkeys(
+    ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1"
+)
 
 LINES = {
     "one variable of torchrun": Fault(

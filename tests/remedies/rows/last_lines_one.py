@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def nameless_plugin() -> Iterator[SimpleNamespace]:
 def pairwise() -> None:
     """Three evaluations of three questions, of which each has another one without a grade."""
     run("eval scripted --limit 3 --split dev --run-dir x1")
-    fault = {"reward": None, "components": {}, "status": "sandbox_error", "error": "x"}
+    fault: dict[str, object] = {"reward": None, "components": {}, "status": "sandbox_error", "error": "x"}
     for number in (2, 3):
         shutil.copytree("x1", f"x{number}")
     for number in (1, 2, 3):
@@ -136,12 +137,13 @@ def experiment(command: str, write: Callable[[], object], **more: object) -> Fau
     return Fault(f"experiment run {command}", write, server=server, needs=(), **more)  # type: ignore[arg-type]
 
 
-OF_ROWS = SHORT.replace("[[prepare]]", "[[unused]]").partition("[[unused]]")
 WITH_DATA = (
-    OF_ROWS[0]
-    + "[settings]"
-    + OF_ROWS[2].partition("[settings]")[2]
-    + '\n[settings.data]\npath = "rows"\nallow_overlap = true\n'
+    re.sub(r"\[\[prepare\]\].*?(?=\[settings\])", "", SHORT, flags=re.DOTALL)
+    + """
+[settings.data]
+path = "rows"
+allow_overlap = true
+"""
 )
 
 

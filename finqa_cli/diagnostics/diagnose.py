@@ -260,7 +260,7 @@ def _broken(report: PluginReport) -> Check:
         name="plugins",
         status="warn",
         detail=f"{report.name} ({report.module}) cannot be loaded: {report.error}",
-        remedy=f"pip install --upgrade {source}" if source else "finqa plugins",
+        remedy=f"pip install --upgrade {source}" if source else f"correct {report.module}, or tell the plugin's author",
     )
 
 

@@ -21,7 +21,6 @@ from finqa_cli.statistics.outcomes import is_correct
 from finqa_cli.types import Rewards, Trajectory
 
 LEVEL = 0.05
-_AGAIN = "run the evaluation again: finqa eval TARGET"
 
 MOST_PARTS = 60
 """Parts that the jackknife leaves out in turn; more would be slower and no better."""
@@ -41,18 +40,22 @@ class Estimated:
 
 
 def read_attempts(run: Path) -> list[Trajectory]:
-    """Reads the attempts of a run of `finqa eval`, without token ids.
+    """Reads the attempts of the evaluation of a cell, without token ids.
+
+    Args:
+        run: Its folder, `EXPERIMENT/evals/CELL`.
 
     Raises:
-        DataError: The file is not there, or a record is malformed.
+        DataError: A record is malformed, as one of another version of finqa may be.
     """
     file = run / "trajectories.jsonl"
     try:
         return [recorded_trajectory(record) for record in read_jsonl(file)]
-    except FileNotFoundError as error:
-        raise DataError(f"{run} has no trajectories.jsonl.", remedy=_AGAIN) from error
     except MALFORMED as error:
-        raise DataError(f"{file} is not as finqa writes it: {error!r}.", remedy=_AGAIN) from error
+        raise DataError(
+            f"{file} is not as this finqa writes it: {error!r}.",
+            remedy=f"finqa experiment run --resume {run.parents[1]} --redo evals/{run.name}",
+        ) from error
 
 
 def figure(of: str, environment: Callable[[], Environment]) -> Figure:

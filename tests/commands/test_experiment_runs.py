@@ -2,95 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.small_experiments import SMALL, InThisProcess
 
 from finqa_cli.app import main
 from finqa_cli.commands import experiment as command
 from finqa_cli.experiments import experiment_run as workflow
-from finqa_cli.experiments.step_runner import Ended, Relay
+from finqa_cli.experiments.step_runner import Relay
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 pytestmark = pytest.mark.usefixtures("empty_folder")
-
-SMALL = """
-[experiment]
-name = "=NAME"
-cell = "cell-{way}"
-
-[variables]
-NAME = "small"
-N = 2
-
-[[prepare]]
-name = "expert"
-arguments = ["eval", "scripted", "--environment=finqa-text", "--split=dev", "--limit=2", "--quiet"]
-
-[settings]
-environment = "finqa-text"
-trackers = []
-
-[settings.model]
-name = "embedded-text"
-
-[settings.pool]
-sandboxes = "=2 * N"
-
-[settings.generation]
-max_gen_tokens = 8
-
-[settings.train]
-preflight = false
-iterations = 1
-group_size = "=N"
-target_groups_per_iter = 0
-max_rollout_rounds = 1
-
-[settings.eval]
-limit = 3
-
-[axes.way.two]
-[axes.way.three]
-N = 3
-
-[measures]
-accuracy = { better = "higher", of = "accuracy" }
-reward = { better = "higher", of = "reward" }
-brier = { better = "lower", of = "brier" }
-
-[[questions]]
-name = "number"
-ask = "Do more rollouts help?"
-axis = "way"
-pairs = [["three", "two"]]
-measures = ["accuracy", "reward", "brier"]
-"""
-
-
-class InThisProcess(Relay):
-    """Runs a step's command here: what a process of its own would do, without its start."""
-
-    def __init__(self, before: Callable[[Sequence[str], Relay], int | None] = lambda arguments, relay: None) -> None:
-        super().__init__()
-        self.before = before
-        self.ran: list[Sequence[str]] = []
-
-    def run(self, arguments: Sequence[str], log: Path, **given: Any) -> Ended:
-        self.ran.append(arguments)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        given["started"](0)
-        if (code := self.before(arguments, self)) is None:
-            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                code = main(arguments)
-        return Ended(code=code, seconds=1.0, reason="", remedy="")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from remedies.rows import (
     hubs,
     imports,
     interruptions,
+    last_lines_one,
     learners,
     learning,
     machines,
@@ -75,6 +76,7 @@ GROUPS = {
     "further": further_lines.FURTHER,
     "remote": remote_sandboxes.REMOTE,
     "begun": begun_workflows.BEGUN,
+    "last": last_lines_one.LAST_LINES_ONE,
 }
 SLOW = frozenset(
     {
@@ -95,6 +97,12 @@ SLOW = frozenset(
         "further: a policy that was moved",
         "further: another policy of a run that is resumed",
         "imports: demonstrations of the test",
+        "last: a check that does not answer",
+        "last: an evaluation of a cell by another finqa",
+        "last: an image of a server that is interrupted",
+        "last: cells that fail",
+        "last: no data of cells",
+        "last: runs that have questions in common in pairs",
         "learners: no weights",
         "learners: rows that the model does not take",
         "lines: no demonstrations",

@@ -40,7 +40,7 @@ def corrected() -> None:
     """The author takes the mistake out; the next command begins anew."""
     file = Path(os.environ[FILE])
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if MARK not in line))
-    sys.modules.pop(file.stem)
+    sys.modules.pop(file.stem, None)  # absent where it could not be imported
     importlib.invalidate_caches()
     registry.cache_clear()
 

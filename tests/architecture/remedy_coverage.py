@@ -82,7 +82,7 @@ ELSEWHERE = {
 }
 """Place -> the test that executes its remedy, and what of the remedy that test names."""
 
-LEFT = 26
+LEFT = 13
 """Places that nothing executes yet. It only goes down: lower it when the test says so."""
 
 

@@ -156,7 +156,11 @@ LAST_TWO = {
         by_hand=new(OF_SPLITS.replace("=easy", "=hard").replace("--run-dir x", "--run-dir y")),
     ),
     "episodes of a training that end in faults": Fault(
-        f"{OWN} --run-dir x", needs=("trained",), during=no_reward, instead=True, then=LEARNT
+        f"{OWN} --set pool.max_play_retries=0 --run-dir x",
+        needs=("trained",),
+        during=no_reward,
+        instead=True,
+        then=LEARNT,
     ),
     "a learner of no values": Fault(
         f"{SHORT} --set learner.name=acme-learner --optimizer ppo",
@@ -180,7 +184,8 @@ LAST_TWO = {
         then=LEARNT,
     ),
     "boxes that fail again and again": Fault(
-        "eval acme-engine --environment acme-boxed --split test --sandboxes 1",
+        "eval acme-engine --environment acme-boxed --split test --sandboxes 1 --attempts 2 "
+        "--set pool.max_play_retries=0",
         server=acme(module=BOXED),
         during=boxes_that_fail,
         by_hand=lambda: None,

@@ -106,6 +106,7 @@ SLOW = frozenset(
         "last-two: boxes that fail again and again",
         "last-two: episodes of a training that end in faults",
         "last-two: no held-out questions of other clusters",
+        "last-two: a requirements file that names one that is missing",
         "last-two: prompts that only a sandbox knows",
         "learners: no weights",
         "learners: rows that the model does not take",

@@ -141,8 +141,8 @@ LAST_TWO = {
         "setup vllm --requirements r.txt",
         lambda: (text("r.txt", "-r nothere.txt\n")(), text("good.txt", "")()),
         {"FILE": "good.txt", "--requirements": "good.txt"},
-        extra="--python nosuch",
-        then=78,
+        home=True,
+        then=1,  # after the requirements were read and installed: vLLM is not among them
         needs=(),
     ),
     "a pipeline that was renamed": Fault(

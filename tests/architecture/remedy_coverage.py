@@ -86,8 +86,8 @@ ELSEWHERE = {
 }
 """Place -> the test that executes its remedy, and what of the remedy that test names."""
 
-LEFT = 13
-"""Places that nothing executes yet. It only goes down: lower it when the test says so."""
+LEFT = 0
+"""Places that nothing executes. A new one gets a row, a test or a reason."""
 
 
 @dataclass

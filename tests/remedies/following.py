@@ -113,7 +113,7 @@ def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
     if text.startswith("unset "):
         return Way(text, (), command, lambda: [os.environ.pop(name, "") for name in text.split()[1:]] and None)
     if text.startswith("mv "):
-        moved = shlex.split(text.partition(" and ")[0].partition(", ")[0])[1:]
+        moved = shlex.split(re.split(r", | and ", text)[0])[1:]
         return Way(text, (), command, lambda: shutil.move(*moved) and None)
     if out := _OUT.match(text):
         names = re.findall(r"--[a-z-]+", out["after"] or out["before"])

@@ -39,7 +39,7 @@ def of_a_file() -> None:
 
 
 FURTHER = {
-    "a setting and a part of it": Fault(
+    "all options at once": Fault(
         "config show --set engine.options={} --set engine.options.x=1", by_hand=new("config show"), needs=()
     ),
     "mistakes that a model of its own does not make": Fault(
@@ -55,7 +55,7 @@ FURTHER = {
         then=(0, 65),
     ),
     "a model that llama.cpp does not read": Fault(CONVERT, more_tokens, needs=("trained",)),
-    "requirements that name no file": Fault(
+    "requirements for a Python that is none": Fault(
         "setup vllm --requirements r.txt --python nosuch",
         lambda: (text("r.txt", "-r nothere.txt\n")(), text("good.txt", "")()),
         {"FILE": "good.txt", "--requirements": "good.txt"},

@@ -144,7 +144,6 @@ METHODS_OF_PLUGINS = {
     "a learner without a reference": learner(
         f"{SHORT} --set optimizer.options.kl=loss", needs=(), extra="--set lora.target_modules=nosuch"
     ),
-    "a learner without values": learner(f"{SHORT} --optimizer ppo", needs=(), extra="--set lora.target_modules=nosuch"),
     "a learner without a reference for pairs": learner(
         "dpo pairs --epochs 1 --model trained/base",
         needs=("pairs", "trained"),
@@ -178,7 +177,7 @@ METHODS_OF_PLUGINS = {
         elsewhere=("teach",),
         then=NothingToLearnError.exit_code,
     ),
-    "a training with faults": Fault(
+    "an evaluation of a training with faults": Fault(
         TINY, needs=("trained",), during=no_reward, instead=True, then=(0, NothingToLearnError.exit_code)
     ),
 }

@@ -70,11 +70,6 @@ def test_the_box_ends_no_episode_before_we_do(tmp_path: Path) -> None:
     assert environment.sandbox_spec().environment["FINQA_MAX_STEPS"] == "8"
 
 
-def test_a_snapshot_is_needed() -> None:
-    with pytest.raises(ConfigError, match="snapshot"):
-        FinQAEnvironment(None, EnvironmentContext(snapshot=None))
-
-
 GOOD = '{"id": "a", "company": "c", "user_query": "q", "split": "train"}'
 
 

@@ -89,7 +89,7 @@ from finqa_cli.errors import SandboxError
 class InABox(Stock):
     async def step(self, call):
         if "ACME_BOX" in os.environ:
-            raise SandboxError("the box does not answer")
+            raise SandboxError("the sandbox does not answer")
         return await super().step(call)
 
 class Boxed(Inventory):
@@ -183,7 +183,7 @@ LAST_TWO = {
         needs=("trained",),
         then=LEARNT,
     ),
-    "boxes that fail again and again": Fault(
+    "sandboxes that fail again and again": Fault(
         "eval acme-engine --environment acme-boxed --split test --sandboxes 1 --attempts 2 "
         "--set pool.max_play_retries=0",
         server=acme(module=BOXED),
@@ -199,7 +199,7 @@ LAST_TWO = {
         check="placement",
         by_hand=new("doctor --assume-gpus 1x80 --model trained/base"),
     ),
-    "an image whose boxes do not work": Fault(
+    "an image whose sandboxes do not work": Fault(
         "snapshot build --sandbox daytona",
         server=broken_image,
         home=True,

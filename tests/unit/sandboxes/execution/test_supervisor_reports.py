@@ -43,7 +43,7 @@ def test_a_supervisor_that_is_killed_is_the_codes_doing(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [126, 127])
-def test_a_box_without_python_is_a_fault_that_names_the_version(code: int) -> None:
+def test_a_sandbox_without_python_is_a_fault_that_names_the_version(code: int) -> None:
     with pytest.raises(SandboxError, match=r"no python3 .* needs 3\.11 or newer"):
         result(b"sh: python3: not found\n", code, REQUEST)
 

@@ -1,4 +1,4 @@
-"""How the reply of a box is read: what is a fault of the box, and what the code's own doing."""
+"""How the reply of a sandbox is read: what is a fault of the sandbox, and what the code's own doing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reply() -> bytes:
 
 
 def test_a_report_among_other_lines(reply: bytes) -> None:
-    found = result(b"Welcome to the box\n" + reply + b"logout\n", 0, REQUEST)
+    found = result(b"Welcome to the sandbox\n" + reply + b"logout\n", 0, REQUEST)
     assert (found.ending, found.exit_code, found.stdout, found.stderr) == (Ending.EXITED, 0, b"hello\n", b"")
     assert 0 < found.seconds < 60
 

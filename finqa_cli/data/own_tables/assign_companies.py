@@ -148,8 +148,6 @@ def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversion
     where = f"{company}/{raw.name}"
     if raw.header_rows > 1:
         found.add(f"headers of {raw.header_rows} lines, joined", where, ", ".join(str(name) for name in raw.header[1:]))
-    if raw.title:
-        found.add("titles above the header", where, raw.title)
     rows = [(number, cells) for number, cells in raw.rows if any(cell not in (None, "") for cell in cells)]
     if len(rows) < len(raw.rows):
         found.add("empty rows left out", where, f"{len(raw.rows) - len(rows)} rows")

@@ -108,3 +108,25 @@ def test_the_remedy_is_the_option_that_is_missing(
     line = ["data", "import", "tables", str(tmp_path / "t"), "--questions", str(tmp_path / "q.csv")]
     assert main([*line, "--out", str(tmp_path / "out"), *options]) != 0
     assert fix in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [
+        ("question,answer,table\nq?,5,incom\n", "has no table 'incom'; it has: income, balance"),
+        (
+            "question,answer,table,sql\nq?,5,income,\"SELECT sales FROM income WHERE item = 'Sales'\"\n",
+            "no such column: sales (income has: item, 2023)",
+        ),
+    ],
+)
+def test_a_question_about_what_is_not_there_names_what_is(
+    questions: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t").mkdir()
+    for name in ("income", "balance"):
+        (tmp_path / f"t/{name}.csv").write_text("item,2023\nSales,5\n")
+    (tmp_path / "q.csv").write_text(questions)
+    line = ["data", "import", "tables", str(tmp_path / "t"), "--questions", str(tmp_path / "q.csv")]
+    assert main([*line, "--company", "name:n", "--out", str(tmp_path / "out")]) == 65
+    assert said in capsys.readouterr().err

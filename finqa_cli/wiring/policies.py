@@ -7,6 +7,7 @@ pull towards. Were the old adapter dropped, or trained on, the reference would b
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -228,7 +229,8 @@ def check_on_hub(policy: PolicyVersion) -> None:
         from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     except ImportError:  # the code that loads the model names the missing extra
         return
-    missing = f"There is no run, checkpoint or model {model!r} here"
+    meant = f" (did you mean {EMBEDDED!r}?)" if difflib.get_close_matches(model.casefold(), [EMBEDDED]) else ""
+    missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:
         if isinstance(try_to_load_from_cache(model, _CONFIG), str):
             return

@@ -7,6 +7,7 @@ pull towards. Were the old adapter dropped, or trained on, the reference would b
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -228,7 +229,10 @@ def check_on_hub(policy: PolicyVersion) -> None:
         from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     except ImportError:  # the code that loads the model names the missing extra
         return
-    missing = f"There is no run, checkpoint or model {model!r} here"
+    engines = [part.name for part in registry().components("engine") if part.modelless]
+    near = difflib.get_close_matches(model, [EMBEDDED, *engines], n=1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:
         if isinstance(try_to_load_from_cache(model, _CONFIG), str):
             return

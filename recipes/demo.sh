@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-train() { finqa train --model embedded --engine transformers --sandbox local "$@"; }
+train() { finqa train --config recipes/demo.toml "$@"; }
 
 result=$(mktemp)
 trap 'rm -f "$result"' EXIT

@@ -99,6 +99,8 @@ def _text(result: SampleResult) -> str:
     shares = [f"{100 * rate:.1f} % could be read" if rate is not None else "", passes]
     mixed = report["questions"] - report["questions_all_right"] - report["questions_none_right"]
     spread = f"{report['questions_with_spread']} of {plural(report['questions'], 'question')} have unequal rewards"
+    imitable = not report["questions_with_spread"] and report["questions_all_right"]
+    following = "sft" if imitable else "prefs"
     return "\n".join(
         [
             f"{report['target']} on {report['data']['name']}/{report['split']}: {report['candidates']} candidates of "
@@ -107,6 +109,6 @@ def _text(result: SampleResult) -> str:
             f"{spread}, {mixed} right and wrong candidates, {report['questions_none_right']} no right one",
             "",
             f"Candidates: {result.run / 'candidates.jsonl'}; rewards: {result.run / 'scores.jsonl'}",
-            f"Next: finqa prefs {result.run}",
+            f"Next: finqa {following} {result.run}",
         ]
     )

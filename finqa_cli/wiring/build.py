@@ -103,6 +103,8 @@ def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path 
 
 def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
     """What to say of data that is no snapshot: the commands that make one of it, or the flag of `other`."""
+    if not path.exists():
+        return ConfigError(f"There is no file or folder {path}.", remedy="give --data a path that is there")
     name = snapshot_name(path)
     command = advise_import(path)
     if path.is_dir() and command == IMPORTERS:

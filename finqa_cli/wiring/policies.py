@@ -230,7 +230,7 @@ def check_on_hub(policy: PolicyVersion) -> None:
     except ImportError:  # the code that loads the model names the missing extra
         return
     engines = [part.name for part in registry().components("engine") if part.modelless]
-    near = difflib.get_close_matches(model, [EMBEDDED, *engines], n=1)
+    near = difflib.get_close_matches(model.casefold(), [EMBEDDED, *engines], n=1)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
     missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:

@@ -65,10 +65,10 @@ def prepare_tables() -> None:
 
 def prepare_demo() -> None:
     """The runs of `make demo`, under the names that the page shows."""
-    demo = ("train", "--model=embedded", "--engine=transformers", "--sandbox=local")
-    run = "runs/20261125_144208"
+    demo = ("train", f"--config={ROOT / 'recipes/demo.toml'}")
+    run = "runs/20261125_171934"
     call(*demo, f"--run-dir={run}")
-    call(*demo, "--shuffle-rewards", "--iterations=12", f"--run-dir={run}_control")
+    call(*demo, "--shuffle-rewards", "--iterations=8", f"--run-dir={run}_control")
 
 
 def prepare_runs() -> None:

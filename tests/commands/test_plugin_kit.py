@@ -147,6 +147,15 @@ def test_a_plugin_that_prints_breaks_a_promise(tmp_path: Path) -> None:
     assert "stdout" in broken["the plugin's import is quick and prints nothing"]
 
 
+def test_a_new_reward_reads_numbers_as_tables_have_them(tmp_path: Path) -> None:
+    folder, _ = written("reward", tmp_path / "package")
+    read = "from finqa_my_reward.reward import _number; print([_number(t) for t in ('(26,832)', '$7', '7.06%', 'x')])"
+    done = subprocess.run(
+        [sys.executable, "-c", read], env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True
+    )
+    assert done.stdout == "[-26832.0, 7.0, 0.0706, None]\n", done.stderr
+
+
 @pytest.mark.parametrize("name", ["My-Reward", "1st", "a b", "../up", "class", "", "my_reward"])
 def test_a_name_that_no_package_can_have_is_refused(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

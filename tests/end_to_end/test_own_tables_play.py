@@ -81,6 +81,9 @@ def test_demonstrations_of_the_expert_are_sampled(capsys: pytest.CaptureFixture[
         capsys, "sample", "scripted", "--snapshot=demonstrated", "--split=train", "--run-dir=run", "--sandboxes=2"
     )
     assert sampled["reward_mean"] == 1.0, sampled
+    again = ["sample", "scripted", "--snapshot=demonstrated", "--split=train", "--run-dir=again", "--sandboxes=2"]
+    assert main(again) == 0
+    assert "Next: finqa sft again\n" in capsys.readouterr().out  # no pair can be made of what is all right
 
 
 def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from finqa_cli.data import (
 )
 from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.import_advice import snapshot_name
+from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
     FIELDS,
@@ -197,6 +198,16 @@ def tables(
             show_default="auto",
         ),
     ] = None,
+    header_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--header-rows",
+            min=1,
+            max=MOST_HEADER_ROWS,
+            help="Lines of the header in CSV files and workbooks; auto: two where names are missing or repeated.",
+            show_default="auto",
+        ),
+    ] = None,
     convert: Annotated[
         bool | None,
         typer.Option("--convert/--no-convert", help="Texts become numbers and dates.", show_default="convert"),
@@ -248,10 +259,11 @@ def tables(
 
 def _import_options(params: Mapping[str, Any], given: Mapping[str, Any]) -> ImportOptions:
     """Return the options that flags give, or else the file of `--map`."""
-    names = ("company", "decimal", "percent", "dates", "convert", "seed", "splits", "evaluation_only", "with_expert")
-    chosen = {**given, **{name: params[name] for name in names if params[name] is not None}}
+    names = ("company", "decimal", "percent", "dates", "header_rows", "convert", "seed", "splits", "evaluation_only")
+    chosen = {**given, **{name: params[name] for name in (*names, "with_expert") if params[name] is not None}}
     return ImportOptions(
         columns={**given.get("columns", {}), **parse_columns(params["column"] or [])},
+        header_rows=chosen.get("header_rows", 0),
         company=chosen.get("company", "auto"),
         cells=make_cell_rules(chosen),
         seed=chosen.get("seed", 0),

@@ -48,9 +48,8 @@ def main(
     if not place.is_dir():
         if folder is not None:
             raise DataError(f"There is no folder {folder}.", remedy="finqa ls FOLDER, with a folder of runs")
-        emit(
-            {"folder": str(place), "runs": [], "others": []}, as_json=line.as_json, text="There are no runs in ./runs."
-        )
+        text = f"There are no runs in ./runs of {printable(str(Path.cwd()))}."
+        emit({"folder": str(place), "runs": [], "others": []}, as_json=line.as_json, text=text)
         return
     runs, others = summarize_runs(place)
     document = {

@@ -75,9 +75,10 @@ def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, st
         return "name", companies.pop()
     reason = (
         "the company of this table is not known: it lies in no folder of a company, its file has no company's name, "
-        "not every table has a column `company`, and not every question names company and table; --company has rules"
+        "not every table has a column `company`, and not every question names company and table"
     )
-    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason))
+    remedy = "--company name:NAME, for the tables of one company; docs/own-tables.md lists the other rules"
+    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason), remedy=remedy)
 
 
 def _owners(asked: Sequence[Key]) -> dict[str, set[str]]:
@@ -145,6 +146,8 @@ def _add(tables: Tables, company: str, raw: RawTable, options: ImportOptions) ->
 
 def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversions) -> Table:
     where = f"{company}/{raw.name}"
+    if raw.header_rows > 1:
+        found.add(f"headers of {raw.header_rows} lines, joined", where, ", ".join(str(name) for name in raw.header[1:]))
     rows = [(number, cells) for number, cells in raw.rows if any(cell not in (None, "") for cell in cells)]
     if len(rows) < len(raw.rows):
         found.add("empty rows left out", where, f"{len(raw.rows) - len(rows)} rows")

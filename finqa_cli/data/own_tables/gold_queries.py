@@ -45,7 +45,9 @@ def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
         try:
             rows = database.execute(query).fetchmany(2)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise GoldQueryError(f"does not run: {error}") from error
+            columns = "; ".join(f"{table.name} has: {', '.join(table.columns)[:200]}" for table in tables[:3])
+            hint = f" ({columns})" if "no such column" in str(error) else ""
+            raise GoldQueryError(f"does not run: {error}{hint}") from error
     if len(rows) != 1 or len(rows[0]) != 1:
         what = "no row" if not rows else "several rows" if len(rows) > 1 else f"{len(rows[0])} columns"
         raise GoldQueryError(f"must yield one value, but yields {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -10,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.own_tables.header_lines import Row, count_header_rows, is_header_line, join_header
 from finqa_cli.data.own_tables.workbook_tables import Content, duckdb_tables, parquet_table, workbook_tables
 from finqa_cli.data.question_files.question_rows import csv_cells, read_rows
 from finqa_cli.data.question_files.read_files import parse_json, read_text, require_file
 
 MAX_FILES = 20_000
 MAX_ROWS = 1_000_000
+WITH_HEADER_LINES = (".csv", ".tsv", ".xlsx")
+"""Kinds of files whose header may have several lines."""
 DATABASES = (".sqlite", ".sqlite3", ".db", ".duckdb")
+_SEPARATORS = ",;\t"
+_LINES_ABOVE = 3
+"""Lines above a header, such as a title, in which a separator need not be."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DUCKDB_MAGIC = b"DUCK"
 
@@ -32,7 +39,8 @@ class RawTable:
         name: Name that the table has by its place.
         header: Names of the columns.
         rows: (row as the user counts it, [C] cells).
-        title: Title above the header, in a workbook.
+        title: Title above the header, in a CSV file or workbook.
+        header_rows: Lines that the names of the columns were joined from.
     """
 
     file: str
@@ -42,6 +50,7 @@ class RawTable:
     header: Sequence[object]
     rows: Sequence[tuple[int, Sequence[object]]]
     title: str = ""
+    header_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +68,13 @@ class Found:
     ignored: tuple[str, ...]
 
 
-def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
+def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int = 0) -> Found:
     """Reads all tables of a folder, of a single file, or of a SQLite or DuckDB file.
 
     Args:
         source: Folder, file of a table, or database file.
         leave_out: Files of the folder that are no tables, such as that of the questions.
+        header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
 
     Raises:
         ProblemError: The source is missing, is neither, or holds no table.
@@ -78,9 +88,9 @@ def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
         hint = f"; near it: {str(source.parent / near[0])!r}" if near else ""
         raise ProblemError(Problem(file=str(source), reason=f"there is no such file or folder{hint}"))
     if source.is_dir():
-        found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored))
+        found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored, header_rows))
     elif is_table_file(source):
-        found = list(_of_files([source], source.parent, problems, ignored))
+        found = list(_of_files([source], source.parent, problems, ignored, header_rows))
     else:
         found = list(_of_database(source, problems))
     if not found and not problems:
@@ -115,16 +125,21 @@ def is_database(path: Path) -> bool:
     return start == _SQLITE_MAGIC or start[8:12] == _DUCKDB_MAGIC
 
 
-def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+def _of_folder(
+    folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str], header_rows: int
+) -> Iterator[RawTable]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
     if len(paths) > MAX_FILES:
         reason = f"holds {len(paths)} files, at most {MAX_FILES} are read"
         raise ProblemError(Problem(file=str(folder), reason=reason))
     shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
-    yield from _of_files([path for path in shown if path.resolve() not in leave_out], folder, problems, ignored)
+    tables = [path for path in shown if path.resolve() not in leave_out]
+    yield from _of_files(tables, folder, problems, ignored, header_rows)
 
 
-def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+def _of_files(
+    paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str], header_rows: int
+) -> Iterator[RawTable]:
     for path in paths:
         parts = path.relative_to(folder).parts
         reader = _READERS.get(path.suffix.lower())
@@ -135,17 +150,30 @@ def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], igno
         try:
             require_file(path)
             for name, header, rows, title in reader(path):
+                lines = _count_lines(path, header, rows, header_rows)
+                upper = [header, *(cells for _, cells in rows[: lines - 1])]
                 yield RawTable(
                     file=f"{path}, {name}" if name else str(path),
                     folder=parts[0] if len(parts) > 1 else "",
                     stem=path.stem,
                     name=f"{place}_{name}" if name else place,
-                    header=header,
-                    rows=rows,
+                    header=join_header(upper) if lines > 1 else header,
+                    rows=rows[lines - 1 :],
                     title=title,
+                    header_rows=lines,
                 )
         except ProblemError as error:
             problems.append(error.problem)
+
+
+def _count_lines(path: Path, header: Sequence[object], rows: Sequence[Row], header_rows: int) -> int:
+    if path.suffix.lower() not in WITH_HEADER_LINES:
+        return 1
+    lines = header_rows or count_header_rows(header, rows)
+    if lines > len(rows) + 1:
+        reason = f"has {len(rows) + 1} rows, fewer than its header (--header-rows {lines})"
+        raise ProblemError(Problem(file=str(path), reason=reason))
+    return lines
 
 
 def _of_database(path: Path, problems: list[Problem]) -> Iterator[RawTable]:
@@ -196,6 +224,8 @@ def sqlite_tables(path: Path, problems: list[Problem]) -> Iterator[Content]:
 def csv_table(path: Path) -> Iterator[Content]:
     """Yields the one table of a CSV file; separator is what its header has most of: comma, semicolon or tab.
 
+    A line with one filled cell above a line of names is the title.
+
     Raises:
         ProblemError: It is unreadable, empty, or ragged.
     """
@@ -203,6 +233,13 @@ def csv_table(path: Path) -> Iterator[Content]:
     _, header = next(lines, (0, []))
     if not header:
         raise ProblemError(Problem(file=str(path), reason="is empty"))
+    title = ""
+    filled = [cell for cell in header if cell.strip()]
+    if len(filled) == 1 and (below := next(lines, None)) is not None:
+        if is_header_line(below[1]):
+            title, header = filled[0].strip(), below[1]
+        else:
+            lines = itertools.chain([below], lines)
     width = len(header)
     rows: list[tuple[int, Sequence[object]]] = []
     for line, cells in lines:
@@ -212,19 +249,20 @@ def csv_table(path: Path) -> Iterator[Content]:
             reason = f"ragged: {len(cells)} fields, but the header has {width}"
             raise ProblemError(Problem(file=str(path), row=line, reason=reason))
         rows.append((line, cells))
-    yield "", header, rows, ""
+    yield "", header, rows, title
 
 
 def separator_of(path: Path) -> str:
-    """Returns what the header of a CSV file has most of: comma, semicolon or tab.
+    """Returns what the header of a CSV file has most of: comma, semicolon or tab; a title above it may have none.
 
     Raises:
         ProblemError: It is no plain file.
     """
     require_file(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline(1_000_000)
-    return max(",;\t", key=lambda mark: (header.count(mark), mark == ","))
+        lines = [file.readline(1_000_000) for _ in range(_LINES_ABOVE + 1)]
+    header = next((line for line in lines if any(mark in line for mark in _SEPARATORS)), "")
+    return max(_SEPARATORS, key=lambda mark: (header.count(mark), mark == ","))
 
 
 def json_table(path: Path) -> Iterator[Content]:

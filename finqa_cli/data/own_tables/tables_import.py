@@ -85,11 +85,11 @@ def import_tables(
         UsageError: A rule is not known.
     """
     try:
-        found = find_tables(source, [questions, *leave_out])
+        found = find_tables(source, [questions, *leave_out], options.header_rows)
         asked = _Asked(questions, options.columns)
         tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy=_HELP) from error
+        raise as_data_error([error.problem], remedy=error.remedy or _HELP) from error
     importer = _Importer(asked, tables, options.cells.decimal)
     for number, fields in asked.rows:
         try:
@@ -162,12 +162,12 @@ class _Asked:
                 self.columns[field] = column
         if self.rows and "question" not in self.columns:
             reason = f"no column is known as the question; the columns are {', '.join(sorted(names))[:300]}"
-            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name it: --column question=NAME"))
+            raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column question=NAME")
         if self.rows and not {"answer", "sql", "program"} & set(self.columns):
             reason = (
                 f"there is no column of answers, gold SQL or programs; the columns are {', '.join(sorted(names))[:300]}"
             )
-            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name one: --column answer=NAME"))
+            raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column answer=NAME")
 
     def key(self, fields: Mapping[str, object]) -> Key:
         """Returns company and table as a row names them, empty where it does not."""
@@ -249,6 +249,10 @@ class _Importer:
             raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
         names = [self._table(number, company, name) for name in asked.tables(fields)]
         answer, names, query = self._solution(number, fields, company, names)
+        if 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
+            self._tables.found.add(
+                "answers with digits that are no single number", f"{asked.path} row {number}", answer
+            )
         self._ids.add(identity)
         self.questions.append(
             Question(
@@ -295,8 +299,9 @@ class _Importer:
         same = [name for name in tables if name.casefold() in (given.casefold(), plain.casefold())]
         if len(same) == 1:
             return same[0]
-        near = difflib.get_close_matches(given, sorted(tables), n=1) or sorted(tables)[:3]
-        reason = f"{company!r} has no table {given!r}; it has: {', '.join(near)}"
+        near = difflib.get_close_matches(given, sorted(tables), n=1)
+        names = [*near, *sorted(tables.keys() - set(near))]
+        reason = f"{company!r} has no table {given!r}; it has: {', '.join(names)[:300]}"
         raise self._asked.problem(number, "table", reason)
 
     def _solution(

@@ -95,6 +95,8 @@ def test_what_is_here_is_not_asked_for(tmp_path: Path) -> None:
     check_on_hub(PolicyVersion(number=0, model=""))  # of an engine that takes none
     with pytest.raises(ServiceUnavailableError, match="cannot be asked"):
         check_on_hub(NAMED)
+    with pytest.raises(ServiceUnavailableError, match=r"model 'embeded' here \(did you mean 'embedded'\?\), and"):
+        check_on_hub(PolicyVersion(number=0, model="embeded"))
     snapshot = tmp_path / "cache/models--some--model/snapshots/abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")

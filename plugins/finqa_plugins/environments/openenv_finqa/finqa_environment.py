@@ -106,7 +106,7 @@ class FinQAEnvironment(Environment):
         if split not in self._tasks:
             raise DataError(
                 f"Snapshot {self._snapshot.name!r} has no split {split!r}; it has: {', '.join(self._tasks)}.",
-                remedy=f"finqa snapshot show {self._snapshot.name}",
+                remedy=f"--split {next(iter(self._tasks))}",
             )
         return self._tasks[split]
 

@@ -18,6 +18,7 @@ install: $(STAMP)  ## Make .venv with all that the other targets need; does noth
 
 # torch comes first and alone: it is by far the largest, and its exact version decides what the others resolve to.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): about 2.3 GB, which takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -281,7 +282,9 @@ class Records(Sequence[dict[str, Any]]):
         return self._records[index]
 
     def __repr__(self) -> str:
-        return repr(list(self._records))
+        kinds = Counter(str(each["kind"]) for each in self if "kind" in each)
+        shown = f": {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else ""
+        return f"<{len(self)} records{shown}>"
 
     def where(self, **fields: Any) -> Records:
         """Return the records that have these values, such as `where(kind="train")`."""

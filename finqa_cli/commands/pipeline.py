@@ -307,7 +307,8 @@ def _check_policy(settings: Settings) -> None:
         raise UsageError(
             f"{model} is a small policy that speaks to the environment {wanted} alone; {environment.name} asks for "
             "another form, which it does not learn.",
-            remedy=f"--environment {wanted}; or {other}",
+            remedy=f"--environment {wanted}; or --model with what `finqa policy make --environment "
+            f"{shlex.quote(environment.name)}` makes; or {other}",
         )
     if environment.snapshotless and settings.data.path is not None:
         raise UsageError(

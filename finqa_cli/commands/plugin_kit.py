@@ -13,8 +13,8 @@ from finqa_cli.commands.plugins import app
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.contracts import ChatEngine, TrackerContext
-from finqa_cli.errors import ConfigError
+from finqa_cli.contracts import ChatEngine, Environment, TrackerContext
+from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, registry
 from finqa_cli.extend.contract_check import CheckedKind, Promise, check_parameters, registered_kind, run_suite
 from finqa_cli.extend.scaffold import command_of, write_package
@@ -99,6 +99,7 @@ def check(
         "name": component.name,
         "plugin": report.shown if report is not None else "",
         "kept": not any(promise.status == "failed" for promise in promises),
+        "tools": _tools(subject),
         "promises": [{"name": each.name, "status": each.status, "detail": each.detail} for each in promises],
     }
     emit(document, as_json=line.as_json, text=lambda: _print(document, promises))
@@ -159,8 +160,21 @@ def _model(settings: Settings) -> str:
     return resolve("embedded" if named == AUTO else named).model
 
 
+def _tools(subject: object) -> list[str]:
+    """Return the tools that the first task of an environment opens with; none where only an episode shows them."""
+    if not isinstance(subject, Environment):
+        return []
+    try:
+        prompt = subject.opening(subject.tasks(subject.splits()[0])[0])
+    except (FinqaError, IndexError):  # the suite says what is wrong
+        return []
+    return [tool.name for tool in prompt.tools] if prompt is not None else []
+
+
 def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:
     print(f"{document['kind']} {document['name']} of {document['plugin']}")
+    if document["tools"]:
+        print(f"  tools    {', '.join(document['tools'])}")
     for promise in promises:
         detail = f": {promise.detail}" if promise.detail else ""
         print(f"  {MARKS[promise.status]}  {promise.name}{detail}")

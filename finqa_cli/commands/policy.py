@@ -79,16 +79,21 @@ def make(
             show=lambda text: None if line.as_json or line.quiet else print(text, file=sys.stderr, flush=True),
         )
     document = {"policy": str(made.policy), "training": str(made.training), "samples": made.samples}
-    emit(document, as_json=line.as_json, text=lambda: _text(made, settings))
+    emit(document, as_json=line.as_json, text=lambda: _text(made, settings, wanted))
 
 
-def _text(made: Made, settings: Settings) -> str:
+def _text(made: Made, settings: Settings, wanted: Wanted) -> str:
     samples = made.samples or {}
     rates = ""
     if samples.get("accuracy") is not None:
         rate = samples.get("parse_rate")
         form = f"{100 * rate:.0f} % of the right form, " if rate is not None else ""
         rates = f"Answers to {samples['questions']} held-out tasks: {form}accuracy {samples['accuracy']:.3f}\n"
+    if wanted.expert == SCRIPTED and samples.get("accuracy") == 0.0:
+        rates += (
+            f"None is right: {made.demonstrations} demonstrations taught the form of the answers alone, and rewards "
+            "may have nothing to reinforce. Take more tasks or a larger --epochs, with another --output.\n"
+        )
     environment = f"--environment {shlex.quote(settings.environment.name)}"
     return (
         f"{rates}Policy: {made.policy}\n"

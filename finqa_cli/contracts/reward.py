@@ -63,10 +63,14 @@ class Reward(ABC):
         """Judge an answer and keep the parts of the environment's own verdict beside the reward's parts.
 
         A part of the environment whose name the reward uses too gets the prefix `environment_`, except `correct`,
-        which stays the environment's because accuracy follows it.
+        which stays the environment's because accuracy follows it. A reward without an explanation gets that of the
+        environment, marked as such where the totals differ.
         """
         given = self.score(request)
         clashing = given.components.keys() - {"correct"}
         beside = {f"{OWN_PREFIX}{name}" if name in clashing else name: part for name, part in own.components.items()}
         components = {**given.components, **beside}
-        return replace(given, components=components, explanation=given.explanation or own.explanation)
+        reason = own.explanation
+        if reason and given.total != own.total:
+            reason = f"from the reward that was chosen; the environment says: {reason}"
+        return replace(given, components=components, explanation=given.explanation or reason)

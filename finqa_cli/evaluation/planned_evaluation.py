@@ -122,13 +122,16 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
     if report.faults <= settings.pool.max_fault_share * report.episodes:
         return
     records = read_jsonl(result.run / "trajectories.jsonl")
-    reasons = Counter(str(record["error"]).rstrip(".") for record in records if Status(record["status"]).is_fault)
-    reason, count = reasons.most_common(1)[0]
+    faults = [record for record in records if Status(record["status"]).is_fault]
+    reasons = Counter((str(record["error"]).rstrip("."), str(record["status"])) for record in faults)
+    (reason, status), count = reasons.most_common(1)[0]
     run = shlex.quote(str(result.run))
     others = "" if report.faults == report.episodes else " The accuracy is that of the others."
+    again = f"finqa eval --resume {run}, which plays those episodes again"
+    again += ", or another --run-dir after a change of its code" if status == Status.ENVIRONMENT_ERROR else ""
     raise ThresholdError(
         f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
-        remedy=f"finqa show {run} lists the errors; finqa eval --resume {run}, which plays those episodes again",
+        remedy=f"finqa show {run} lists the errors; {again}",
     )
 
 

@@ -100,11 +100,13 @@ class Made:
         policy: Its folder, which commands take as a model.
         training: Settings with which it can be trained on a processor.
         samples: Rates of its answers to held-out tasks; None where there are none.
+        demonstrations: Episodes that it was taught.
     """
 
     policy: Path
     training: Path
     samples: dict[str, Any] | None
+    demonstrations: int
 
 
 def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Reporter, show: Show) -> Made:
@@ -133,7 +135,9 @@ def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Repo
         folder.finish(steps)
     report = read_document(run / POLICY / "report.json")
     samples = (report.get("after") or {}).get("samples")
-    return Made(policy=run / POLICY, training=run / TRAINING, samples=samples)
+    return Made(
+        policy=run / POLICY, training=run / TRAINING, samples=samples, demonstrations=report.get("demonstrations", 0)
+    )
 
 
 def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:

@@ -481,6 +481,8 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
+    elif first["type"] == "missing":
+        what = f"needs the option {field!r}, which is not given."
     elif not field:
         what = f"options: {mask_text(first['msg'].removeprefix('Value error, '))}."
     else:

@@ -5,6 +5,7 @@ Nothing here raises for a damaged run: the summary says what is wrong with it.
 
 from __future__ import annotations
 
+import difflib
 import json
 import stat
 import time
@@ -130,7 +131,12 @@ def locate_run(reference: Path) -> Path:
     for place in (reference, Path("runs") / reference):
         if place.is_dir() and is_run(place):
             return place
-    raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
+    where = "" if reference.is_absolute() else f" in {Path.cwd()}"
+    folders = [folder for folder in (reference.parent, Path("runs") / reference.parent) if folder.is_dir()]
+    names = {path.name: str(path) for folder in folders for path in sorted(folder.iterdir()) if is_run(path)}
+    near = difflib.get_close_matches(reference.name, names, n=1)
+    hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+    raise DataError(f"There is no run at {reference}{where}.{hint}", remedy="finqa ls")
 
 
 def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:

@@ -229,7 +229,9 @@ def check_on_hub(policy: PolicyVersion) -> None:
         from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     except ImportError:  # the code that loads the model names the missing extra
         return
-    meant = f" (did you mean {EMBEDDED!r}?)" if difflib.get_close_matches(model.casefold(), [EMBEDDED]) else ""
+    engines = [part.name for part in registry().components("engine") if part.modelless]
+    near = difflib.get_close_matches(model.casefold(), [EMBEDDED, *engines], n=1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
     missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:
         if isinstance(try_to_load_from_cache(model, _CONFIG), str):

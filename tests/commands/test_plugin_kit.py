@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixtures.command_calls import failure
+from fixtures.command_calls import document, failure
 from fixtures.warm_python import run_module
 
 from finqa_cli.app import main
@@ -177,6 +177,33 @@ def test_what_is_written_says_what_to_do_next(tmp_path: Path, capsys: pytest.Cap
     assert main(["plugins", "new", "tracker", "mine", "--out", str(tmp_path / "mine")]) == 0
     said = capsys.readouterr().out
     assert "finqa plugins check mine" in said and "finqa train --tracker mine" in said
+
+
+OWN = """
+class Own:
+    @staticmethod
+    def tasks():
+        for number in range(9):
+            yield {"prompt": f"Say {number}"}
+
+    def look(self, item: str) -> str:
+        return item
+
+    def answer(self, text: str) -> None:
+        self.done = True
+
+    def reward(self):
+        return 0
+"""
+
+
+def test_tools_of_an_environment_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    found = document(["plugins", "check", "./own.py"], capsys)
+    assert found["kept"] and found["tools"] == ["look"]
 
 
 def test_what_cannot_be_checked_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,8 @@ class CommandLine:
         shown = not (quiet or self.as_json or self.quiet)
         if shown and loaded.choices.reasons:
             environment = registry().find("environment", loaded.settings.environment.name)
-            if line := loaded.choices.line(sandboxless=environment.sandboxless):
+            new_model = self.context.params.get("init") is not None
+            if line := loaded.choices.line(sandboxless=environment.sandboxless, new_model=new_model):
                 print(line, file=sys.stderr)
         placed = place_settings(loaded, purpose)
         if placed.plan is not None and placed.plan.per_device and shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,11 @@ def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int =
     """
     problems: list[Problem] = []
     ignored: list[str] = []
+    if not source.exists():
+        beside = [path.name for path in source.parent.iterdir()] if source.parent.is_dir() else []
+        near = difflib.get_close_matches(source.name, beside, n=1)
+        hint = f"; near it: {str(source.parent / near[0])!r}" if near else ""
+        raise ProblemError(Problem(file=str(source), reason=f"there is no such file or folder{hint}"))
     if source.is_dir():
         found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored, header_rows))
     elif is_table_file(source):

@@ -126,6 +126,11 @@ def test_columns_are_read_as_a_whole() -> None:
     assert column("5%", "x%", percent="text")[0] == ["5%", "x%"]
     assert column(" a ", "  ", None)[0] == ["a", None, None]
     assert column(1, "#DIV/0!")[0] == [1, None]
+    hint = "numbers with three decimals beside whole numbers (if these are thousands: --decimal ,)"
+    assert column("4.120", "$4.385", "(1.250)", "2210")[1][hint] == 3
+    assert column("4,120", "2210", decimal=",")[1][hint.replace("l ,", "l .")] == 1
+    for plain in (("4.120", "4.385"), ("4.120", "4.38", "2210"), ("0.120", "2210"), ("4.125%", "2210"), ("4,120", "7")):
+        assert not any("--decimal" in kind for kind in column(*plain)[1]), plain
     brackets = [["10%", "1,000"], ["12%", "2,000"]]
     rows = convert_columns(["tax bracket", "2023"], brackets, CellRules(), Conversions(), "t")
     assert rows == (("10%", 1000), ("12%", 2000))  # the first column names the rows

@@ -167,7 +167,7 @@ KINDS = [
         lambda folder: (folder / "tables/ardenhill/a\nb.csv").write_text(ITEMS),
         "the table name 'a\\nb' holds",
     ),
-    Kind("a missing source", row(), "nothing: the file is missing", source="nothing", fatal=True),
+    Kind("a missing source", row(), "nothing: there is no such file or folder", source="nothing", fatal=True),
     Kind("missing questions", row(), "none.csv: the file is missing", questions="none.csv", fatal=True),
     Kind(
         "no question column",

@@ -69,6 +69,9 @@ def test_a_run_is_what_the_commands_show_of_it(run: Path, capsys: pytest.Capture
     assert loaded.metrics[0] == json.loads((run / "report.json").read_text())
     assert loaded.settings["eval"]["limit"] == 6
     assert repr(loaded) == f"Run({str(run)!r}: eval, completed, accuracy {loaded.metrics[0]['accuracy']:.3f})"
+    assert repr(loaded.metrics) == "<1 records>"
+    (run / "metrics.jsonl").write_text('{"kind": "eval"}\n{"kind": "train"}\n{"kind": "train"}\n')
+    assert repr(loaded.metrics) == "<3 records: 1 eval, 2 train>"
 
 
 def test_episodes_are_a_sequence(run: Path) -> None:

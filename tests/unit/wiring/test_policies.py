@@ -130,3 +130,9 @@ def test_offline_the_hub_is_not_asked(capsys: pytest.CaptureFixture[str], monkey
     assert status == 78 and "'no way' here, and the hub has none" in told  # no id of the hub has a space
     status, told = failure(["export", "nope", "--to=merged", "-q"], capsys)
     assert status == 78 and "HF_HUB_OFFLINE forbids" in told
+
+
+def test_a_mistyped_name_says_what_was_meant() -> None:
+    for typed, meant in (("embeded", "embedded"), ("scriptd", "scripted")):
+        with pytest.raises(ServiceUnavailableError, match=rf"'{typed}' here \(did you mean '{meant}'\?\)"):
+            check_on_hub(PolicyVersion(number=0, model=typed))

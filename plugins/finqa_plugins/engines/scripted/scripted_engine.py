@@ -73,7 +73,8 @@ class ScriptedEngine(ChatEngine):
             asked = next((message.content for message in request.messages if message.role == "user"), "")
             raise ConfigError(
                 f"The scripted engine plays gold solutions here, and the data has none of this task: {asked[:80]!r}.",
-                remedy="give the task its solution, or play with --engine random, human, openai or transformers",
+                remedy="give the task its solution (in a file of your own: expert()), or play "
+                "with --engine random, human, openai or transformers",
             )
         call = next_call(request.messages, self._habits(request.sampling.seed))
         return AssistantTurn.calling(call)

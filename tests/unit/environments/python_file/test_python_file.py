@@ -343,6 +343,12 @@ EPISODES = [
     ("return self.answered ==", "return None and", "reward of .* is None, not a number", "def reward"),
     ("return self.answered ==", "return 1 / 0 ==", "raised ZeroDivisionError: division by zero", "1 / 0"),
     ('yield "submit"', 'yield "sbmit"', "calls 'sbmit'; the tools are count, submit", "def expert"),
+    (
+        'yield "submit"',
+        'yield "answer"',
+        "calls 'answer'; the tools are count, submit; 'answer' is a reserved",
+        "def exp",
+    ),
     ('yield "submit", ', 'yield 7; yield "submit", ', "yields 7, not a text or a pair", "def expert"),
     ('yield "submit", ', 'raise KeyError("gone"); yield "submit", ', "raised KeyError: 'gone'", '"gone"'),
 ]

@@ -221,7 +221,8 @@ class Episodes(Sequence[Episode]):
     def _named(self, reference: str) -> Episode:
         if reference.isdecimal():
             raise UsageError(
-                f"{reference!r} is no id of an episode.", remedy=f"give the place as a number: episodes[{reference}]"
+                f"{reference!r} is not the id of an episode.",
+                remedy=f"give the place as a number: episodes[{reference}]",
             )
         number, record = find_episode(self._run, reference)
         return self._episode(number, record)
@@ -234,7 +235,7 @@ class Episodes(Sequence[Episode]):
         try:
             record = json.loads(line)
         except ValueError as error:
-            reason = f"{file}, line {number}: no JSON ({error})."
+            reason = f"{file}, line {number}: not valid JSON ({error})."
             raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
         return self._episode(number, record)
 

@@ -175,7 +175,7 @@ def sample(
         top_p: Nucleus sampling mass.
         split: Split of the questions; empty: the training split.
         limit: Number of questions; 0: all.
-        resume: Interrupted run to resume: plays what is missing or ended in faults.
+        resume: Interrupted run to resume: plays missing attempts and attempts that ended in faults.
         quick_test: Four candidates of 16 questions, unless another `limit` is given.
         config: Settings files, or names of settings that ship with finqa.
         settings: Any setting by its dotted path, but those that are arguments here.
@@ -234,7 +234,7 @@ def _evaluation(
         name, given = _target(target, "evaluate"), arguments.given
         implied = {**target_settings(given, name), **(without_given(QUICK_EVAL, given) if quick_test else {})}
         plan = plan_evaluation(arguments.load(implied, purpose="play").settings, name, fresh=fresh)
-    begun = f"{plan.run} was begun by the same call and is continued; fresh=True begins anew"
+    begun = f"{plan.run} was started by the same call and is resumed; fresh=True starts a new run"
     return Call(
         start=partial(_evaluated, plan),
         remedy=plan.resume_command,

@@ -193,7 +193,7 @@ def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int
     if silent and wanted.expert == SCRIPTED:
         raise ConfigError(
             f"Environment {settings.environment.name} has no expert, so there is nothing to imitate.",
-            remedy="--expert random (the form of actions alone), write expert() in its file, or train an "
+            remedy="--expert random (teaches only the format of actions), write expert() in its file, or train an "
             "instruction-tuned model: finqa train --model MODEL",
         )
     return 32 if environment.sandbox_spec() is None else 16

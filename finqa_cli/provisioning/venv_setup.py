@@ -73,7 +73,7 @@ def set_up(component: Component, home: Path, options: Options, reporter: Reporte
         FinqaError: The installer failed, or the environment does not work.
     """
     spec = component.venv
-    assert spec is not None, "the command takes components with an environment only"
+    assert spec is not None, "the command accepts only components with a virtual environment"
     file = options.requirements or shipped_pins(spec)
     base = (options.python or Path(sys.executable)).expanduser()
     if base.exists():
@@ -236,6 +236,6 @@ def _check_python(spec: VenvSpec, base: Path, version: str) -> None:
     first, last = spec.pythons
     if not key(first) <= key(version) <= key(last):
         raise ConfigError(
-            f"The pins are for Python {first} to {last}, but {base} is {version}.",
-            remedy="--python PATH of another one",
+            f"The pinned versions support Python {first} to {last}, but {base} is {version}.",
+            remedy="--python PATH of another interpreter",
         )

@@ -183,7 +183,7 @@ class Player:
             return self._engine.usage(episode)
         except Exception as error:  # figures beside an episode that is valid without them
             self._usage_failed = True
-            log.warning(f"The engine's usage is left out: {error}")
+            log.warning(f"The engine's usage is ignored: {error}")
             return {}
 
     def _conversation(self, attempt: Attempt, prompt: Prompt, *, takes_text: bool) -> Conversation:

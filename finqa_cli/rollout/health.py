@@ -68,7 +68,7 @@ class HealthChecks:
                     pause = self._every_s
                     # `check_now` is set when a fault came in while this check was under way.
                     if not sandbox.check_now.is_set() and not self._pass(sandbox):
-                        return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but session after session fails."
+                        return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but all of its sessions fail."
                 self._resting[sandbox] = None
         finally:
             self._resting.pop(sandbox, None)

@@ -140,7 +140,7 @@ class Replica:
         if not self.in_service:
             self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
             if told:
-                log.warning("an engine replica is left out", replica=self.number, reason=str(reason))
+                log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
                 self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})
 
     def away(self, reason: ServiceUnavailableError, now: float) -> None:
@@ -154,7 +154,7 @@ class Replica:
     def succeeded(self) -> None:
         """It answered."""
         if not self.in_service:
-            log.info("an engine replica is back", replica=self.number)
+            log.info("an engine replica is available again", replica=self.number)
             self._on_event(
                 "engine_back", {"replica": self.number, "version": self.policy.number if self.policy else None}
             )
@@ -223,7 +223,7 @@ class EngineSet(TokenEngine):
             raise failures.exceptions[0] from None
         if any(replica.engine.lockstep for replica in self._replicas):
             raise ConfigError(
-                "Engine replicas in lockstep would wait for each other's episodes for ever.",
+                "Engine replicas in lockstep would wait for each other's episodes forever.",
                 remedy="--engine-replicas 1, or --set engine.options.lockstep=false",
             )
 
@@ -370,7 +370,7 @@ class EngineSet(TokenEngine):
         try:
             await self._catch_up(replica)
         except FinqaError as error:
-            log.info("an engine replica is still away", replica=replica.number, reason=error.message)
+            log.info("an engine replica is still not reachable", replica=replica.number, reason=error.message)
         else:
             replica.due()
 
@@ -447,7 +447,7 @@ class EngineSet(TokenEngine):
         error = self._last_error
         kind = UnreachableEngineError if isinstance(error, UnreachableEngineError) else ServiceUnavailableError
         return kind(
-            f"None of the {len(self._replicas)} engine replicas is left."
+            f"None of the {len(self._replicas)} engine replicas is available."
             + (f" The last error: {error.message}" if error else ""),
             remedy=(error.remedy if error else "") or "finqa doctor, with the same --engine and options",
         )

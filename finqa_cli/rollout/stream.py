@@ -141,7 +141,7 @@ class Stream:
             if task.cancelling():
                 raise
             # A task group takes this for the end of a task that it cancelled, and its source would wait for ever.
-            raise RuntimeError(f"Episode {attempt.id} was cancelled by something that it awaited.") from error
+            raise RuntimeError(f"Episode {attempt.id} was cancelled by a task that it awaited.") from error
 
 
 @asynccontextmanager

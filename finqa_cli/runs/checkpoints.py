@@ -103,7 +103,10 @@ def verified(folder: Path) -> Checkpoint:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if (version := manifest["schema_version"]) != SCHEMA_VERSION:
-            raise DataError(f"{folder / 'manifest.json'} is of schema version {version!r}, which is not known here.")
+            raise DataError(
+                f"{folder / 'manifest.json'} has schema version {version!r}, which this version of "
+                "finqa does not support."
+            )
         listed = manifest["files"]
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))

@@ -124,7 +124,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:
                 raise DataError(
-                    f"{path}, line {number}: no JSON ({error}).", remedy=f"correct or remove that line of {path}"
+                    f"{path}, line {number}: not valid JSON ({error}).", remedy=f"correct or remove that line of {path}"
                 ) from error
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}.")

@@ -130,7 +130,7 @@ def locate_run(reference: Path) -> Path:
     for place in (reference, Path("runs") / reference):
         if place.is_dir() and is_run(place):
             return place
-    raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
+    raise DataError(f"There is no run {reference}.", remedy="finqa ls")
 
 
 def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
@@ -175,7 +175,7 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
         return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
     command, status = facts.get("command"), facts.get("status")
     if not isinstance(command, str) or not isinstance(status, str):
-        reason = f"{path / 'run.json'} names no command or no status."
+        reason = f"{path / 'run.json'} has no command or no status."
         return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
     steps = _steps(facts)
     reason = ""

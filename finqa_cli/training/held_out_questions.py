@@ -130,14 +130,14 @@ def choose_questions(
             free = free or list(every)
         if not free:
             raise DataError(
-                f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "
-                "a company, that is not trained on.",
+                f"Split {split!r} of {environment.data().name!r} has no question of a cluster (such "
+                "as a company) outside of the training data.",
                 remedy="another --split or --snapshot, or --validation-samples 0",
             )
     except DataError as error:
         if wanted is not None:
             raise
-        reporter.line(f"The policy is asked no questions while it learns. {error.message}")
+        reporter.line(f"The policy is not evaluated during training. {error.message}")
         return []
     seed = derive(settings.eval.seed, "sft-samples")
     return list(draw(free, seed=seed, position=0, count=wanted or USUAL_SAMPLES)[0])

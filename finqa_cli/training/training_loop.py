@@ -59,7 +59,7 @@ class RunContext:
     def newest_policy(self) -> str:
         """A sentence that names the newest checkpoint, for errors; empty where there is none."""
         newest = checkpoints.latest(self.folder.path)
-        return f" The newest good policy is {newest.path}." if newest else ""
+        return f" The newest valid policy is {newest.path}." if newest else ""
 
 
 class TrainingLoop(ABC):
@@ -327,7 +327,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         items = self.steps[self.done - 1]
         rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
         if not all(math.isfinite(logp) for row in rows for logp in row):
-            reason = f"After step {self.done} the policy's log-probabilities are no finite numbers."
+            reason = f"After step {self.done} the policy's log-probabilities are not finite."
             raise self.not_finite(reason, items)
         await self._measure(self._ask)
 

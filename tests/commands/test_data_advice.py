@@ -211,7 +211,7 @@ def test_a_check_of_rows_names_the_commands_that_use_them(capsys: pytest.Capture
 def test_a_check_counts_the_tasks_of_each_split(capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(Path("data"))
     assert main(["data", "check", str(folder), "--for", "finqa", "--out=report"]) == 0
-    assert "All is well: environment finqa takes it." in capsys.readouterr().out
+    assert "No problems found: environment finqa can use this data." in capsys.readouterr().out
     statistics = json.loads(Path("report/check_report.json").read_text())["statistics"]
     assert statistics["tasks"] == len(DATASET.questions) and statistics["splits"] == DATASET.split_counts()
 
@@ -223,7 +223,7 @@ def test_a_check_tells_what_is_trained_on_too(capsys: pytest.CaptureFixture[str]
     finqa_text_rows.write(Path("test.json"), known, again, new)
     asked = ["data", "check", "test.json", "--for=finqa-text", "--set=environment.options.holdout=0"]
     assert main([*asked, "--against=train.json", "--out=report"]) == 0
-    assert "companies are trained on too, in train.json: 1, for example C1\n" in capsys.readouterr().out
+    assert "companies are also in the training data, in train.json: 1, for example C1\n" in capsys.readouterr().out
     findings = json.loads(Path("report/check_report.json").read_text())["findings"]
     shared = {each["code"]: each["count"] for each in findings if each["code"].startswith("shared_")}
     assert shared == {"shared_cluster": 1, "shared_question": 1, "shared_id": 1}

@@ -124,7 +124,7 @@ def test_nothing_that_a_plugin_does_keeps_the_doctor_from_answering(tmp_path: Pa
     assert "no route to host" in found(checks, "raises")["detail"]
     assert found(checks, "refuses")["detail"] == "The key was refused."
     assert found(checks, "refuses")["remedy"] == "export EXAMPLE_API_KEY=..."
-    assert found(checks, "hangs")["detail"] == "no answer within 10 s"
+    assert found(checks, "hangs")["detail"] == "no response within 10 s"
     assert "'all is well' is not a Check" in found(checks, "confused")["detail"]
     assert all(found(checks, name)["status"] == "fail" for name in ("raises", "refuses", "hangs", "confused"))
     assert found(checks, "example quota")["status"] == "warn"
@@ -253,7 +253,7 @@ BUSY = CudaDevice(name="NVIDIA H100", free=40e9, total=80e9)
         (settings(), False, [], "12.8", "warn", "no CUDA device; some/Model-14B runs slowly"),
         (settings(engine={"name": "vllm"}), False, [], "12.8", "warn", "no CUDA device"),
         (settings(), True, [H100], "", "fail", "torch is built without CUDA"),
-        (settings(), True, [H100, BUSY], "12.8", "warn", "other processes use memory of device 1"),
+        (settings(), True, [H100, BUSY], "12.8", "warn", "other processes use memory on device 1"),
         (settings(model={"name": "who/knows"}), True, [H100, H100], "12.8", "ok", "2 devices, NVIDIA H100"),
         (settings(), True, [], "12.8", "ok", "a CUDA device"),
     ],

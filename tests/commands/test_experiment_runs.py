@@ -102,7 +102,7 @@ def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]
     with Path("outputs/small/evals/cell-two/report.json").open("a") as file:
         file.write(" ")
     status, told = failure(["experiment", "run", "small.toml"], capsys)
-    assert status == 78 and "report.json is not what it was" in told
+    assert status == 78 and "report.json has changed" in told
     assert "finqa experiment run --resume outputs/small --redo evals/cell-two" in told
     relay.before = lambda arguments, _: 1  # that it is begun again is enough here
     status, told = failure(["experiment", "run", "--resume=outputs/small", "--redo=evals/cell-two"], capsys)
@@ -150,9 +150,9 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         "8 cells in outputs/financial_qa",
         "2.0 d to 3.0 d",
         "cost, USD",
-        "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it.",
+        "Cost: GPU-hours at 2.5 USD each, as set in the file; other costs are not included.",
         "warning: qwen3_4b_default, qwen3_4b_no_uncertain, qwen3_4b_rollout4,",
-        "the plan's numbers of questions are not compared with the data: there is no data at data.",
+        "the numbers of questions in the plan cannot be compared with the data: there is no data at data.",
         "the authors give 2-3 days (4B) and 4-5 days (8B)",
         "environment.options.uncertainty  advantage",
         "improve model calibration? (brier, ece, accuracy, direction_accuracy)",

@@ -144,7 +144,7 @@ def test_a_plugin_that_prints_breaks_a_promise(tmp_path: Path) -> None:
     plugin.write_text(plugin.read_text() + '\nprint("hello")\n')
     status, broken = checked("reward", folder)
     assert status == 1
-    assert "stdout" in broken["the plugin's import is quick and prints nothing"]
+    assert "stdout" in broken["the import of the plugin is fast and prints nothing"]
 
 
 @pytest.mark.parametrize("name", ["My-Reward", "1st", "a b", "../up", "class", "", "my_reward"])

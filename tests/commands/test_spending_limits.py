@@ -55,7 +55,7 @@ def test_what_the_service_charges_stops_it(server: OpenAIServer, capsys: pytest.
     command = ["eval", "analyst", "--limit=12", "--sandboxes=1", "--engine=openai", "--run-dir=run"]
     command += ["--set=pool.sessions_per_sandbox=1", "--set", f"engine.options.base_url={server.url}", "--set", prices]
     code, said = failure([*command, "--max-cost=0.001"], capsys)
-    assert code == 75 and "are spent, and --max-cost is $0.001" in said
+    assert code == 75 and "were spent, and --max-cost is $0.001" in said
     assert "No run beside run says" in said
     assert 0.001 <= spent("run")["cost_usd"] < 0.003
     report = document(["eval", "--resume=run", "--max-cost=1"], capsys)

@@ -99,7 +99,7 @@ def test_what_was_changed_by_hand_is_told(run: Path, capsys: pytest.CaptureFixtu
     with (run / "01_dataset/demonstrations/report.json").open("a") as file:
         file.write(" ")
     status, told = failure(resume, capsys)
-    assert status == 78 and "report.json is not what it was" in told and "--from 01_dataset/demonstrations" in told
+    assert status == 78 and "report.json has changed" in told and "--from 01_dataset/demonstrations" in told
 
 
 def test_a_step_that_is_missing_below_later_ones_is_not_quietly_made_again(
@@ -237,7 +237,7 @@ def test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from(
     if rate != 0.89:
         assert "Step 04_candidates failed" in first.message
         return
-    wanted = "03_sft ends the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
+    wanted = "03_sft stopped the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
     assert wanted in first.message and f"finqa pipeline --resume {run} --past-gates continues" in first.remedy
     assert facts(run)["status"] == "failed" and facts(run)["steps"]["03_sft"]["status"] == "completed"
     assert wanted in go().message, "also when it is resumed"

@@ -255,7 +255,7 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     told = refusal(
         ["dpo", "p", "--lr=1e30", "--pairs-per-step=4", "--validate-every=1", model, "--run-dir=n"], capsys, 1
     )
-    assert "step 1 the policy's log-probabilities are no finite numbers. Its pairs: q" in told
+    assert "step 1 the policy's log-probabilities are not finite. Its pairs: q" in told
     assert not list(Path("n").glob("checkpoints/*")), "no weights are kept that give no numbers"
     told = refusal(
         ["dpo", "p", "--lr=1e30", "--pairs-per-step=4", "--validate-every=9", model, "--run-dir=m"], capsys, 1
@@ -265,5 +265,5 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     path.write_text(text.replace('"split": "train"', '"split": "test"'))
     assert "split test" in refusal(["dpo", "p", model], capsys, 65)
     path.write_text(text.replace("no 4", "yes 4"))
-    assert "row 5 (q4#0): chosen and rejected say the same" in refusal(["dpo", "p", model], capsys, 65)
+    assert "row 5 (q4#0): chosen and rejected are the same text" in refusal(["dpo", "p", model], capsys, 65)
     assert "--optimizer dpo --pairs PAIRS" in refusal(["train", "--optimizer=dpo", "--model=embedded"], capsys, 2)

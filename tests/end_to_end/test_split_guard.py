@@ -94,7 +94,7 @@ def test_what_another_snapshot_keeps_for_evaluation_is_not_trained_on(
 ) -> None:
     LocalSnapshots(home).build("clean", DATASET)
     LocalSnapshots(home).build("other", renamed(DATASET))
-    assert fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")[0] == 78, "other may be trained on"
+    assert fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")[0] == 78, "other can be used for training"
     LocalSnapshots(home).build("snorkel", replace(renamed(DATASET), evaluation_only=True))
     code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=run")
     assert code == 65 and "the snapshot 'snorkel', which is for evaluation only: " in errors, errors

@@ -247,7 +247,7 @@ def test_what_cannot_be_imitated_is_told(capsys: pytest.CaptureFixture[str], tin
     assert not any(Path(run).exists() for run in "yzw"), "a mistake leaves no run behind"
     diverging = [str(gold), "--lr=1e30", "--validation-samples=0", "--batch-tokens=900", model]
     told = refused(1, *diverging, "--validate-every=1", "--run-dir=n")
-    assert "After step 1 the policy's log-probabilities are no finite numbers. Its demonstrations: eval/" in told
+    assert "After step 1 the policy's log-probabilities are not finite. Its demonstrations: eval/" in told
     assert not list(Path("n").glob("checkpoints/*")), "no weights are kept that give no numbers"
     told = refused(1, *diverging, "--validate-every=9", "--run-dir=m")
     assert "Step 1 was not taken" in told and "Its demonstrations: eval/" in told

@@ -169,9 +169,7 @@ class CommandLine:
     def warn_of_project(self, settings: Settings) -> None:
         """Print that `--project` has no effect, when no tracker files runs under it."""
         if "run.project" in self.flags and not settings.trackers:
-            self.note(
-                "warning: --project names what trackers file the run under, and there is none; add --tracker wandb"
-            )
+            self.note("warning: --project sets the project of a tracker, and there is no tracker; add --tracker wandb")
 
     def check_free(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:
         """Return the parameters on the command line, of which `--resume` takes few: other settings are another run.

@@ -119,7 +119,9 @@ class _Fetch:
                 raise StorageError(f"{self.folder} holds other files.", remedy="--out with a new folder")
             return
         if self.known.source != self.source.name:
-            raise UsageError(f"{self.folder} holds the data set {self.known.source}.", remedy="--out with a new folder")
+            raise UsageError(
+                f"{self.folder} contains the data set {self.known.source}.", remedy="--out with a new folder"
+            )
         if revision and is_commit(revision):
             self._check_commit(revision)
 
@@ -138,12 +140,12 @@ class _Fetch:
         listing = await lister(self.source, asked, endpoint=endpoint, patience=self.patience, tell=tell)
         self._check_commit(listing.commit)
         if listing.licence and listing.licence.casefold() != self.source.licence.casefold():
-            tell(f"{self.source.repository} calls its licence {listing.licence}; finqa knows {self.source.licence}")
+            tell(f"{self.source.repository} has the licence {listing.licence}; finqa expected {self.source.licence}")
         if self.known is None or not self.known.complete:
             write_manifest(self.folder, self._manifest(listing, {}))
         present, wrong = self._present(listing)
         for path in (path for path in wrong if path not in damaged):
-            tell(f"{path} is not what was announced; fetching it again")
+            tell(f"{path} does not match the listing; fetching it again")
         downloader = self._downloader(listing, present)
         fresh = await downloader.run([file for file in listing.files if file.path not in present])
         return self.finish(
@@ -247,7 +249,7 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"Another process fetches into {folder}.", remedy="wait until it ends") from error
+            raise ConfigError(f"Another process is downloading into {folder}.", remedy="wait until it ends") from error
         yield
     finally:
         os.close(descriptor)

@@ -221,7 +221,7 @@ class _FieldReader:
         if not isinstance(value, list) or not value or not all(isinstance(row, list) and row for row in value):
             raise self.problem("table", "must be a list of rows that are not empty")
         if len(value[0]) > MAX_COLUMNS:
-            raise self.problem("table", f"has {len(value[0])} columns, at most {MAX_COLUMNS} are taken")
+            raise self.problem("table", f"has {len(value[0])} columns, but at most {MAX_COLUMNS} are supported")
         for place, row in enumerate(value, start=1):
             if len(row) != len(value[0]):
                 raise self.problem("table", f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")

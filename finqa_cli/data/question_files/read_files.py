@@ -36,7 +36,7 @@ def require_file(path: Path) -> None:
         raise ProblemError(Problem(file=str(path), reason="is not a plain file"))
     if facts.st_size > MAX_BYTES:
         raise ProblemError(
-            Problem(file=str(path), reason=f"holds {facts.st_size} bytes, at most {MAX_BYTES} are taken")
+            Problem(file=str(path), reason=f"holds {facts.st_size} bytes, but at most {MAX_BYTES} are supported")
         )
 
 
@@ -133,7 +133,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     try:
         with parquet.ParquetFile(path) as file:
             if twice := repeated(file.schema_arrow.names):
-                reason = "the column name comes twice (case is ignored)"
+                reason = "the column name occurs twice (ignoring case)"
                 raise ProblemError(Problem(file=str(path), field=twice, reason=reason))
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for row in batch.to_pylist():

@@ -106,7 +106,7 @@ def _found(identity: str, known: dict[str, Any], where: str) -> Any:
     if identity in known:
         return known[identity]
     near = difflib.get_close_matches(identity, known, n=3) or list(known)[:3]
-    hint = f" Near it or first: {', '.join(near)}." if near else ""
+    hint = f" Similar or first ids: {', '.join(near)}." if near else ""
     raise DataError(f"There is no question {identity!r} among the {len(known)} of {where}.{hint}")
 
 

@@ -180,7 +180,7 @@ class FollowedRun:
                     return episode_detail(record, episode.outcome.answer)
             except (OSError, *MALFORMED):
                 pass
-            raise DataError(f"Line {line} is no longer the attempt {episode.id}.")
+            raise DataError(f"Line {line} no longer contains the attempt {episode.id}.")
 
     def _clear(self) -> None:
         self._epoch += 1
@@ -275,12 +275,13 @@ class FollowedRun:
         notes = [summary.reason] if summary.reason else []
         if self._damaged:
             more = f" and {len(self._damaged) - 1} more" if len(self._damaged) > 1 else ""
-            notes.append(f"Left out, because it is no record of an attempt: {self._damaged[0]}{more}.")
+            notes.append(f"Skipped, because it is not the record of an attempt: {self._damaged[0]}{more}.")
         if self._episodes and "settings.json" not in refused and not (self.path / "settings.json").is_file():
             notes.append("This run has no settings.json.")
         if len(self._episodes) > MOST_ROWS:
             notes.append(
-                f"The last {MOST_ROWS:,} of {len(self._episodes):,} episodes are listed; score and curves are of all."
+                f"The last {MOST_ROWS:,} of {len(self._episodes):,} episodes are listed; score and "
+                "curves use all episodes."
             )
         return [*notes, *self._advantage_notes]
 

@@ -118,7 +118,7 @@ def column(*cells: object, **rules: object) -> tuple[list[Cell], dict[str, int]]
 def test_columns_are_read_as_a_whole() -> None:
     assert column("1,234", "n/a", "see note") == (
         [1234, None, "see note"],
-        {"thousands separators": 1, "marks for no value": 1, "texts in columns of numbers, kept": 1},
+        {"thousands separators": 1, "markers for missing values": 1, "texts in numeric columns, kept": 1},
     )
     assert column("007", "1,234")[0] == ["007", "1,234"]  # identifiers
     assert column("a", "b", "3")[0] == ["a", "b", "3"]  # texts
@@ -177,9 +177,9 @@ def test_names_of_columns_are_made_unique_and_reported(tmp_path: Path) -> None:
     assert table.columns == ("item", "2023", "2023_2", "column_4", "Item_2")
     assert {str(each["kind"]) for each in report.conversions} == {
         "repeated column names, numbered",
-        "columns without a name, named by their place",
-        "empty columns left out",
-        "empty rows left out",
+        "columns without a name, named by their position",
+        "empty columns removed",
+        "empty rows removed",
     }
 
 
@@ -256,7 +256,7 @@ def test_gold_sql_is_tried_and_left_out_where_it_is_wrong(tmp_path: Path) -> Non
     assert (first.table_name, first.answer, first.gold_sql) == ("income", "11240", query)
     assert (second.answer, second.gold_sql) == ("5", "")
     assert json.loads(third.table_name) == ["balance", "income"] and third.answer == str(11240 + 980000)
-    assert "gold SQL whose value is not the answer, left out" in str(report.conversions)
+    assert "gold SQL whose value is not the answer, skipped" in str(report.conversions)
 
 
 def test_a_program_needs_no_table_where_its_numbers_tell_it(tmp_path: Path) -> None:
@@ -403,4 +403,4 @@ def test_questions_without_an_expert_can_be_left_out(capsys: pytest.CaptureFixtu
     )
     document = json.loads(capsys.readouterr().out)
     assert (document["kept"], document["experts"]) == (3, 3)
-    assert document["skipped"] == {"neither gold SQL nor a program that can be played": 9}
+    assert document["skipped"] == {"no gold SQL and no program that can be played": 9}

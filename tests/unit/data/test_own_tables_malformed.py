@@ -119,7 +119,7 @@ KINDS = [
     Kind(
         "a cell of lists", table(".json", '[{"a": "x", "b": [1]}]'), "bad.json, row 1, field 'b': a cell must be a text"
     ),
-    Kind("no rows in JSON", table(".json", "[]"), "bad.json: there is no row in it"),
+    Kind("no rows in JSON", table(".json", "[]"), "bad.json: it contains no rows"),
     Kind("no object in JSONL", table(".jsonl", '{"a": 1}\n3\n'), "bad.jsonl, row 2: must be an object"),
     Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' comes twice; the other is"),
     Kind("no workbook", old_sheet, "bad.xlsx: is no Excel workbook", needs="openpyxl"),

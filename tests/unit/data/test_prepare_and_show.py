@@ -154,7 +154,7 @@ def test_a_finqa_row_and_a_prepared_row_are_shown(tmp_path: Path) -> None:
 
 
 def test_an_unknown_question_names_near_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"no question .* Near it or first: .*{DATASET.questions[0].id}"):
+    with pytest.raises(DataError, match=rf"no question .* Similar or first ids: .*{DATASET.questions[0].id}"):
         show_in_path(write_folder(tmp_path / "data"), DATASET.questions[0].id + "x")
 
 
@@ -188,7 +188,7 @@ def test_files_of_an_environment_are_divided_as_they_are(
     write_json(Path("bad.json"), [*dialogues, {"id": "x"}])
     capsys.readouterr()
     for words, status, said in (
-        (["data", "prepare", "train.json", "--out=none"], 65, "--for convfinqa or --for tatqa reads theirs"),
+        (["data", "prepare", "train.json", "--out=none"], 65, "use --for convfinqa or --for tatqa for their files"),
         (["data", "prepare", "bad.json", "--for=convfinqa", "--out=none"], 65, "bad.json, row 41"),
         (["data", "prepare", "train.json", "--for=finqa", "--out=none"], 2, "reads no question files"),
         (["data", "prepare", "train.json", "--set=environment.options.seed=1", "--out=none"], 2, "--for convfinqa"),

@@ -232,7 +232,7 @@ def test_seeds_of_a_cell_are_averaged() -> None:
     [
         ({"a": arm([1.0] * 4)}, "accuracy", "not enough runs: b is not done"),
         ({}, "accuracy", "not enough runs: b and a is not done"),
-        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they were graded on no question alike"),
+        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they have no graded question in common"),
         ({"a": arm([1.0] * 4), "b": arm([1.0] * 4)}, "components.sure", "not measured in b and a"),
         ({"a": arm([1.0], 1), "b": arm([0.0], 1)}, "accuracy", "too few questions for an interval"),
     ],

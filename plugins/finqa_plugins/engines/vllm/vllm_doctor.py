@@ -171,5 +171,5 @@ def _run(command: list[str], log: Path, what: str) -> str:
     log.write_text(f"{ended.stdout}\n{ended.stderr}")
     if ended.returncode or not ended.stdout.strip():
         said = last_words(ended.stderr)
-        raise FinqaError(f"{what}: {said} All of its output is in {log}.", remedy="finqa setup vllm --recreate")
+        raise FinqaError(f"{what}: {said} The complete output is in {log}.", remedy="finqa setup vllm --recreate")
     return ended.stdout

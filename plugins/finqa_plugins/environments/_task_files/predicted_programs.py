@@ -14,7 +14,7 @@ Question = TypeVar("Question")
 _END = "EOF"
 _STEP_TOKENS = 4
 """Of `add(`, `1`, `2`, `)`."""
-_REMEDY = 'the form is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
+_REMEDY = 'the format is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
 
 
 def score_programs(

@@ -128,7 +128,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 def _parsed(source: str) -> ast.Assert:
     if len(source) > _MAX_CHARACTERS:
-        raise TestProblem(f"the test has {len(source)} characters, at most {_MAX_CHARACTERS} are taken")
+        raise TestProblem(f"the test has {len(source)} characters, but at most {_MAX_CHARACTERS} are supported")
     try:
         body = _statements(source.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -106,7 +106,7 @@ def _texts(row: Mapping[str, Any], name: str, *, optional: bool = False) -> list
     if not isinstance(values, list) or (not values and not optional):
         raise FieldError(name, "must be a list of texts that is not empty")
     if len(values) > MAX_TESTS:
-        raise FieldError(name, f"has {len(values)} texts, at most {MAX_TESTS} are taken")
+        raise FieldError(name, f"has {len(values)} texts, but at most {MAX_TESTS} are supported")
     return [_checked(name, value).replace("\r\n", "\n").strip() for value in values]
 
 

@@ -344,7 +344,7 @@ class Judge:
         """Raise ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
         if (reward.spec() or {}).get("format") == "json":
             raise ConfigError(
-                "The finqa environment submits plain answers, but the reward wants JSON.",
+                "The finqa environment submits plain answers, but the reward requires JSON.",
                 remedy="--set reward.options.format=plain",
             )
         self._reward = reward

@@ -36,7 +36,7 @@ Reply with one JSON object and nothing else: {"answer": <answer>, "scale": "<sca
 The answer is a text copied from table or paragraphs, a list of such texts where there are several, or a number that \
 you calculated or counted, rounded to two decimals. The scale is that of the numbers in it: "thousand", "million", \
 "billion", "percent", or "" for none. Example: {"answer": 14.2, "scale": "percent"}"""
-_PREDICTIONS = 'the form is {"UID": [answer, scale], ...}, an answer being a text, a number or a list of texts'
+_PREDICTIONS = 'the format is {"UID": [answer, scale], ...}, an answer being a text, a number or a list of texts'
 _PARTS = ("em", "f1", "scale")
 
 

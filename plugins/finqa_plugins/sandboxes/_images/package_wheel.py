@@ -73,7 +73,7 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
     if not (root / "__init__.py").is_file():
         raise ConfigError(
             f"{package} is not a folder of files here, so no wheel of it can be made.",
-            remedy=f"install {DISTRIBUTION} again, from where it came the first time",
+            remedy=f"install {DISTRIBUTION} again from the original source",
         )
     for path in root.rglob("*.py"):
         parts = path.relative_to(root).with_suffix("").parts

@@ -51,7 +51,7 @@ async def _examined(config: CoreWeaveSandboxConfig, *, old_name: bool, hidden: b
     except AuthenticationError as error:
         return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
     except (FinqaError, TimeoutError) as error:
-        said = error.message if isinstance(error, FinqaError) else f"no answer within {DEADLINE_S:g} s"
+        said = error.message if isinstance(error, FinqaError) else f"no response within {DEADLINE_S:g} s"
         return Check(name="cwsandbox", status="fail", detail=f"{way.base_url}: {said}", remedy=NETWORK_REMEDY)
     finally:
         cloud.close()

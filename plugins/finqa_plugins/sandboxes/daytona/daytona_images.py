@@ -204,7 +204,7 @@ class Images:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     return await request()
             except TimeoutError as error:
-                raise DaytonaTimeoutError(f"no answer within {REQUEST_TIMEOUT_S:g} s") from error
+                raise DaytonaTimeoutError(f"no response within {REQUEST_TIMEOUT_S:g} s") from error
 
         return await self._cloud.call(doing, once)
 

@@ -85,7 +85,7 @@ class Conversation:
 
 def _finite(verdict: dict[str, Any]) -> dict[str, Any]:
     if not all(math.isfinite(value) for value in (verdict["total"], *verdict["parts"].values())):
-        raise ValueError(f"a score is no finite number: {verdict['parts']}")
+        raise ValueError(f"a score is not a finite number: {verdict['parts']}")
     return verdict
 
 

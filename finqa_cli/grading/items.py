@@ -168,7 +168,7 @@ def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple
         return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
     keys = [item.key for item in submitted if item.key]
     if len(set(keys)) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     if 0 < len(keys) < len(submitted):
         return "Some values come with a year or name and some without."
     by_key = {item.key: item for item in expected if item.key}

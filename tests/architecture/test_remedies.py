@@ -39,7 +39,7 @@ NOT_FOLLOWED = {
 """Files with a remedy whose texts cannot be worked out from the source, and where they come from."""
 
 ADVICE = re.compile(
-    r"(accept|add|another|ask|change|check|choose|compare|copy|correct|divide|edit|evaluate|fix|free|give|install|keep|label|"
+    r"(accept|add|another|ask|change|check|choose|compare|copy|correct|create|divide|edit|evaluate|fix|free|give|install|keep|label|"
     r"leave|lower|look|make|more|move|name|pass|play|put|read|remove|report|restore|resume|run|save|say|see|set|start|take|"
     r"teach|tell|train|use|wait|write)\b",
     re.IGNORECASE,
@@ -63,7 +63,7 @@ HARMLESS = {
     "first finqa snapshot delete": "images only, made again of the snapshot, which stays on this machine",
     "or give --force": "the second choice: another file is named first",
     "or stop it: kill": "the second choice: a step of the user's own pipeline, which resumes",
-    "make a key that may write and delete": "what a key is allowed to do",
+    "create a key that may write and delete": "what a key is allowed to do",
     "mv {file} {file}.changed": "renames, deletes nothing",
     "mv {folder} {folder}.aside": "renames, deletes nothing",
     "mv {run} {": "puts a folder back where its run began",

@@ -117,7 +117,7 @@ def test_openenv_grades_answers_by_its_rules(capsys: pytest.CaptureFixture[str])
     ("metric", "predictions", "status", "reason"),
     [
         ("bleu", [], 78, "There is no metric 'bleu'."),
-        ("finqa", {}, 65, "The predictions are no list of objects."),
+        ("finqa", {}, 65, "The predictions are not a list of objects."),
         ("finqa", [{"predicted": []}], 65, "Prediction 1 has no id."),
         ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": 3}], 65, "`predicted` is no list of tokens"),
         ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": "1"}] * 2, 65, "comes twice"),

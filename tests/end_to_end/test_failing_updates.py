@@ -22,4 +22,4 @@ def test_a_loss_that_is_no_number_names_the_iteration_and_the_checkpoint_that_is
     told = capsys.readouterr().err
     newest = checkpoints.latest(Path("r"))
     assert newest is not None and f"The newest valid policy is {newest.path}." in told
-    assert "error: Iteration " in told and "The first micro-batch to blame is" in told and "of episode '" in told
+    assert "error: Iteration " in told and "The first micro-batch with this error is" in told and "of episode '" in told

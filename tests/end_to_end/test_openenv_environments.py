@@ -271,7 +271,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     for options, reason in [
         ({}, "needs a server"),
         ({"url": "http://a", "module": "b:c"}, "give one of url, module and image"),
-        ({"module": str(tmp_path)}, r"is no environment of OpenEnv: it has no server/app\.py"),
+        ({"module": str(tmp_path)}, r"is not an OpenEnv environment: it has no server/app\.py"),
         ({"module": "./nowhere"}, "There is no folder"),
         ({"module": str(GUESS), "python": "/nowhere/python"}, "There is no Python"),
         ({"image": "x", "python": "/usr/bin/python3"}, "python is of a module"),

@@ -241,7 +241,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
     """Returns the companies in several splits, after checking that nothing worse is.
 
     Raises:
-        DataError: An id, a page or a question of a page is in two splits, or comes twice.
+        DataError: An id, a page or a question of a page is in two splits, or occurs twice.
     """
     companies: set[str] = set()
     splits = list(rows)

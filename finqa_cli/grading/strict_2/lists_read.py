@@ -192,7 +192,7 @@ def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, E
         given = _keyed(found, found)
         return given if isinstance(given, str) else _by_years(given, question)
     if len(keys) > 1 and len({one.text for one in keys}) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     if not question.known:
         return _keyed(found, found)
     return _by_labels(found, values, question)
@@ -364,7 +364,7 @@ def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str,
     if len(keys) != len(values):
         return "Some values come with a year or name and some without."
     if len({one.text for one in keys}) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     shape = "".join("v" if one.sort is Sort.VALUE else "k" for one in parts)
     count = len(values)
     if shape not in ("kv" * count, "vk" * count, "k" * count + "v" * count, "v" * count + "k" * count):

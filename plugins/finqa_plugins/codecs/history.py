@@ -112,7 +112,7 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
         return False
     for probe in probes:
         if probe.anew != probe.rendered:
-            problem = "rewrites history in a way that cannot be followed"
+            problem = "rewrites history in an unsupported way"
             raise _refusal(problem, probe.anew, probe.rendered, remedy=_OTHER_TEMPLATE)
     return True
 

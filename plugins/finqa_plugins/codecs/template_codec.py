@@ -221,10 +221,10 @@ class TemplateCodec(ChatCodec):
         )
         if rewrites := rewrites_history(probes, self._history_mode):
             log.warning(
-                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
-                "so its whole prompt is computed again, in rollout and in update",
+                "the chat template rewrites earlier turns: there, the next turn starts a new "
+                "sequence, so its whole prompt is computed again, in rollouts and updates",
                 model=self._model,
-                instead="codec.options.history=append, where it is only reasoning that the template drops",
+                instead="codec.options.history=append, if the template only drops reasoning",
             )
         return rewrites
 

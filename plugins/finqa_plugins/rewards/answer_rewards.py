@@ -42,7 +42,7 @@ class SpecConfig(Strict):
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
     tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
-    format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
+    format: Format = Field(default="json", description="`json`: replies are JSON; `plain`: the solution is the answer.")
 
 
 class SpecReward(Reward):
@@ -63,7 +63,10 @@ class WeightedConfig(SpecConfig):
     weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
         default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
     )
-    decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")
+    decay: Decay = Field(
+        default="linear",
+        description="`linear`: the numerical part decreases to 0 at the tolerance; `flat`: it is constant.",
+    )
 
 
 class Weighted(SpecReward):
@@ -189,7 +192,10 @@ class GradedConfig(Strict):
     profile: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="strict", validate_default=True, description="Rules of finqa_cli.grading; strict is its newest version."
     )
-    format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
+    format: Format = Field(
+        default="plain",
+        description="`plain`: the solution is the answer; `json`: the solution is JSON that contains it.",
+    )
 
 
 class Graded(Reward):

@@ -26,7 +26,7 @@ from finqa_cli.types import Message, Prompt, ToolCall
             "qwen3",
             "(call.function.arguments | tojson)",
             "(call.function.arguments if loop.last and message is sameas messages[-1] else {}) | tojson",
-            "rewrites history in a way that cannot be followed",
+            "rewrites history in an unsupported way",
         ),
         ("llama3", "message.content | tojson", "message.content | upper", "rewrites tool messages in an unknown way"),
         ("qwen2.5", "message.role == 'tool'", "message.role == 'function'", "no tool messages"),

@@ -108,7 +108,7 @@ async def _get(url: str, path: str, where: str, token: str, timeout_s: float) ->
         raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
     except (OSError, ValueError, HTTPException) as error:
         raise SandboxError(
-            f"What answers {where} is no OpenEnv server: /{path} gave {type(error).__name__}.",
+            f"The server at {where} is not an OpenEnv server: /{path} gave {type(error).__name__}.",
             remedy="correct the address",
         ) from None
 

@@ -35,7 +35,7 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
         elif (address := image_address(part)) is not None:
             images.append(address)
         else:
-            raise ValueError("a content is a text, or a list of texts and images")
+            raise ValueError("content must be a text, or a list of texts and images")
     return "\n".join(texts), tuple(images)
 
 

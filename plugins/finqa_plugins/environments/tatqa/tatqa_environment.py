@@ -59,7 +59,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         """
         if context.data is None:
             raise DataError(
-                "The environment tatqa brings no questions along.", remedy="finqa data fetch tatqa, then --data FOLDER"
+                "The environment tatqa includes no questions.", remedy="finqa data fetch tatqa, then --data FOLDER"
             )
         super().__init__(load(context.data, config or TatQAConfig()), context.reward)
 

@@ -137,7 +137,7 @@ def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
     return ConfigError(
         f"The adapter {policy.adapter} does not fit {policy.model}, the model that it names as its base: {reason}.",
         remedy=f"correct base_model_name_or_path in {policy.adapter}/{_CONFIG}; `finqa model inspect {policy.model}` "
-        "shows what the named one is built of",
+        "shows the architecture of that model",
     )
 
 

@@ -100,7 +100,7 @@ def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
     wheel, command = package_wheel(), _image_command(spec, options)
     if not {spec.module, f"{spec.module}.__main__"} & wheel.modules:
         raise ConfigError(
-            f"The environment's server {spec.module} is not part of finqa, and images hold finqa alone.",
+            f"The environment's server {spec.module} is not part of finqa, and images contain only finqa.",
             remedy="--sandbox local",
         )
     return Recipe(

@@ -206,7 +206,7 @@ class Cloud:
             raise
         except (TimeoutError, FinqaError) as error:
             reason = error.message if isinstance(error, FinqaError) else f"It is still there after {timeout_s:g} s."
-            raise SandboxError(f"Sandbox {name} could not be ended. {reason}") from error
+            raise SandboxError(f"Sandbox {name} could not be removed. {reason}") from error
 
     async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
         """Makes a request that may be made twice, again and again while the fault is a passing one.

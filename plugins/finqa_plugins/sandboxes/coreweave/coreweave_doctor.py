@@ -38,7 +38,7 @@ async def _examined(config: CoreWeaveSandboxConfig, *, old_name: bool, hidden: b
         way = await access(config)
     except AuthenticationError as error:
         if hidden:
-            detail = f"the key of the settings is not shown to checks; set {KEY_VARIABLE} instead to have it checked"
+            detail = f"the key in the settings is not checked; set {KEY_VARIABLE} instead to check it"
             return Check(name="cwsandbox key", status="warn", detail=detail, remedy=error.remedy)
         return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
     except ConfigError as error:

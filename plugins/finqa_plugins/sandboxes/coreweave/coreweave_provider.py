@@ -106,7 +106,7 @@ class Creation:
             elif self.doubtful:
                 self.doubtful = not await self._search()
         except FinqaError as error:
-            log.warning("a sandbox that did not start may be there", sandbox=self._name, reason=error.message)
+            log.warning("a sandbox that did not start may still exist", sandbox=self._name, reason=error.message)
 
     async def _search(self) -> bool:
         """Whether the sandbox was found, and ended."""
@@ -203,7 +203,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
             self._cloud.close()
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             raise SandboxError(
-                f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
+                f"{len(errors)} sandboxes could not be removed; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox cwsandbox",
             )
 
@@ -231,7 +231,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
                 for sandbox in await self._cloud.find([name], LAST_LOOK_S):
                     await self._cloud.end(sandbox, name)
             except FinqaError as error:
-                log.warning("a sandbox that did not start may be there", sandbox=name, reason=error.message)
+                log.warning("a sandbox that did not start may still exist", sandbox=name, reason=error.message)
 
         await asyncio.gather(*map(look, self._doubtful))
 

@@ -76,7 +76,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
         )
         found = result(ended.stdout_bytes, ended.returncode, request)
         if found.ending is Ending.KILLED and not await self.healthy():
-            raise SandboxError(f"Sandbox {self._name} ended under an execution.")
+            raise SandboxError(f"Sandbox {self._name} ended during an execution.")
         return found
 
     async def healthy(self) -> bool:

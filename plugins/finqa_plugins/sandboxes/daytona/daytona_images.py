@@ -65,7 +65,7 @@ class Images:
             if not deadline.expired():
                 raise
             raise ServiceUnavailableError(
-                f"Image {recipe.name} was not ready after {limit:g} s; the build itself goes on.{log.ending()}",
+                f"Image {recipe.name} was not ready after {limit:g} s; the build itself continues.{log.ending()}",
                 remedy=f"{_again(recipe)} waits for it; --set sandbox.options.build_timeout_s=N waits longer",
             ) from error
 
@@ -88,7 +88,7 @@ class Images:
     async def _made(self, recipe: Recipe, log: _BuildLog) -> tuple[ImageInfo, bool]:
         image, waited = await self._find(recipe.name), False
         if image is not None and _state(image) not in _AT_REST:
-            log.hear(f"Image {recipe.name} is being built already: waiting for it.")
+            log.hear(f"Image {recipe.name} is already being built; waiting for it.")
             image, waited = await self._at_rest(recipe.name), True
         if image is not None and _state(image) == INACTIVE:
             log.hear(f"Activating image {recipe.name}.")
@@ -97,10 +97,13 @@ class Images:
         if image is not None and _state(image) == ACTIVE:
             return _described(image), waited
         if image is not None:
-            log.hear(f"Removing what is left of image {recipe.name}: {_reason(image)}")
+            log.hear(f"Removing the remains of image {recipe.name}: {_reason(image)}")
             await self._delete(image)
         if self._config.base_image and "@sha256:" not in self._config.base_image:
-            log.hear(f"Base image {self._config.base_image} names no digest: the same build may differ another day.")
+            log.hear(
+                f"Base image {self._config.base_image} names no digest: the same build may have a "
+                "different result later."
+            )
         with tempfile.TemporaryDirectory(prefix="finqa-image-") as folder:
             dockerfile = await asyncio.to_thread(write_context, recipe, Path(folder))
             _under_way.add(log)

@@ -41,5 +41,5 @@ async def _image(engine: Engine, image: str, config: DockerSandboxConfig) -> Che
     missing = missing_image(engine, image)
     if config.pull == "never":
         return Check(name=name, status="fail", detail=missing.message, remedy=missing.remedy)
-    detail = f"{image} is not on this machine; the first container has it pulled"
+    detail = f"{image} is not on this machine; it is pulled when the first container starts"
     return Check(name=name, status="warn", detail=detail, remedy=missing.remedy)

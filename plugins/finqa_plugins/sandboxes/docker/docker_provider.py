@@ -63,7 +63,7 @@ class DockerSandboxProvider(SandboxProvider):
             raise SandboxError("The sandbox provider is closed.")
         if isinstance(spec, ExecutionSpec):
             raise ConfigError(
-                "Containers serve environments here; this one executes code of the policy.",
+                "Containers run environment servers; this environment executes code of the policy.",
                 remedy="--sandbox local, or --sandbox daytona",
             )
         task = asyncio.create_task(self._start(spec, labels))
@@ -127,7 +127,7 @@ class DockerSandboxProvider(SandboxProvider):
             errors.append(error)
         if errors:
             raise SandboxError(
-                f"{len(errors)} containers could not be ended; the first: {errors[0]}",
+                f"{len(errors)} containers could not be removed; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox docker",
             )
 
@@ -193,7 +193,7 @@ class DockerSandboxProvider(SandboxProvider):
         try:
             await engine.remove(name, self._config.delete_timeout_s)
         except FinqaError as error:
-            log.warning("a container that did not start may be there", container=name, reason=error.message)
+            log.warning("a container that did not start may still exist", container=name, reason=error.message)
 
     async def _end(self, sandbox: DockerSandbox) -> None:
         sandbox.ended = True

@@ -127,7 +127,7 @@ def _starved(folder: Path) -> bool:
 
 
 def _events(file: Path) -> dict[str, int]:
-    """Counts by name; empty where there is no such file."""
+    """Counts by name; empty where this file does not exist."""
     if not file.exists():
         return {}
     return {name: int(count) for name, count in map(str.split, file.read_text(encoding="ascii").splitlines())}

@@ -233,7 +233,7 @@ def _execute(launcher: Launcher, request: ExecutionRequest, stop: int) -> Execut
     watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of sandboxes and connections go there
     watch.register(stop, select.POLLIN)
     if watch.poll(0):
-        raise SandboxError("The execution was stopped before it began.")
+        raise SandboxError("The execution was stopped before it started.")
     try:
         with launcher.prepared(request) as launch:
             result = supervise(launch, request.stdin, request.limits, stop)

@@ -70,12 +70,13 @@ class LocalSandboxProvider(SandboxProvider):
             return await self._executing.start(labels)
         if self._config.dangerously_run_unisolated:
             raise ConfigError(
-                "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
+                "This environment does not execute code of a policy, so dangerously_run_unisolated "
+                "would have no effect.",
                 remedy="leave out --dangerously-run-unisolated",
             )
         if spec.image:
             raise ConfigError(
-                f"Local sandboxes are processes of this machine; they cannot start the image {spec.image}.",
+                f"Local sandboxes are processes on this machine; they cannot start the image {spec.image}.",
                 remedy="--sandbox docker, or name the server by a command or a module",
             )
         _check_installed(spec)

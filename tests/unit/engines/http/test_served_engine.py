@@ -266,9 +266,7 @@ def first(document: dict[str, Any]) -> dict[str, Any]:
 
 SPOILS = {
     "3 log-probabilities for 4 tokens": lambda document: first(document)["logprobs"]["token_logprobs"].pop(),
-    "is the log-probability of no token": lambda document: first(document)["logprobs"].update(
-        token_logprobs=[-9999.0] * 4
-    ),
+    "is not a valid log-probability": lambda document: first(document)["logprobs"].update(token_logprobs=[-9999.0] * 4),
     "NaN is not a JSON number": lambda document: first(document)["logprobs"].update(token_logprobs=[float("nan")] * 4),
     "has no token ids": lambda document: first(document).pop("token_ids"),
     "id 64 is not in the model's vocabulary": lambda document: first(document).update(token_ids=[64] * 4),

@@ -127,7 +127,7 @@ def test_distributions_are_told_apart(values: list[float], shift: float) -> None
     logits = [value + shift for value in values]
     cool_logits = place([value / COOL for value in logits])
     if logits[order[-1]] < -0.05:  # above 0 they are no log-probabilities in the first place
-        assert wrong_distribution(place(logits), cool_logits) == "it gives logits for log-probabilities"
+        assert wrong_distribution(place(logits), cool_logits) == "it returns logits instead of log-probabilities"
     assert math.isfinite(sum(cool_logits.values()))
 
 

@@ -137,7 +137,7 @@ async def test_retry_after_is_honoured_by_all(server: OpenAIServer) -> None:
         (Fault(status=429, headers={"Retry-After": "3600"}), r"held for 1 try.*asks for 3600 s"),
         (Fault(status=500, body=b"<h1>oops</h1>"), r"after 3 tries: oops \(HTTP 500\)"),
         (Fault(status=200, body=b"hello"), "answers nonsense: the reply is not JSON .*'hello'"),
-        (Fault(hang_s=5), "no whole reply within 0.8 s"),
+        (Fault(hang_s=5), "no complete reply within 0.8 s"),
         (Fault(status=400, body=error_body("strange")), "refused the request.*strange"),
     ],
 )

@@ -87,8 +87,8 @@ def test_a_folder_has_splits_by_the_names_of_its_files(tmp_path: Path) -> None:
         ("a.toml", toml(banned_patterns=["  "]), "field 'banned_patterns': '  ' says nothing"),
         ("a.toml", toml(tolerance=-1), "field 'tolerance'"),
         ("a.toml", toml(answer="1"), "field 'answer'"),
-        ("a.toml", toml(id="g"), "field 'id': is not for files"),
-        ("a.toml", toml(careless="1"), "field 'careless': is not for files"),
+        ("a.toml", toml(id="g"), "field 'id': is not allowed in files"),
+        ("a.toml", toml(careless="1"), "field 'careless': is not allowed in files"),
         (
             "a.py",
             "TASKS = {'f': {'prompt': 'p', 'func_name': 'f', 'tests': [b'1'], 'reference': 'r'}}",

@@ -157,7 +157,7 @@ async def test_a_redirection_does_not_get_it() -> None:
 def test_the_option_names_a_variable_of_a_running_server() -> None:
     assert read_token("") == ""
     for config in (FinQAConfig, OpenEnvConfig):
-        with pytest.raises(ValueError, match="token_env is of a running server: give url too"):
+        with pytest.raises(ValueError, match="token_env applies to a running server: set url too"):
             config.model_validate({"token_env": VARIABLE})
         with pytest.raises(ValueError, match="token_env"):
             config.model_validate({"url": "http://127.0.0.1:1", "token_env": f"{TOKEN} "})

@@ -310,7 +310,7 @@ MISTAKES = {
     "x = 1": "has no tasks and no reward",
     INVENTORY.replace("def tasks", "def task"): "has no tasks",
     INVENTORY.replace("item: str", "item"): "its parameter 'item' has no type hint",
-    INVENTORY.replace("item: str", "*item: str"): "cannot be given by name",
+    INVENTORY.replace("item: str", "*item: str"): "cannot be passed by name",
     INVENTORY.replace("item: str", "item: 'Missing'"): "its type hints cannot be read",
     INVENTORY.replace("item: str", "item: object()"): "no JSON schema can be made",
     INVENTORY.replace("item: str", "item: 'sqlite3.Connection'").replace(

@@ -39,7 +39,7 @@ def test_a_sample_with_a_number_that_is_none_is_named_with_its_place(learner_mod
     last = len(samples[2].token_ids)
     told = refusal(make_learner(learner_model), samples)
     blamed = f"sample 2 of episode 'q2/0' (advantage {number} at token {last - 1} of {last})"
-    assert told.endswith(f"The first micro-batch to blame is 2 of 2: {blamed}.")
+    assert told.endswith(f"The first micro-batch with this error is 2 of 2: {blamed}.")
 
 
 def test_a_sample_whose_gradient_alone_is_not_finite_is_named(learner_model: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_sample_whose_gradient_alone_is_not_finite_is_named(learner_model: Pat
     samples[1] = replace(samples[1], weight=1e38)
     learner = make_learner(learner_model)
     told = refusal(learner, samples)
-    assert "The first micro-batch to blame is 1 of 2: sample 1." in told
+    assert "The first micro-batch with this error is 1 of 2: sample 1." in told
     learner.update(as_batch(random_samples(4), CUT), GRPO_LOSS)
 
 

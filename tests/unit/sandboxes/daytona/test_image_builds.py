@@ -144,7 +144,7 @@ async def test_a_failed_build_shows_the_end_of_its_log_and_is_done_again(cloud: 
         assert (await at.state()).startswith("build_failed: executor failed")
         await at.loopback.control.set_build_fails("")
         assert await at.build() == (at.name, True)
-        assert any(line.startswith(f"Removing what is left of image {at.name}: executor") for line in at.log)
+        assert any(line.startswith(f"Removing the remains of image {at.name}: executor") for line in at.log)
         assert await at.builds() == 2 and await at.state() == "active"
 
 

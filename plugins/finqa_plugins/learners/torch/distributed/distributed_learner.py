@@ -155,7 +155,7 @@ class StartedProcesses(TorchrunProcesses):
 
     def _end_of_another(self, reason: str) -> FinqaError:
         assert self._workers is not None, "they have been started"
-        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process is gone: {reason}"
+        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process ended: {reason}"
         return LearnerProcessError(f"{gone}." + (f" Its log: {self._logs}/learner-*.log" if self._logs else ""))
 
 

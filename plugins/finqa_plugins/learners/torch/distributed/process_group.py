@@ -271,7 +271,7 @@ class ProcessGroup(SingleProcess):
         return self._end_of_another(reason)
 
     def _end_of_another(self, reason: str) -> FinqaError:
-        message = f"Training on {self.size} processes ended: a process is gone ({reason})."
+        message = f"Training on {self.size} processes ended: a process ended ({reason})."
         return LearnerProcessError(message, remedy="see the output of torchrun")
 
 

@@ -52,7 +52,7 @@ class Conversation:
 
     async def _ask(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
         if self._answer is not None and not self._answer.done():
-            raise RuntimeError("the environment asks the model twice at the same time, which no episode can answer")
+            raise RuntimeError("the environment calls the model twice at the same time, which is not supported")
         self._answer = asyncio.get_running_loop().create_future()
         self._asked.put_nowait({"messages": messages, "tools": tools})
         return await self._answer

@@ -1,4 +1,4 @@
-"""Checked calls into the components of plugins: what they raise and return is attributed to the plugin.
+"""Checked calls of plugin components: their exceptions and results are attributed to the plugin.
 
 A component of a plugin that is not part of finqa gets a subclass of its class, in which each method of its contract is
 called under two checks: an exception that is no `FinqaError`, and a value of another type than the contract declares,

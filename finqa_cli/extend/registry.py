@@ -1,4 +1,4 @@
-"""Finds plugins, guards against broken ones, turns names into objects, and says whether they can be used here."""
+"""Finds plugins, handles broken ones, creates components by name, and checks whether they can be used."""
 
 from __future__ import annotations
 

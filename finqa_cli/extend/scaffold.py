@@ -1,4 +1,4 @@
-"""A package of one's own with a component that works, keeps the contract of its kind, and waits to be changed."""
+"""Writes a new package with a working component that meets the contract of its kind."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Outcome:
         correct: The verdict; None for a fault, which is in no mean.
         reward: Total reward; None for a fault.
         components: Named parts of the reward.
-        answer: What was submitted or stated; empty when nothing was.
+        answer: The submitted or stated answer; empty if there is none.
         program_reads: The reply has a program in FinQA's language; None where the environment asks for none.
         well_formed: Every tool call could be read, or the reply has the form that was asked for; None where the
             environment asks for none.

@@ -12,7 +12,7 @@ class Snapshot:
     """A named, immutable data set compiled for an environment server.
 
     Attributes:
-        name: What `--snapshot` takes.
+        name: Name for `--snapshot`.
         digest: `sha256:<hex>` of the compiled files.
         path: Folder of the compiled files on this machine.
         metadata: The manifest: counts, splits, source.
@@ -99,7 +99,7 @@ class ServerSpec:
 
     @property
     def server(self) -> str:
-        """What messages call the server."""
+        """Name of the server in messages."""
         return self.module or " ".join(self.command) or self.image
 
 

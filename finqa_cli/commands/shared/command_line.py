@@ -124,7 +124,7 @@ class CommandLine:
             assume_cuda: Choose backends as on a machine with CUDA devices and vLLM.
 
         Raises:
-            ConfigError: A setting is unknown or wrong, or what is to run does not fit on this machine.
+            ConfigError: A setting is unknown or wrong, or the run does not fit on this machine.
             UsageError: A flag would have no effect, or gives the same setting as `--set`.
         """
         from finqa_cli.extend import registry
@@ -180,7 +180,7 @@ class CommandLine:
             free: Parameters that it takes beside `--resume`, `--json` and `--quiet`.
 
         Raises:
-            UsageError: Another one is given.
+            UsageError: A setting is given that is not allowed.
         """
         if refused := set(self.typed) - {"resume", "as_json", "quiet", *free}:
             raise UsageError(

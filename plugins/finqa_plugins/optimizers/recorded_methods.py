@@ -84,7 +84,7 @@ class Dpo(PreferenceOptimizer):
         )
 
     def plan(self) -> PairPlan:
-        """How to go through the pairs."""
+        """The schedule over the pairs."""
         config = self._config
         return PairPlan(
             epochs=config.epochs,

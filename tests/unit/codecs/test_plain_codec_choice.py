@@ -108,7 +108,7 @@ def test_a_tokenizer_that_cannot_serve_is_refused(tmp_path: Path, damage: str, p
     assert caught.value.remedy and "\n" not in caught.value.message
 
 
-def test_tools_are_told_with_all_that_their_schemas_say() -> None:
+def test_tools_are_described_with_all_that_their_schemas_say() -> None:
     form = codec_context("m").call_formats["hermes"]()
     parameters = {
         "properties": {

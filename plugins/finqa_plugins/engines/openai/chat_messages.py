@@ -111,7 +111,7 @@ MAX_DEPTH = 64
 
 
 class _CallError(Exception):
-    """What is wrong with a call, in words for the model."""
+    """Describes an invalid call, in a message for the model."""
 
 
 class _NoCallError(_CallError):

@@ -181,7 +181,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
         """Ends a sandbox of this product, by its name, and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
         if is_name(sandbox_id):  # no other sandbox is ours
             for sandbox in await self._cloud.find([sandbox_id]):

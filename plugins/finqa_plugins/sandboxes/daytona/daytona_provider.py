@@ -127,7 +127,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         """Ends a sandbox of this product and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
             FinqaError: The sandbox is not one of ours.
         """
         remote = await self._cloud.get(sandbox_id)

@@ -97,7 +97,7 @@ class DockerSandboxProvider(SandboxProvider):
         """End and remove a container of this product and return when it is gone. Any other stays.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
         engine = await self._found()
         if any(info.id == sandbox_id for info in await self.list({})):

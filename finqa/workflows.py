@@ -355,6 +355,6 @@ def _target(target: str | Path | None, function: str) -> str:
 def _refuse_target(target: str | Path | None, run: Path, function: str) -> None:
     if target is not None:
         raise UsageError(
-            f"A resumed run keeps its policy, so that {str(target)!r} would have no effect.",
+            f"A resumed run keeps its policy, so {str(target)!r} would have no effect.",
             remedy=f"leave it out, as in finqa.{function}(resume={str(run)!r})",
         )

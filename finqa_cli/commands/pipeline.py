@@ -316,8 +316,8 @@ def _check_policy(settings: Settings) -> None:
         )
     if environment.snapshotless and settings.data.path is not None:
         raise UsageError(
-            f"{model} is a small policy that was taught the embedded tasks of {wanted} alone; those of "
-            f"{settings.data.path} it does not learn.",
+            f"{model} is a small policy for the embedded tasks of {wanted} only; it cannot learn "
+            f"those of {settings.data.path}.",
             remedy=f"leave out --data; or {other}",
         )
 

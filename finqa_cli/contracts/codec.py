@@ -116,7 +116,9 @@ class ChatCodec(ABC):
             ConfigError: There are several, and this codec takes turns with one call only.
         """
         if len(texts) > 1:
-            raise ConfigError(f"Codec {type(self).__name__} takes one call in a turn, and this turn has {len(texts)}.")
+            raise ConfigError(
+                f"Codec {type(self).__name__} supports one call per turn, but this turn has {len(texts)}."
+            )
         return self.tool_reply(texts[0], stopped=stopped)
 
     def rewrites(self, role: ReplyRole) -> bool:

@@ -289,8 +289,9 @@ def _tell(report: dict[str, Any], policy: PolicyVersion, reporter: Reporter) -> 
     rate = report["parse_rate"]
     if rate is not None and rate < WANTED_PARSE_RATE:
         reporter.line(
-            f"Only {100 * rate:.0f} % of the candidates could be read, fewer than the {100 * WANTED_PARSE_RATE:.0f} % "
-            f"that training on them wants: teach {policy.model or report['target']} the form first (finqa sft)."
+            f"Only {100 * rate:.0f} % of the candidates could be parsed, fewer than the "
+            f"{100 * WANTED_PARSE_RATE:.0f} % that training needs: teach "
+            f"{policy.model or report['target']} the format first (finqa sft)."
         )
     if report["candidates"] and report["questions_none_right"] == report["questions"]:
         reporter.line("No question has a right candidate: pairs of them would teach the format, not the answers.")

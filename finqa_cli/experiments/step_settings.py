@@ -62,7 +62,7 @@ def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
         shown = "; ".join(found[:_MOST_DIFFERENCES]) + ("; ..." if len(found) > _MOST_DIFFERENCES else "")
         article = "an" if owner.command.startswith("e") else "a"
         raise ConfigError(
-            f"{run} holds {article} {owner.command} with another configuration; nothing was changed. {shown}.",
+            f"{run} contains {article} {owner.command} with another configuration; nothing was changed. {shown}.",
             remedy=f"--output with another folder, or {owner.resume} {run}, which resumes with its own settings",
         )
 

@@ -70,7 +70,9 @@ def check_parameters(component: object) -> list[Promise]:
             if own is not declared and (problem := _problem(own, declared)):
                 written = f"{name}{inspect.signature(own)} at {definition(own)}"
                 detail = f"{written}: {problem}; finqa passes {_passed(declared)}"
-                found.append(Promise(name=f"{name} takes what it is passed", status="failed", detail=detail))
+                found.append(
+                    Promise(name=f"{name} accepts the arguments of its contract", status="failed", detail=detail)
+                )
     return found
 
 

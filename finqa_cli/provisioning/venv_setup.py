@@ -225,7 +225,7 @@ def _version(python: Path) -> str:
     try:
         ended = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"{python} is no Python: {error}.", remedy="--python PATH of one that runs") from error
+        raise ConfigError(f"{python} is not valid Python: {error}.", remedy="--python PATH of one that runs") from error
     return ended.stdout.strip()
 
 

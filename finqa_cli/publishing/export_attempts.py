@@ -204,7 +204,7 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     step = steps[-1] if selection.step is None else selection.step
     if step not in steps:
         raise DataError(
-            f"{run} holds no evaluation of step {step}.", remedy=f"--step with one of: {', '.join(map(str, steps))}"
+            f"{run} contains no evaluation of step {step}.", remedy=f"--step with one of: {', '.join(map(str, steps))}"
         )
     chosen = [record for record in evaluations if int(record.get("iteration", 0)) == step]
     asked = [record for record in chosen if not selection.split or record["task"]["split"] == selection.split]

@@ -162,7 +162,7 @@ class Hub:
         others = [each.rfilename for each in before.siblings or () if each.rfilename not in own]
         if stale := [name for name in others if name.endswith(_WEIGHTS) or name == "adapter_config.json"]:
             raise ConfigError(
-                f"{repository} holds other weights already ({', '.join(stale[:3])}); which could be "
+                f"{repository} already contains other weights ({', '.join(stale[:3])}); they could be "
                 "loaded instead of the new ones.",
                 remedy=f"--repo-prefix {repository.partition('/')[0]}/NAME, with a prefix that no repository has",
             )

@@ -175,7 +175,7 @@ def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
             if _is_of(record, source)
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds an evaluation that cannot be read ({error!r}).") from error
+        raise DataError(f"{path} contains an evaluation that cannot be read ({error!r}).") from error
     return found[-1:]
 
 

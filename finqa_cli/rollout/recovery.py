@@ -244,7 +244,7 @@ class RecoveringSession:
 
     async def _reach(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         if self._lease is None or self._session is None:
-            raise SandboxError("The session was dropped in the middle of a recovery.")
+            raise SandboxError("The session was lost during a recovery.")
         async with self._lease.reachable():
             return await call(self._session)
 

@@ -91,7 +91,7 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
             "reward",
             "def score(self, request: RewardRequest)",
             "def score(self)",
-            "score takes what it is passed",
+            "score accepts the arguments of its contract",
             "(request)",
         ),
         ("optimizer", "reward - (total", "(total", "a better member never gets less", "advantages"),

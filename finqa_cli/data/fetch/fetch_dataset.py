@@ -128,7 +128,7 @@ class _Fetch:
     def _check_commit(self, commit: str) -> None:
         if self.known and commit != self.known.revision:
             raise UsageError(
-                f"{self.folder} holds {self.source.repository} at {self.known.revision}, not at {commit}.",
+                f"{self.folder} contains {self.source.repository} at {self.known.revision}, not at {commit}.",
                 remedy="--out with a new folder, or no --revision to keep what is there",
             )
 

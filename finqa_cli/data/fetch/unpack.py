@@ -64,7 +64,7 @@ def unpack(
                 continue
             name = safe_name(entry.name)
             if name in seen:
-                raise DataError(f"{archive} holds {name!r}, which already exists.")
+                raise DataError(f"{archive} contains {name!r}, which already exists.")
             seen.add(name)
             if _write(entry.stream, entry.size, archive.parent / name):
                 written.append(name)
@@ -112,7 +112,7 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _no_file(archive: Path, name: str) -> DataError:
-    return DataError(f"{archive} holds {name!r}, which is neither a file nor a folder.")
+    return DataError(f"{archive} contains {name!r}, which is neither a file nor a folder.")
 
 
 def _write(stream: IO[bytes], size: int, target: Path) -> bool:

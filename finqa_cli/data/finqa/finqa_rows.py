@@ -226,5 +226,5 @@ class _FieldReader:
             if len(row) != len(value[0]):
                 raise self.problem("table", f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")
             if not all(isinstance(cell, str) for cell in row):
-                raise self.problem("table", f"row {place} holds a cell that is not a text")
+                raise self.problem("table", f"row {place} contains a cell that is not a text")
         return tuple(tuple(row) for row in value)

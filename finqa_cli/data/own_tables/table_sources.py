@@ -112,7 +112,7 @@ def is_database(path: Path) -> bool:
 def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
     if len(paths) > MAX_FILES:
-        reason = f"holds {len(paths)} files, but at most {MAX_FILES} are supported"
+        reason = f"contains {len(paths)} files, but at most {MAX_FILES} are supported"
         raise ProblemError(Problem(file=str(folder), reason=reason))
     shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
     yield from _of_files([path for path in shown if path.resolve() not in leave_out], folder, problems, ignored)

@@ -19,7 +19,7 @@ _LEAVES = (str, int, float, bool, type(None))
 def text_fault(text: str) -> str:
     """Returns why a text cannot be taken, or nothing."""
     if len(text) > MAX_TEXT:
-        return f"holds {len(text)} characters, but at most {MAX_TEXT} are supported"
+        return f"has {len(text)} characters, but at most {MAX_TEXT} are supported"
     if "\0" in text:
         return "holds a NUL character"
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -56,7 +56,7 @@ def name_fault(name: str) -> str:
     if not name.strip() or name != name.strip() or name.startswith("."):
         return "is empty, begins with a dot, or has blanks around it"
     if any(character in "/\\" or not character.isprintable() for character in name):
-        return "holds a slash, a backslash or a control character"
+        return "contains a slash, a backslash or a control character"
     if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES} bytes"
     return ""

@@ -36,7 +36,7 @@ def require_file(path: Path) -> None:
         raise ProblemError(Problem(file=str(path), reason="is not a plain file"))
     if facts.st_size > MAX_BYTES:
         raise ProblemError(
-            Problem(file=str(path), reason=f"holds {facts.st_size} bytes, but at most {MAX_BYTES} are supported")
+            Problem(file=str(path), reason=f"has {facts.st_size} bytes, but at most {MAX_BYTES} are supported")
         )
 
 

@@ -178,9 +178,10 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
     if any(questions != everyone for questions in asked):
         counts = ", ".join(f"{run.path} {len(questions)}" for run, questions in zip(runs, asked, strict=True))
         notes.append(
-            f"The runs asked different questions ({counts}). Each pair is compared on those that it shares, and the "
-            "accuracy of a method is over those that all its runs share. Evaluated without --limit, or with the same "
-            "--limit and eval.seed, all are asked the same."
+            f"The runs have different questions ({counts}). Each pair is compared on its common "
+            "questions, and the accuracy of a method is computed on the questions that all its runs "
+            "have in common. To evaluate all runs on the same questions, use no --limit, or the same "
+            "--limit and eval.seed."
         )
     faulty = [(run, sum(outcome.correct is None for outcome in run.outcomes)) for run in runs]
     notes += [

@@ -203,7 +203,7 @@ def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
             raise DataError(f"{file}, row {row}: attempt {key[1]} at question {key[0]!r} occurs twice.", remedy=_AGAIN)
         found[key] = outcome
     if len(found) != episodes:
-        raise DataError(f"{file} holds {len(found)} of the {episodes} episodes of its evaluation.", remedy=_AGAIN)
+        raise DataError(f"{file} contains {len(found)} of the {episodes} episodes of its evaluation.", remedy=_AGAIN)
     if not any(outcome.correct is not None for outcome in found.values()):
         raise DataError(f"No episode of the evaluation in {path} was graded.", remedy=_AGAIN)
     splits = sorted({outcome.split for outcome in found.values()})

@@ -179,9 +179,9 @@ def test_several_calls_are_read_back_or_refused(subject: ChatCodec) -> None:
         ids, replies = subject.assistant(several), subject.tool_replies(("1", "2"), stopped=True)
         read = subject.parse_calls(ids)
     except ConfigError:
-        pytest.skip("it takes turns with one call only")
+        pytest.skip("it supports turns with one call only")
     if read.parse_error:
-        pytest.skip(f"it takes turns with one call only: {read.parse_error}")
+        pytest.skip(f"it supports turns with one call only: {read.parse_error}")
     assert read.calls == (first, second)
     assert subject.parse(ids).tool_call is None, "one of several calls would be played, the others never"
     assert len(replies) > len(subject.tool_reply("1", stopped=True))

@@ -95,7 +95,7 @@ BAD: list[tuple[object, str]] = [
     (row(id="b", exe_ans=True), "field 'qa.exe_ans'"),
     (row(id="b", table="x"), "field 'table': must be a list of rows"),
     (row(id="b", table=[["a", "b"], ["c"]]), "field 'table': ragged: row 2 has 1 cells, the header has 2"),
-    (row(id="b", table=[["a"], [3]]), "row 2 holds a cell that is not a text"),
+    (row(id="b", table=[["a"], [3]]), "row 2 contains a cell that is not a text"),
     (row(id="b", gold_inds=[1]), "field 'qa.gold_inds'"),
     (row(id="b", filename=7), "field 'filename'"),
     ({"id": "b", "qa": "x"}, "field 'qa.question'"),

@@ -207,7 +207,7 @@ def _read_call(given: Any) -> ToolCall:
     if _is_deep(arguments):
         raise _CallError(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
     if not _can_be_written(name) or not _can_be_written(arguments):
-        raise _CallError("The arguments hold what JSON or Unicode cannot: a lone surrogate or a number without end.")
+        raise _CallError("The arguments contain a lone surrogate or a number that is not finite.")
     return call
 
 

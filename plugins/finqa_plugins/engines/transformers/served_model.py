@@ -256,7 +256,7 @@ def check_finite(reference: str, module: nn.Module) -> None:
     """Raises a ConfigError that names the first weight with a number that is not finite."""
     for name, weight in module.named_parameters():
         if not weight.isfinite().all():
-            raise ConfigError(f"The model {reference!r} holds numbers that are not finite, in {name}.")
+            raise ConfigError(f"The model {reference!r} contains numbers that are not finite, in {name}.")
 
 
 def same_architecture(left: nn.Module, right: nn.Module) -> bool:

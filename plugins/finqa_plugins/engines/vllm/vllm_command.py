@@ -168,7 +168,7 @@ def _devices(context: EngineContext, visible: str | None) -> str:
     if max(chosen) >= len(seen):
         raise ConfigError(
             f"{context.replicas} replicas on {share} GPUs each need {context.replicas * share} GPUs, but "
-            f"CUDA_VISIBLE_DEVICES holds {visible!r}.",
+            f"CUDA_VISIBLE_DEVICES contains {visible!r}.",
             remedy="fewer generation.engine_replicas, or a smaller --tensor-parallel-size",
         )
     return ",".join(seen[device] for device in chosen)

@@ -88,7 +88,7 @@ def _check_file(path: Path, max_bytes: int) -> None:
         if not path.is_file():  # reading a pipe would wait without end
             raise RowError("is neither a file nor a folder")
         if (size := path.stat().st_size) > max_bytes:
-            raise RowError(f"holds {size} bytes, but at most {max_bytes} are supported")
+            raise RowError(f"has {size} bytes, but at most {max_bytes} are supported")
     except OSError as error:
         raise RowError(f"cannot be read: {error.strerror or error}") from error
 
@@ -179,7 +179,7 @@ def checked_text(name: str, value: object, max_characters: int) -> str:
     if not isinstance(value, str):
         raise FieldError(name, "must be a text")
     if len(value) > max_characters:
-        raise FieldError(name, f"holds {len(value)} characters, but at most {max_characters} are supported")
+        raise FieldError(name, f"has {len(value)} characters, but at most {max_characters} are supported")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise FieldError(name, "is not valid Unicode: it holds half of a surrogate pair")
     return value

@@ -18,7 +18,7 @@ ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
 _CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
 """Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole where a solution returns
-a `map`, which is no plain data. Code that fakes these builtins has returned another value, no more.
+a `map`, which is not plain data. Code that fakes these builtins has returned another value, no more.
 """
 _MAX_CHARACTERS = 100_000
 
@@ -132,7 +132,7 @@ def _parsed(source: str) -> ast.Assert:
     try:
         body = _statements(source.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise TestProblem(f"the test is no Python: {error}") from error
+        raise TestProblem(f"the test is not valid Python: {error}") from error
     if len(body) != 1 or not isinstance(body[0], ast.Assert):
         raise TestProblem("the test is not one assert statement")
     return body[0]

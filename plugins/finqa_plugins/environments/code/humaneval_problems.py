@@ -180,7 +180,7 @@ def _parse(name: str, source: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FieldError(name, f"is no Python: {error}") from error
+        raise FieldError(name, f"is not valid Python: {error}") from error
 
 
 def _helpers(prompt: str, function: str) -> str:

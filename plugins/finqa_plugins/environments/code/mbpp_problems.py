@@ -138,7 +138,7 @@ def load_problems(path: Path) -> TaskData[CodeProblem]:
     folder = path / "full" if (path / "full").is_dir() else path
     files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and file.name != "fetch.json")
     if not files:
-        raise DataError(f"{folder} holds no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
+        raise DataError(f"{folder} contains no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
     return _read(path.resolve().name, files)
 
 

@@ -104,7 +104,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
             DataError: The predictions have another form.
         """
         if not isinstance(predictions, dict):
-            raise DataError("The predictions are no object.", remedy=_PREDICTIONS)
+            raise DataError("The predictions are not an object.", remedy=_PREDICTIONS)
         known = {uid: _predicted(uid, value) for uid, value in predictions.items() if uid in self._rows}
         rows = [
             ScoredPrediction(
@@ -147,7 +147,7 @@ def parse(text: str) -> TatQAReply:
         raise MalformedReplyError("the key 'answer' is missing")
     answer, scale = reply["answer"], reply.get("scale", "")
     if answer is None or not _is_answer(answer):
-        raise MalformedReplyError("'answer' is no text, number or list of these")
+        raise MalformedReplyError("'answer' is not a text, a number or a list of these")
     if scale not in SCALES:
         raise MalformedReplyError(f"'scale' is not one of {', '.join(SCALES[1:])} or empty")
     return TatQAReply(answer=[*map(str, answer)] if isinstance(answer, list) else str(answer), scale=scale)
@@ -176,7 +176,7 @@ def _reason(found: TatQAScore) -> str:
 def _predicted(uid: str, value: object) -> tuple[Any, str]:
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str | None) and _is_answer(value[0]):
         return value[0], value[1] or ""
-    raise DataError(f"The prediction of {uid} is no [answer, scale].", remedy=_PREDICTIONS)
+    raise DataError(f"The prediction of {uid} is not [answer, scale].", remedy=_PREDICTIONS)
 
 
 def _is_answer(value: object) -> bool:

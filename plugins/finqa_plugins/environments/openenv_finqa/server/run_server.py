@@ -110,7 +110,7 @@ def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
     try:
         return [socket.socket(fileno=int(text))]
     except (ValueError, OSError) as error:
-        raise ValueError(f"FINQA_LISTEN_FD is no open socket ({error}), got {text[:64]!r}") from None
+        raise ValueError(f"FINQA_LISTEN_FD is not an open socket ({error}), got {text[:64]!r}") from None
 
 
 def _raise_file_limit() -> None:

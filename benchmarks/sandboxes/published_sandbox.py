@@ -21,7 +21,7 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.25, 5.0
 
 @dataclass(slots=True, kw_only=True)
 class PublishedEpisode:
-    """An episode under way, or ended when it has a reward.
+    """An episode in progress, or ended when it has a reward.
 
     Attributes:
         zeroed: The reward of 0 represents a fault of the sandbox, not for a wrong answer.

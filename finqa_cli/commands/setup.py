@@ -1,4 +1,4 @@
-"""`finqa setup`: the environment of a component whose packages do not fit beside ours."""
+"""`finqa setup`: the environment of a component whose packages are incompatible with those of finqa."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(
     """Make the environment of a component below FINQA_HOME, check it, and make finqa use it.
 
     Can be interrupted and called again: it continues. A finished environment is recognised at once; other pins make
-    it anew. pip's and uv's own configuration applies (PIP_INDEX_URL, UV_INDEX_URL).
+    it again. pip's and uv's own configuration applies (PIP_INDEX_URL, UV_INDEX_URL).
 
     Exit codes: 0 done, 1 the installer or the check failed, 69 the package index cannot be reached, 74 no space,
     78 wrong Python, or another process is setting it up, 130 interrupted.

@@ -26,7 +26,7 @@ QUICK = {"sft.epochs": 1.0, "sft.batch_tokens": 4096, "sft.validate_every": 2, "
 """Counts of --quick-test, unless they are given."""
 
 OF_A_MODEL = ("model.name", "lora")
-"""Settings without effect on a model that is created anew and trained whole."""
+"""Settings without effect on a model that is created again and trained whole."""
 
 DECIDED_BY_FLAG = {
     "environment.name": "environment.",

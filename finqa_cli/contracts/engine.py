@@ -43,7 +43,7 @@ class EngineContext:
             engine, or to refuse.
         replica: Which of `replicas` this engine is: it has devices or a server of its own.
         replicas: Engines that share the run's requests.
-        versions: Policy versions that may have requests under way at once.
+        versions: Policy versions that may have requests in progress at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
@@ -118,7 +118,7 @@ class TokenEngine(Engine):
     sleeps: bool = False
     """Whether the engine gives its device to the learner during updates, with `sleep` and `wake`.
 
-    Nothing may be under way then, so rollouts cannot overlap with updates.
+    Nothing may be in progress then, so rollouts cannot overlap with updates.
     """
 
     probe_tolerance: float | Literal["measured"] | None = None
@@ -143,7 +143,7 @@ class TokenEngine(Engine):
 
     @abstractmethod
     async def load(self, policy: PolicyVersion) -> None:
-        """Switch to another policy version. Later requests use it; those under way end under the version that they
+        """Switch to another policy version. Later requests use it; those in progress end under the version that they
         began with, so that each completion is of one version. An engine that serves one at a time waits for them.
 
         Raises:

@@ -38,14 +38,16 @@ class Optimizer(ABC):
         """KL penalty that is subtracted from the rewards before credit; None: no penalty.
 
         Which groups carry signal is still judged by the rewards as they were graded: the penalty needs a forward pass
-        of the learner, and groups are judged while they are played. Groups that are trained on get their credit again.
+        of the learner, and groups are judged while they are played. Groups that are used for training get their credit
+        again.
         """
         return None
 
     def estimation(self) -> AdvantageEstimation | None:
         """How advantages per token are computed from rewards and the learner's values; None for methods without values.
 
-        With it, `credit` only says which members are trained on: those with an advantage that is neither None nor 0.
+        With it, `credit` only says which members are used for training: those with an advantage that is neither None
+        nor 0.
         The KL penalty is taken from the reward of each token, and credit is not assigned again.
         """
         return None

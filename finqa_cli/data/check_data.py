@@ -137,7 +137,7 @@ def report_tasks(
         environment: Name of the environment.
         tasks: Its tasks of the data, by split.
         info: What it says of the data.
-        trained: Tasks of other data that is trained on.
+        trained: Tasks of other data that is used for training.
         other: Where those are.
     """
     every = [task for part in tasks.values() for task in part]

@@ -1,6 +1,7 @@
 """The split guard: keeps evaluation data out of training.
 
-Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is trained on must
+Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is used for
+training must
 share nothing with what is evaluated on: no cluster (for FinQA the company), no question and, within a data set, no id.
 
 Texts are compared without case, punctuation and spacing. Within a data set a question is the pair of its cluster and

@@ -43,7 +43,7 @@ class Probe:
 
     Attributes:
         name: Name of the finding when it raises or hangs.
-        look: Looks, in a thread of its own.
+        look: Looks, in its own thread.
         vital: When it raises or hangs that is a failed check; otherwise nothing is said.
     """
 

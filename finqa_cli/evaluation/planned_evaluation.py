@@ -78,12 +78,12 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedEvaluation:
-    """Return the evaluation of a target: the one that was begun with the same settings and did not end, or a new one.
+    """Return the evaluation of a target: the one that was started with the same settings and did not end, or a new one.
 
     Args:
         settings: Its settings.
         target: Policy or engine that plays.
-        fresh: Begin a new one, also where the same one was begun.
+        fresh: Begin a new one, also where the same one was started.
 
     Raises:
         ConfigError: The folder of the settings holds an unfinished evaluation of another policy or other settings.
@@ -133,7 +133,7 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
 
 
 def _begun(settings: Settings, target: str) -> Path | None:
-    """Return the evaluation that was begun with the same settings and did not end; None without one."""
+    """Return the evaluation that was started with the same settings and did not end; None without one."""
     if (named := settings.run.dir) is not None:
         return named if check_same(named, target, settings) else None
     return find_unfinished(RUNS, target, settings, policy_of(target, settings.engine.name))

@@ -44,7 +44,7 @@ class Rescored:
     Attributes:
         source: The evaluation that was graded again.
         run: Folder of the new verdict, an evaluation like any other.
-        before: Its report under the old rules, computed anew.
+        before: Its report under the old rules, computed again.
         after: Its report under the new ones.
         accuracy: New minus old share of right attempts, question by question; None without a graded attempt.
         reward: New minus old mean reward with its interval: difference, low, high; None without a graded attempt.
@@ -86,7 +86,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
 
     Raises:
         UsageError: Nothing changes, or a setting that decides more than the verdict.
-        DataError: It is no evaluation.
+        DataError: It is not an evaluation.
         ConfigError: Its settings are of another version of finqa, or a value is wrong.
     """
     if read_document(source / "run.json").get("command") != "eval":

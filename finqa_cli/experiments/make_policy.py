@@ -142,7 +142,7 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     limit = ("--limit", f"{wanted.demonstrations}", "--attempts", "1", "--temperature", "1")
     careless = ("--set", f"environment.options.careless={wanted.careless:g}") if wanted.careless else ()
     split = ("--split", settings.data.train_split)
-    # `finqa sft` follows the demonstrations' environment, and would choose a sandbox of its own
+    # `finqa sft` follows the demonstrations' environment, and would choose its own sandbox
     sandbox = ("--config", f"{run / SANDBOX}") if _chooses_sandbox(settings) else ()
     return [
         Step(

@@ -368,7 +368,7 @@ def _evaluation(spec: PipelineSpec, run: Path, settings: str, name: str, trained
 
 
 def _final_check(spec: PipelineSpec, run: Path, settings: str, prepared: Sequence[str]) -> list[Step]:
-    """What the file of a test split shares with what is trained on."""
+    """What the file of a test split shares with what is used for training."""
     if spec.final_test is None:
         return []
     data = data_path(spec.data, run)

@@ -44,7 +44,7 @@ class DataSource:
         files: The question files at the path that are used.
         snapshot: Name of the compiled data.
         digest: `sha256:...` over the names and digests of all files at the path; empty when there is none.
-        by_company: Files of the original FinQA are divided anew so that no company is in two splits.
+        by_company: Files of the original FinQA are divided again so that no company is in two splits.
     """
 
     kind: Kind

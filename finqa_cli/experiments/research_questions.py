@@ -87,7 +87,7 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
 
     The clusters are divided into at most `MOST_PARTS` parts, each of which is left out once; the interval is Student's
     with one degree of freedom less than there are parts. For a mean over equal clusters that is the clustered standard
-    error. A figure that is no mean may be biased besides, which its interval does not tell: chance alone makes a
+    error. A figure that is not a mean may be biased besides, which its interval does not tell: chance alone makes a
     calibration error greater, the most where calibration is good. With 2,000 attempts and ten bins, a calibrated policy
     and one that is always sure differ by 0.478 on average instead of 0.5, and the interval holds 0.5 in 65 % of cases
     instead of 95 % (simulated); between equally calibrated ones a difference is shown in 0 to 2 %. So such differences

@@ -1,4 +1,4 @@
-"""Steps of pipelines and experiments: each is a finqa command in a process of its own, recorded and resumable.
+"""Steps of pipelines and experiments: each is a finqa command in its own process, recorded and resumable.
 
 `run.json` in the folder of the whole records what is known of every step; a step is done when its manifest and outputs
 are still those that it ended with. A step that was stopped resumes where its command can; otherwise what it left is set
@@ -35,7 +35,7 @@ SET_ASIDE = "set_aside"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PLACE = "place"
-"""Key of run.json: path of the folder as it was typed when it was begun."""
+"""Key of run.json: path of the folder as it was typed when it was started."""
 
 State = Literal["to do", "begun", "done"]
 Show = Callable[[str], None]
@@ -443,14 +443,14 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
 
 
 def place_of(run: Path) -> Path:
-    """Returns the path of a pipeline or experiment as it was typed when it was begun."""
+    """Returns the path of a pipeline or experiment as it was typed when it was started."""
     return Path(str(read_document(run / "run.json").get(_PLACE) or run))
 
 
 def return_to(run: Path, show: Show) -> Path:
     """Changes to the folder that the steps of a pipeline or experiment name their files from.
 
-    Their commands have the paths that were typed when it was begun, so they run from the same folder; when it was
+    Their commands have the paths that were typed when it was started, so they run from the same folder; when it was
     moved, from the one that is now at its place.
 
     Args:
@@ -466,7 +466,7 @@ def return_to(run: Path, show: Show) -> Path:
         return begun
     base = Path(*here.parts[: -len(begun.parts)])
     if begun.is_absolute() or ".." in begun.parts or base / begun != here:
-        return run  # renamed, or begun by an absolute path: settings that name files in it are refused
+        return run  # renamed, or started by an absolute path: settings that name files in it are refused
     os.chdir(base)
     show(f"Its steps use file paths relative to {base}, and run there.")
     return begun

@@ -1,7 +1,8 @@
 """Checked calls of plugin components: their exceptions and results are attributed to the plugin.
 
 A component of a plugin that is not part of finqa gets a subclass of its class, in which each method of its contract is
-called under two checks: an exception that is no `FinqaError`, and a value of another type than the contract declares,
+called under two checks: an exception that is not a `FinqaError`, and a value of another type than the contract
+    declares,
 become an error that names plugin, component, method, file and line. Where the contract has a fault for it, that fault
 is raised, so that one attempt is counted and the run continues.
 """

@@ -81,7 +81,7 @@ class PluginReport:
         distribution: Package that declares it; empty where that is not known.
         version: Version of that package.
         components: What it registered.
-        error: Why nothing of it is registered; empty when all is well.
+        error: Why nothing of it is registered; empty when there is no problem.
         left_out: Why single components of it are not registered, by kind and name.
         warnings: What is wrong with it while it works: a slow import, output on stdout.
     """

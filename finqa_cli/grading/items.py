@@ -37,7 +37,7 @@ _BETWEEN = re.compile(r"(?:,(?![0-9]{3}(?![0-9]))|[;\n])\s*(?:and\b)?|\band\b(?=
 _LEAD_IN = re.compile(r"\A(?:the )?(?:final )?answer(?: is ?:?| ?[:=]) ?")
 _BEFORE = " \t\n\"'*"
 _AFTER = _BEFORE + ".,;"
-# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is no number.
+# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is not a number.
 _SIGNS = ("-",)
 _SYMBOLS = tuple("-+(~≈<>≤≥±/^%|&#)\\")
 _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "none", "null"})

@@ -1,6 +1,6 @@
 """The verdict on a submitted answer, profile `strict-1`: one answer has one meaning, and it is right or wrong.
 
-Version 1 of `strict`, kept for the runs that were begun with it, and for the replies of `finqa-text` and
+Version 1 of `strict`, kept for the runs that were started with it, and for the replies of `finqa-text` and
 ConvFinQA. Its verdicts are frozen by a table. What it decides, beside the meaning of written numbers and units
 (`numbers.py`) and how near is near enough (`closeness.py`):
 

@@ -118,7 +118,7 @@ async def _provider(settings: Settings) -> AsyncIterator[SandboxProvider]:
 
 
 async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: Reporter) -> Trajectory:
-    """Plays one question of the split in a sandbox of its own and ends that. Any graded answer passes.
+    """Plays one question of the split in its own sandbox and ends that. Any graded answer passes.
 
     Raises:
         ServiceUnavailableError: No sandbox started, or the episode ended in a fault; the message has the reason.

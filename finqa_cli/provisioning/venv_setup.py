@@ -178,7 +178,7 @@ class _Making:
     def _install(self, uv: tuple[str, ...]) -> None:
         name = "uv" if uv else "pip"
         self._reporter.line(f"2/3 installs {self._file} by {name}; its output goes to {self._log}")
-        if not uv and not (self._site_packages() / "pip").is_dir():  # it was begun with uv
+        if not uv and not (self._site_packages() / "pip").is_dir():  # it was started with uv
             run_logged([str(self._python), "-m", "ensurepip"], self._log, lambda _: None, hold=self._lock)
         rest = ["--requirement", str(self._file)]
         steps = [rest]

@@ -66,7 +66,7 @@ class HealthChecks:
                     self._suspect(sandbox)
                 else:
                     pause = self._every_s
-                    # `check_now` is set when a fault came in while this check was under way.
+                    # `check_now` is set when a fault came in while this check was in progress.
                     if not sandbox.check_now.is_set() and not self._pass(sandbox):
                         return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but all of its sessions fail."
                 self._resting[sandbox] = None

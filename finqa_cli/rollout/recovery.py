@@ -43,7 +43,7 @@ class RetryBudget:
 
 
 class HeldLease:
-    """A leased sandbox until `release`, in a task of its own: its loss cuts calls to the sandbox and nothing else.
+    """A leased sandbox until `release`, in its own task: its loss cuts calls to the sandbox and nothing else.
 
     The pool cuts the block of a lease whose sandbox is lost, at whichever await it is. In the episode's own task that
     would end its generation too, which needs no sandbox. Here it ends this object's task, and with it the call that
@@ -319,7 +319,8 @@ async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any,
         named: Its named arguments.
 
     Raises:
-        EnvironmentFault: It raised an exception that is no `FinqaError`, or returned what its contract does not allow.
+        EnvironmentFault: It raised an exception that is not a `FinqaError`, or returned what its contract does not
+            allow.
     """
     name = method.__qualname__
     try:

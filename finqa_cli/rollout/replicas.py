@@ -29,7 +29,7 @@ MOST_EPISODES = 16_384
 
 
 def slack(least: int) -> int:
-    """Requests that a replica may have under way beyond the least loaded one and still be preferred for its cache.
+    """Requests that a replica may have in progress beyond the least loaded one and still be preferred for its cache.
 
     A quarter of what the least loaded one has: where much waits, the members of a group stay together; where little
     does, an idle replica is worth more than a prompt that need not be read again.
@@ -51,7 +51,7 @@ class Router:
         Args:
             episode: What its requests have in common.
             token_ids: The whole prompt.
-            loads: Requests under way of each replica that may be chosen; at least one.
+            loads: Requests in progress of each replica that may be chosen; at least one.
         """
         home = self._homes.get(episode)
         if home is None or home not in loads:
@@ -104,7 +104,7 @@ class Replica:
         number: Its place in the set.
         engine: What it is.
         policy: What it is known to serve; None while that is uncertain.
-        load: Requests under way.
+        load: Requests in progress.
         loading: Held while the engine loads a version.
     """
 
@@ -162,7 +162,7 @@ class Replica:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """One request is under way."""
+        """One request is in progress."""
         self.load += 1
         try:
             yield
@@ -256,7 +256,9 @@ class EngineSet(TokenEngine):
                 return completion
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Loads it into all replicas in service at once. New requests wait until each has it; those under way go on.
+        """Loads it into all replicas in service at once.
+
+        New requests wait until each has it; those in progress continue.
 
         A replica that cannot be reached is left out. Those that are left out load it before they are tried again.
 
@@ -356,7 +358,7 @@ class EngineSet(TokenEngine):
         return self._replicas[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
 
     def _loads(self, tried: Collection[int]) -> dict[int, int]:
-        """Requests under way of each replica that may get one more."""
+        """Requests in progress of each replica that may get one more."""
         now = asyncio.get_running_loop().time()
         free = (replica for replica in self._replicas if replica.number not in tried and replica.usable(now))
         return {replica.number: replica.load for replica in free}

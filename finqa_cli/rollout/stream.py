@@ -31,7 +31,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Playing:
-    """One source: who hears of its episodes, how many run, and the promise that it will be played to its end."""
+    """One source: the receiver of its episodes, how many run, and the promise that it will be played to its end."""
 
     source: Source
     listener: TrajectoryListener

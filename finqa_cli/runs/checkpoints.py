@@ -122,7 +122,7 @@ def verified(folder: Path) -> Checkpoint:
 
 
 def discard_after(run: Path, iteration: int) -> None:
-    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
+    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write again."""
     for folder in _folders(run):
         if _number(folder) > iteration:
             remove(folder)

@@ -172,7 +172,7 @@ def run(
 
 
 async def to_the_end(work: Awaitable[Result]) -> Result:
-    """Awaits work that may not be cut short, such as the end of sandboxes; a cancellation is raised when it is done."""
+    """Awaits work that may not be interrupted, such as the end of sandboxes; a cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():

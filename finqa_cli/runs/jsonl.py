@@ -61,7 +61,7 @@ class JsonlWriter:
 
 
 class GroupCommit:
-    """Appends records to one file in a thread of its own, with one fsync for all that came during the one before it.
+    """Appends records to one file in its own thread, with one fsync for all that came during the one before it.
 
     The order of the file is that of the calls. A process that is killed loses only records whose `append` is not done.
     """
@@ -175,7 +175,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
-    """Takes records out of a file, for a resumed run that will write them anew; gives how many.
+    """Takes records out of a file, for a resumed run that will write them again; gives how many.
 
     Nothing is lost: they go to `<name>.superseded.jsonl` beside it first. Files of long runs are larger than memory, so
     one record is held at a time.

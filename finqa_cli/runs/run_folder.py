@@ -261,7 +261,7 @@ def read_run(path: Path) -> dict[str, Any]:
     """The facts of run.json. A run whose process is gone without its last word has the status `crashed`.
 
     Raises:
-        DataError: The folder is no run, or the file is damaged.
+        DataError: The folder is not a run, or the file is damaged.
     """
     facts = _read_json(path / "run.json", f"{path} is not a run folder: it has no run.json.")
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts

@@ -67,7 +67,7 @@ class Progress:
         unit: What is counted.
         done: Number of finished ones.
         total: Number that is planned; None where that is not recorded.
-        step: Name of the step that was begun last, of a pipeline or an experiment.
+        step: Name of the step that was started last, of a pipeline or an experiment.
     """
 
     unit: Literal["iteration", "episode", "step"]
@@ -88,7 +88,7 @@ class RunSummary:
         reason: Why the status is `unknown` or `damaged`; empty otherwise.
         progress: How far it is; None where nothing is counted.
         score: Its last evaluation; None before there is one.
-        created: When it was begun, in seconds since the epoch; None where that cannot be read.
+        created: When it was started, in seconds since the epoch; None where that cannot be read.
         seconds: Wall time of the work so far; time between an interruption and `--resume` does not count.
         size: Bytes that it takes on disk, with its nested runs.
         nested: Its steps, each a run, of a pipeline or an experiment.

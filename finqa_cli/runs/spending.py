@@ -32,7 +32,7 @@ class Spending:
 
     Attributes:
         episodes: Attempts that ended, those among them that are played again.
-        tokens: Prompt tokens, of each turn anew, and sampled ones.
+        tokens: Prompt tokens, of each turn again, and sampled ones.
         sandbox_hours: Time of all sandboxes, of this process.
         gpu_hours: Time of all GPUs of the run, of this process.
         cost_usd: Cost in US dollars: what the engine charges, GPUs and sandboxes; None where nothing has a price.

@@ -97,7 +97,7 @@ def demonstrations_file(source: Path) -> Path:
 def record_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
     """Sorts the attempts of a run by iteration, task and member.
 
-    A file has them as they ended, which depends on timing; what is trained on them must not.
+    A file has them as they ended, which depends on timing; what is used for training them must not.
 
     Raises:
         KeyError, TypeError, ValueError: It is no record of an attempt.

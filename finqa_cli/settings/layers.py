@@ -226,7 +226,7 @@ def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
 
 
 def variable_path(name: str, source: str) -> str | None:
-    """Return the setting that an environment variable sets, or None when it is no setting.
+    """Return the setting that an environment variable sets, or None when it is not a setting.
 
     Raises:
         ConfigError: A FINQA_SECTION__FIELD variable names no setting.

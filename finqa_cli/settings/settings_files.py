@@ -117,8 +117,8 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
     """Return a layer for each file or name, in order.
 
     Raises:
-        ConfigError: One is absent, unreadable or not valid, sets what is no setting or of another tier, or two are of
-            the same tier.
+        ConfigError: One is absent, unreadable or not valid, sets what is not a setting or of another tier, or two are
+            of the same tier.
     """
     layers: list[Layer] = []
     seen: dict[str, str] = {}
@@ -206,8 +206,8 @@ def read_document(file: Path, name: str = "") -> Document:
     """Read a file; one without a known suffix is TOML.
 
     Raises:
-        ConfigError: It cannot be read, is not valid, sets a key twice, or is no table; the message has line and column
-            where the parser reports them.
+        ConfigError: It cannot be read, is not valid, sets a key twice, or is not a table; the message has line and
+            column where the parser reports them.
     """
     name = name or str(file)
     try:

@@ -33,7 +33,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """Why an attempt is not right, from the first boundary that failed to the last."""
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a value that is no record, or no file of a run, may raise."""
+"""What reading a value that is not a record, or no file of a run, may raise."""
 
 OWN = "environment_"
 """Prefix of the environment's own part where a configured reward has one of the same name."""

@@ -105,14 +105,15 @@ class HeldOutQuestions:
 def choose_questions(
     settings: Settings, wanted: int | None, trained: Collection[str], reporter: Reporter
 ) -> list[Task]:
-    """Draws questions of the evaluation split, none of them of a company that is trained on, by `eval.seed`.
+    """Draws questions of the evaluation split, none of them of a company that is used for training, by `eval.seed`.
 
-    Where every company is trained on, and `data.allow_overlap` says that this may be, it draws from all questions.
+    Where every company is used for training, and `data.allow_overlap` says that this may be, it draws from all
+    questions.
 
     Args:
         settings: Environment, data and seed.
         wanted: How many; None asks 16, or none where there are none, and the reporter says so.
-        trained: Companies that are trained on.
+        trained: Companies that are used for training.
         reporter: Receives the reason when there are no questions.
 
     Raises:

@@ -146,7 +146,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
     def fail(error: FinqaError) -> None:
         failures.append(error)
-        if inside:  # else the block has ended, perhaps with the same error from the call that was under way
+        if inside:  # else the block has ended, perhaps with the same error from the call that was in progress
             block.cancel()
 
     def record(name: str, facts: Mapping[str, Any]) -> None:

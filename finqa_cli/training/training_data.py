@@ -157,11 +157,11 @@ def _division(settings: Settings) -> str:
 def _check_other_snapshots(
     settings: Settings, training: Sequence[Task], data: DataInfo | None, reporter: Reporter
 ) -> None:
-    """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
+    """Compares with every local snapshot that is for evaluation only, except one that may be used for training.
 
     Args:
         settings: Where snapshots are, and whether overlap is allowed.
-        training: Tasks that are trained on.
+        training: Tasks that are used for training.
         data: The data that it comes from, if it is known.
         reporter: Shows damaged snapshots, which cannot be compared.
 

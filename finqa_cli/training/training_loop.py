@@ -257,7 +257,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self.loss = math.nan
         self._loss_function = loss
         self._ask = ask
-        self._complete = True  # the newest evaluation was not cut short
+        self._complete = True  # the newest evaluation was not interrupted
         self._padded = False
 
     @abstractmethod
@@ -289,7 +289,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         """Returns what makes an evaluation better than another one; None where it says nothing about that."""
 
     async def begin(self) -> None:
-        """Evaluates the policy that training begins from, without questions, or repeats an evaluation cut short."""
+        """Evaluates the policy that training begins from, without questions, or repeats an evaluation interrupted."""
         self._padded = not await asyncio.to_thread(self.learner.packs)
         if self.fresh:
             await self._measure(None)
@@ -332,7 +332,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         await self._measure(self._ask)
 
     async def _measure(self, ask: Ask | None) -> None:
-        """Evaluates the policy and sets `after`; what is cut short is repeated when the run is resumed."""
+        """Evaluates the policy and sets `after`; what is interrupted is repeated when the run is resumed."""
         found = await self.examine()
         try:
             samples = None if ask is None else await ask(self.learner, self.done)
@@ -384,7 +384,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
-        self._complete = bool(state.get("looked", True))  # runs of dpo begun before it asked questions
+        self._complete = bool(state.get("looked", True))  # runs of dpo started before it asked questions
 
     async def stop(self) -> None:
         """Saves what was learned since the last checkpoint."""

@@ -60,7 +60,7 @@ class ServerSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A sandbox in which a server of the environment runs: a module of ours, a command, or a ready image.
+    """A sandbox in which a server of the environment runs: a module of finqa, a command, or a ready image.
 
     Providers refuse with a ConfigError what they cannot start.
 
@@ -109,7 +109,7 @@ class ExecutionSpec:
 
     Attributes:
         fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again, and every execution
-            still has a process and a folder of its own.
+            still has a process and its own folder.
     """
 
     fresh: bool = False

@@ -165,7 +165,8 @@ class Loss(BaseModel):
 
     normalization: Normalization = "trained"
     """What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can move the policy.
-    `token`: their mean over the tokens of all scored members of the groups that are trained on, including those whose
+    `token`: their mean over the tokens of all scored members of the groups that are used for training, including those
+    whose
     advantage is 0. `sequence`: the mean over these members of the mean over their tokens. `constant`: the mean over
     these members of the sum over their tokens, divided by `normalization_length`."""
     normalization_length: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -102,7 +102,7 @@ def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path 
 
 
 def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
-    """What to say of data that is no snapshot: the commands that make one of it, or the flag of `other`."""
+    """What to say of data that is not a snapshot: the commands that make one of it, or the flag of `other`."""
     name = snapshot_name(path)
     command = advise_import(path)
     if path.is_dir() and command == IMPORTERS:

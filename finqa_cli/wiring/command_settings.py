@@ -112,7 +112,7 @@ def check_command(run: Path, command: str) -> None:
 
     Raises:
         ConfigError: It is a run of another command.
-        DataError: The folder is no run.
+        DataError: The folder is not a run.
     """
     if not (run / "run.json").is_file():
         raise DataError(

@@ -1,4 +1,4 @@
-"""`finqa view [RUN|FOLDER ...]`: the pages of runs in the browser, live while a run goes on."""
+"""`finqa view [RUN|FOLDER ...]`: the pages of runs in the browser, live while a run continues."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _control_of(places: list[Path], control: Path) -> Path:
     """Return the folder of a control.
 
     Raises:
-        UsageError: There is not one run that it could be the control of, or one of the two is no training.
+        UsageError: There is not one run that it could be the control of, or one of the two is not a training.
         ConfigError: It is no control of the run.
     """
     found = _located(control)

@@ -195,7 +195,7 @@ class CommandLine:
         Raises:
             UsageError: A parameter is given that a resumed run does not take.
             ConfigError: It is a run of another command.
-            DataError: The folder is no run.
+            DataError: The folder is not a run.
         """
         from finqa_cli.wiring.command_settings import check_command
 

@@ -28,7 +28,7 @@ from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
 class Partial:
     """`<folder>/.fetch/<name>.part`, with the ETag under which it was served in `<name>.etag`.
 
-    The name is made from path and announced checksum, so that another revision of the file starts anew.
+    The name is made from path and announced checksum, so that another revision of the file starts again.
     """
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:

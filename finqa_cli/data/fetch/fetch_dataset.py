@@ -86,7 +86,7 @@ def fetch(
 
     Raises:
         UsageError: The folder contains another source or commit.
-        ConfigError: The endpoint is no address, a package is missing, or another process fetches into the folder.
+        ConfigError: The endpoint is not an address, a package is missing, or another process fetches into the folder.
         ServiceUnavailableError: The host cannot be reached; what has arrived is kept.
         AuthenticationError: The host wants a token.
         DataError: The revision does not exist, or a file is not what the host announced.

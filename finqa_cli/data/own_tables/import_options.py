@@ -63,7 +63,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Returns the settings of a TOML file: `company`, `decimal`, `percent`, ..., and the table `[columns]`.
 
     Raises:
-        ProblemError: It is no TOML file, or has a key or value that is not known.
+        ProblemError: It is not a TOML file, or has a key or value that is not known.
     """
     try:
         given = tomllib.loads(read_text(path))

@@ -43,7 +43,7 @@ def workbook_tables(path: Path) -> Iterator[Content]:
     with the value that the workbook stores for them.
 
     Raises:
-        ProblemError: It is no workbook, is encrypted or damaged, or a formula has no stored value (row and column).
+        ProblemError: It is not a workbook, is encrypted or damaged, or a formula has no stored value (row and column).
         MissingDependencyError: openpyxl is not installed.
     """
     openpyxl = _require("openpyxl", path)
@@ -72,7 +72,7 @@ def workbook_tables(path: Path) -> Iterator[Content]:
 
 
 def _check_size(path: Path) -> None:
-    """Refuses what is no archive, and an archive that unpacks to more than any workbook of tables."""
+    """Refuses what is not an archive, and an archive that unpacks to more than any workbook of tables."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

@@ -23,7 +23,7 @@ _FIELD_LIMIT = 2**30
 def read_rows(path: Path) -> Iterator[Row | Problem]:
     """Yields the rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
 
-    A row that is no object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
+    A row that is not an object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
 
     Raises:
         ProblemError: The file as a whole is missing, unreadable, of another kind, or broken from some place on.
@@ -124,7 +124,7 @@ def _csv_rows(
 
 
 def csv_cells(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yields the header and then each row of a CSV file that is no blank line, with its line from 1.
+    """Yields the header and then each row of a CSV file that is not a blank line, with its line from 1.
 
     Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that hold them.
 

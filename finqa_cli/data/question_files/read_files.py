@@ -122,7 +122,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     """Yields the rows, with times as ISO text and decimals as numbers.
 
     Raises:
-        ProblemError: It is no Parquet file, is damaged, or names a column twice.
+        ProblemError: It is not a Parquet file, is damaged, or names a column twice.
         MissingDependencyError: pyarrow is not installed.
     """
     try:

@@ -82,7 +82,7 @@ def load_run(path: Path) -> EvaluatedRun:
     """Reads a run of `finqa eval`, the last evaluation of a run of `finqa train`, or that at the end of a pipeline.
 
     Raises:
-        DataError: It is no run, is not finished, was never evaluated, is damaged, or has files of another version.
+        DataError: It is not a run, is not finished, was never evaluated, is damaged, or has files of another version.
     """
     path = _evaluation_of(path)
     if not (path / "run.json").is_file():

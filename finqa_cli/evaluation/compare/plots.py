@@ -50,7 +50,7 @@ def _draw(result: CompareResult, folder: Path) -> list[str]:
     with storage(folder):
         folder.mkdir()
     for name, draw, height in pictures:
-        # labels are a user's words: a $ in them is no formula
+        # labels are a user's words: a $ in them is not a formula
         with matplotlib.rc_context({"text.parse_math": False, "font.size": 10}):
             figure = Figure(figsize=(7.5, height), layout="constrained")
             axes = figure.add_subplot()

@@ -40,7 +40,7 @@ def check_control(run: RunRecords, control: RunRecords) -> None:
     """Checks that a run is the control of another one: the same training, but for its shuffled rewards and its length.
 
     Raises:
-        UsageError: They are the same run, or one of them is no training.
+        UsageError: They are the same run, or one of them is not a training.
         ConfigError: The control did not shuffle its rewards, or was trained in another way.
     """
     if run.path.resolve() == control.path.resolve():

@@ -88,7 +88,7 @@ def read_records(path: Path) -> RunRecords:
     """Reads a run folder; the run may still be running.
 
     Raises:
-        DataError: It is no run folder, has no records yet, or a file is damaged; the message names file and line.
+        DataError: It is not a run folder, has no records yet, or a file is damaged; the message names file and line.
     """
     if not path.is_dir():
         raise DataError(f"The run folder {path} does not exist.", remedy="finqa ls")

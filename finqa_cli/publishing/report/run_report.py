@@ -62,8 +62,8 @@ def write_report(
 
     Raises:
         UsageError: There are no runs, more than two, or the same one twice; or two runs have a control.
-        DataError: A folder is no run, has no records, or a record is damaged.
-        ConfigError: `out` is a file that is no report, or the control is none of this run.
+        DataError: A folder is not a run, has no records, or a record is damaged.
+        ConfigError: `out` is a file that is not a report, or the control is none of this run.
         StorageError: Writing failed.
     """
     if not 1 <= len(runs) <= 2:

@@ -49,7 +49,7 @@ class PageVersion:
     """What a page has of a run already.
 
     Attributes:
-        epoch: Number of times that the files were begun again; a page of another epoch gets everything.
+        epoch: Number of times that the files were started again; a page of another epoch gets everything.
         lines: Lines of trajectories.jsonl.
         questions: Questions.
         groups: Groups.
@@ -117,7 +117,7 @@ class FollowedRun:
             since: The `version` of what the page has; empty for a page that has nothing.
 
         Returns:
-            With `full`, everything. Without it, figures anew and those rows, questions, groups and steps that were
+            With `full`, everything. Without it, figures again and those rows, questions, groups and steps that were
             added or changed; a row replaces that of the same line.
 
         Raises:

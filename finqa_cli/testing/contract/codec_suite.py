@@ -188,7 +188,7 @@ def test_several_calls_are_read_back_or_refused(subject: ChatCodec) -> None:
 
 
 def test_history_contains_what_the_model_reads(subject: ChatCodec, tokenizer: Any) -> None:
-    """For templates that write earlier turns anew."""
+    """For templates that write earlier turns again."""
     if not subject.rewrites("tool"):
         pytest.skip("its episodes append")
     said = subject.assistant(Message(role="assistant", content="", tool_call=ToolCall(name=TOOL.name, arguments={})))

@@ -95,7 +95,7 @@ async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) 
 
 
 async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngine) -> None:
-    """What the policy sampled is what it is trained on."""
+    """What the policy sampled is what it is used for training."""
     free = await engine.generate(ask("a", temperature=0))
     stop = free.token_ids[-1]
     sampling = Sampling(max_tokens=50, temperature=0, stop_ids=(stop,))
@@ -183,7 +183,7 @@ async def test_a_bad_adapter_is_refused_and_the_old_version_is_kept(
 
 
 async def test_each_completion_belongs_to_one_version(engine: TokenEngine, model: Path, tmp_path: Path) -> None:
-    """Requests under way end under the version that they began with; a later one is of the version loaded before it."""
+    """Requests in progress end with the version that they started with; later ones use the version loaded before."""
     first = await next_version(engine)
     adapter = make_adapter(model, tmp_path / "adapter", seed=3)
     loaded = first - 1

@@ -79,7 +79,7 @@ async def test_wrong_calls_and_any_text_are_handled(subject: Environment, sandbo
 
 
 async def test_an_episode_without_actions_gets_a_verdict(subject: Environment, sandbox: Sandbox | None) -> None:
-    """Which is no fault, and the same each time."""
+    """Which is not a fault, and the same each time."""
     task = subject.tasks(subject.splits()[0])[0]
     verdicts = []
     for _ in range(2):

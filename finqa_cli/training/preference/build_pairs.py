@@ -205,7 +205,7 @@ def _side(judged: Judged) -> dict[str, Any]:
 
 
 def _held_out(companies: list[str], rules: PairRules) -> set[str]:
-    """Companies that are held out whole, so that no question about them is trained on."""
+    """Companies that are held out whole, so that no question about them is used for training."""
     if not rules.held_out_share or len(companies) < 2:
         return set()
     random.Random(derive(rules.seed, "held-out-pairs")).shuffle(companies)

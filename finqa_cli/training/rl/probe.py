@@ -131,7 +131,7 @@ class Probe:
         engine: Not probed where its `probe_tolerance` is None.
         learner: Has the weights of the version that is probed.
         codec: Codec of the engine's model.
-        tasks: Tasks that are trained on, at least one.
+        tasks: Tasks that are used for training, at least one.
         state: State in the checkpoint that is resumed: with it the tolerance is the one measured at the start.
     """
 

@@ -259,7 +259,7 @@ class ImitationSet:
     Attributes:
         train: To train on.
         held_out: To validate on; no company is in both.
-        companies: Companies of the demonstrations that are trained on.
+        companies: Companies of the demonstrations that are used for training.
     """
 
     train: tuple[Sample, ...]

@@ -59,7 +59,7 @@ def play_probes(
     """Plays probe episodes, with and without tools, or for replies of the user without them; a probe for each turn.
 
     Args:
-        codec: Appends and renders anew.
+        codec: Appends and renders again.
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
         role: Role of the replies.
@@ -89,7 +89,7 @@ def play_probes(
 
 
 def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
-    """Whether episodes are to be rendered anew for each turn, because the template rewrites earlier turns.
+    """Whether episodes are to be rendered again for each turn, because the template rewrites earlier turns.
 
     Args:
         probes: What `play_probes` saw.

@@ -184,7 +184,7 @@ class ExactText:
         """`model` is what errors call it.
 
         Raises:
-            ConfigError: It is no fast tokenizer, or loses or changes plain text.
+            ConfigError: It is not a fast tokenizer, or loses or changes plain text.
         """
         from tokenizers import Tokenizer
 

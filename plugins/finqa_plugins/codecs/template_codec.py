@@ -324,7 +324,7 @@ class ChatTemplate:
         """What is done to the contents of each role.
 
         Raises:
-            ConfigError: Something that cannot be told from a probe.
+            ConfigError: Something that cannot be distinguished from a probe.
         """
         probes = {role: f'\n {role} "quoted" \\ \u00e9<&>\t. \n' for role in ("system", "user", "assistant", "tool")}
         # The assistant's probe is in an earlier turn, where a template does not look for reasoning.

@@ -176,7 +176,7 @@ class Grpo(PolicyGradient[GrpoConfig]):
     """Group-relative policy optimization.
 
     A_i = r_i - b over the scored members of a group, b their mean or median; with `normalize_std` divided by the
-    (population std + 1e-8) of the rewards of the group, or of all groups that are trained on.
+    (population std + 1e-8) of the rewards of the group, or of all groups that are used for training.
 
     Sources: DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.1.2 (group std); Dr. GRPO, arXiv 2503.20783, for
     why the division biases towards very easy and very hard questions (off by default); REINFORCE++, arXiv 2501.03262,

@@ -115,7 +115,7 @@ def program_share(written: str, request: RewardRequest) -> float:
     It is 1 when the program's result is the truth, else the share of the right program's steps that it has.
 
     Steps beyond those of the right program lower that share, so that writing every step one can think of does not
-    pay. A text that is no program is worth 0; without a right program only the result counts.
+    pay. A text that is not a program is worth 0; without a right program only the result counts.
     """
     try:
         program = parse(written)

@@ -43,7 +43,7 @@ class FunctionConfig(Strict):
 
 
 class Function(Reward):
-    """Calls the user's function. What it raises, and what is no number, is a fault and never a reward of 0."""
+    """Calls the user's function. What it raises, and what is not a number, is a fault and never a reward of 0."""
 
     def __init__(self, config: FunctionConfig) -> None:
         """Import the function.

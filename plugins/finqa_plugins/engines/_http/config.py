@@ -62,7 +62,7 @@ class ServerConfig(BaseModel):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
-        _ = parts.port  # raises ValueError for one that is no number
+        _ = parts.port  # raises ValueError for one that is not a number
         if parts.username or parts.password:
             raise ValueError("must not contain a key or password; use api_key_env")
         if parts.scheme == "http" and parts.hostname == OPENAI_HOST:

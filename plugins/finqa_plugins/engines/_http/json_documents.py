@@ -15,7 +15,7 @@ from finqa_plugins.engines._http.refusals import NAME_MODEL
 
 
 class BadReplyError(Exception):
-    """The server answered something that is no completion; the message says what."""
+    """The server answered something that is not a completion; the message says what."""
 
 
 def parse_document(data: bytes) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What a server means by an answer that is no completion, and the error that names the fix. Pure.
+"""What a server means by an answer that is not a completion, and the error that names the fix. Pure.
 
 Servers word the same refusal differently; the patterns are those of OpenAI, vLLM, SGLang, llama.cpp, Ollama,
 OpenRouter and LiteLLM.
@@ -225,7 +225,7 @@ class UnknownModelError(ConfigError):
 
 
 class ControlError(EngineError):
-    """The server refused a call that is no completion.
+    """The server refused a call that is not a completion.
 
     Attributes:
         refusal: Its words.

@@ -1,7 +1,7 @@
 """A token engine on a server that takes policy versions as LoRA adapters over HTTP.
 
 Each version is an adapter under a name that was never used before: vLLM keeps adapters and cached prefixes by name. A
-request names its version, so a swap needs no pause, and what is under way ends under the version that it began with.
+request names its version, so a swap needs no pause, and what is in progress ends under the version that it began with.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ SPREAD = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Found(Generic[T]):
-    """A reply, or what is wrong with it: a wrong reply is no passing failure here."""
+    """A reply, or what is wrong with it: a wrong reply is not a passing failure here."""
 
     value: T | None
     reason: str = ""

@@ -164,7 +164,7 @@ class Transport:
             raise PassingError(one_line(said) or type(error).__name__) from error
 
     def refusal(self, answer: Answer) -> Refusal:
-        """What the server says in an answer that is no completion."""
+        """What the server says in an answer that is not a completion."""
         refusal = read_refusal(answer.status, answer.headers, answer.text, answer.document())
         return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
 
@@ -223,7 +223,7 @@ def find_proxy(url: str) -> str | None:
     """The proxy that the environment names for an address: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, and NO_PROXY.
 
     Raises:
-        ConfigError: It is no HTTP proxy.
+        ConfigError: It is not an HTTP proxy.
     """
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

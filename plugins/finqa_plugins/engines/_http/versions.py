@@ -34,7 +34,7 @@ class Version:
         name: Name of the model or adapter on the server.
         adapter: Its folder; None for the base model.
         changes: Whether the adapter differs from the base model.
-        users: Requests under way.
+        users: Requests in progress.
     """
 
     number: int

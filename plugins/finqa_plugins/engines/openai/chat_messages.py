@@ -136,7 +136,7 @@ def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool 
         several_calls: One turn may have several calls.
 
     Raises:
-        BadReplyError: It is no chat completion.
+        BadReplyError: It is not a chat completion.
     """
     choice = first_choice(document)
     message = choice.get("message")

@@ -177,7 +177,7 @@ def last_words(output: str) -> str:
     if not errors:
         return " / ".join(line.strip() for line in lines[-_TAIL_LINES:])[-1000:] or "it wrote nothing."
     words = [lines[errors[-1]]]
-    for line in lines[errors[-1] + 1 :][:3]:  # pydantic's and torch's messages go on in indented lines
+    for line in lines[errors[-1] + 1 :][:3]:  # pydantic's and torch's messages continue in indented lines
         if not line.startswith(" "):
             break
         words.append(line.strip())

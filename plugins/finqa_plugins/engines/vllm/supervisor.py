@@ -41,7 +41,7 @@ class Pulse:
     Args:
         connection: The server.
         key: Key of the server.
-        busy: Whether requests are under way.
+        busy: Whether requests are in progress.
         patience_s: Longest silence of a living server.
     """
 
@@ -123,7 +123,7 @@ class Supervisor:
         config: The options.
         context: What the run asks for.
         gpu: Whether the server computes on a GPU.
-        busy: Whether requests are under way.
+        busy: Whether requests are in progress.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Control:
             ) from error
 
     async def sleep(self) -> None:
-        """Frees the GPU once nothing is under way."""
+        """Frees the GPU once nothing is in progress."""
         await self._post("/sleep", query={"level": SLEEP_LEVEL, "mode": "wait"})
 
     async def wake(self) -> None:
@@ -89,7 +89,7 @@ class Weights:
         self.folder = model_path(model)
 
     async def replace(self, folder: str) -> None:
-        """Loads the weights of another folder in place; no request may be under way.
+        """Loads the weights of another folder in place; no request may be in progress.
 
         Raises:
             EngineError: The folder is incomplete, or the server cannot take it; it has the old weights.
@@ -130,7 +130,7 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
     """Looks whether a server can take other weights in place.
 
     Without a GPU vLLM keeps a packed copy of the output matrix, and of one that is tied to the embeddings it keeps the
-    old (seen in 0.32): it would go on with parts of both versions and say nothing.
+    old (seen in 0.32): it would continue with parts of both versions and say nothing.
 
     Raises:
         ConfigError: It cannot.

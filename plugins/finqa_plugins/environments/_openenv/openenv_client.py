@@ -8,7 +8,7 @@ gets a reply of the wrong kind, so callers that need certainty about the past re
 
 This client asks for notices of servers that have a queue: `{"type": "queue", "data": {"waiting": true}}` before the
 reply while the request waits there, and `"waiting": false` when its work begins. The time limit of the reply begins
-anew with each, and the episode's time does not count while the request waits.
+again with each, and the episode's time does not count while the request waits.
 """
 
 from __future__ import annotations

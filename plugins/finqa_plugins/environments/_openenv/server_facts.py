@@ -47,7 +47,7 @@ async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s:
         timeout_s: Seconds for each of both answers.
 
     Raises:
-        SandboxError: It does not answer in time, or what answers is no OpenEnv server, or it refuses where we ask.
+        SandboxError: It does not answer in time, or what answers is not an OpenEnv server, or it refuses where we ask.
         AuthenticationError: A running server that is not in a sandbox needs a token, or another one.
     """
     where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"

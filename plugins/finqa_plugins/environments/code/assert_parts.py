@@ -85,7 +85,7 @@ def split_test(source: str, defined: Collection[str]) -> SplitTest:
             modules of the standard library are taken to be the solution's as well.
 
     Raises:
-        TestProblem: It is no assert statement, asks the solution for nothing, or for something inside a loop.
+        TestProblem: It is not an assert statement, asks the solution for nothing, or for something inside a loop.
     """
     statement = _parsed(source)
     taking = _Taking(defined)

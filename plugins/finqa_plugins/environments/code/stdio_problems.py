@@ -55,7 +55,7 @@ class ProgramTest:
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
     ) -> AssertOutcome:
-        """Run a program on the input, in a process of its own, and compare what it prints.
+        """Run a program on the input, in its own process, and compare what it prints.
 
         Raises:
             SandboxError: The sandbox failed.

@@ -76,7 +76,7 @@ def read_row(value: object, *, name: str) -> ForecastRow:
 
     Args:
         value: The row.
-        name: Its id; `extra_info.index` cannot be it, because it begins anew in every file.
+        name: Its id; `extra_info.index` cannot be it, because it begins again in every file.
 
     Raises:
         RowError: A field is missing or malformed.

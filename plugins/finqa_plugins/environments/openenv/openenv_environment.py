@@ -111,7 +111,7 @@ class OpenEnvEnvironment(Environment):
         """Look at a running server, so that a wrong or mute one is named before anything is started.
 
         Raises:
-            SandboxError: It does not answer, or is no OpenEnv server.
+            SandboxError: It does not answer, or is not an OpenEnv server.
             AuthenticationError: It needs a token, or another one; or the token's variable is not set.
         """
         if self._config.url:

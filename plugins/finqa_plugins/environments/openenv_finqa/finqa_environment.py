@@ -66,7 +66,7 @@ class FinQAEnvironment(Environment):
         if self._config.url:
             return None
         environment = {
-            # One more than our own limit, so that the episode ends here and is never cut short over there.
+            # One more than our own limit, so that the episode ends here and is never interrupted over there.
             "FINQA_MAX_STEPS": str(self._max_turns + 1),
             "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
             "FINQA_HINTS": str(int(self._config.hints)),
@@ -114,7 +114,7 @@ class FinQAEnvironment(Environment):
         """Look at a running server, so that a wrong or mute one is named before anything is started.
 
         Raises:
-            SandboxError: It does not answer within 2 s, or is no OpenEnv server.
+            SandboxError: It does not answer within 2 s, or is not an OpenEnv server.
             AuthenticationError: It needs a token, or another one; or the token's variable is not set.
             ConfigError: It is another environment.
         """

@@ -161,7 +161,7 @@ class _Conversation(BaseSession):
             return  # the process ended, and the loop with it
 
     async def _say(self, message: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Let the loop go on, and return the messages after the policy's own."""
+        """Let the loop continue, and return the messages after the policy's own."""
         if self._verdict is not None:
             raise EnvironmentFault("The episode is over.")
         self._turns += 1

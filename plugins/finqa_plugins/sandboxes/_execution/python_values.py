@@ -61,7 +61,7 @@ def decode(text: str) -> Any:
     A defaultdict comes back without its factory and a deque without its limit: neither is part of its value.
 
     Raises:
-        Malformed: The text is no encoded value.
+        Malformed: The text is not an encoded value.
     """
     try:
         return _Decoder().value(json.loads(text, parse_constant=_refuse), 0)

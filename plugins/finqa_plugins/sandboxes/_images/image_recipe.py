@@ -232,7 +232,7 @@ def name_of(snapshot: str, digest: str) -> str:
 
 
 def parse_name(image: str) -> tuple[str, str] | None:
-    """Snapshot and digest (12 hex digits) of an image's name; None when the image is not one of ours."""
+    """Snapshot and digest (12 hex digits) of an image's name; None when the image is not one of finqa's."""
     found = _NAME.fullmatch(image)
     return (found["snapshot"], found["digest"]) if found else None
 

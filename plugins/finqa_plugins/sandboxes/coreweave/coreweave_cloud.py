@@ -114,7 +114,7 @@ def base_url() -> str:
     """Where requests go: to another address than CoreWeave's cloud only by the process's own environment.
 
     Raises:
-        ConfigError: It is no address, or not encrypted and not of this machine.
+        ConfigError: It is not an address, or not encrypted and not of this machine.
     """
     url = (os.environ.get(URL_VARIABLE) or CLOUD_URL).rstrip("/")
     parts = urlsplit(url)
@@ -137,7 +137,7 @@ def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:
 
 
 class Cloud:
-    """Makes the SDK's objects and waits for what they promise. The SDK works in a thread of its own."""
+    """Makes the SDK's objects and waits for what they promise. The SDK works in its own thread."""
 
     def __init__(self, config: CoreWeaveSandboxConfig) -> None:
         self._config = config

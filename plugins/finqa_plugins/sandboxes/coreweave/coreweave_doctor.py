@@ -28,7 +28,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = CoreWeaveSandboxConfig.model_validate({name: given[name] for name in given if name != "api_key"})
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     return [asyncio.run(_examined(config, old_name=settings["sandbox"]["name"] == "aviato", hidden="api_key" in given))]
 
 

@@ -73,7 +73,7 @@ class Creation:
                 raise SandboxError(f"Sandbox {self._name} was {sandbox.status} as soon as it had started.")
         except BaseException:
             self._given_up = True
-            # A create under way is not cut: its answer says what there is to end.
+            # A create in progress is not cut: its answer says what there is to end.
             await asyncio.wait({creating})
             if not creating.cancelled():
                 creating.exception()  # told already, or of no interest any more
@@ -123,7 +123,7 @@ class Creation:
 class CoreWeaveSandboxProvider(SandboxProvider):
     """Sandboxes of CoreWeave, all of which execute code.
 
-    A sandbox carries a name of ours and the labels of its run as tags from its very create on, so that `list` and
+    A sandbox carries a name of finqa and the labels of its run as tags from its very create on, so that `list` and
     `reap` find what a lost reply or a killed process left behind.
     """
 

@@ -125,7 +125,7 @@ class Creation:
         return True
 
     async def _ask(self) -> AsyncSandbox:
-        """One request. When this is cancelled the request goes on, for `undo` to see what it made."""
+        """One request. When this is cancelled the request continues, for `undo` to see what it made."""
         self._deadline = time.monotonic() + self._timeout_s
         self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
         self._request.add_done_callback(_seen)

@@ -45,7 +45,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = DaytonaSandboxConfig.model_validate(options)
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     try:
         api_key(config)
     except AuthenticationError as error:

@@ -48,8 +48,8 @@ class Images:
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Makes the image of a spec unless it is active already.
 
-        A build that is under way, begun by somebody else or by a command that was interrupted, is waited for; one that
-        failed is deleted and done again; an image that Daytona has put to rest is activated.
+        A build that is in progress, started by another user or by a command that was interrupted, is waited for; one
+        that failed is deleted and done again; an image that Daytona has put to rest is activated.
 
         Raises:
             FinqaError: The build failed; the end of its log is in the message.
@@ -117,7 +117,8 @@ class Images:
     async def _built(self, recipe: Recipe, dockerfile: Path, log: _BuildLog) -> Snapshot:
         """Sends the build and waits for it.
 
-        The SDK gives up at the first lost reply and raises what its transports raise, while the build may go on: what
+        The SDK gives up at the first lost reply and raises what its transports raise, while the build may continue:
+            what
         counts is the state of the image afterwards. When there is none, nothing was carried out and it is sent again.
         """
         for number in range(1, _CREATE_TRIES + 1):
@@ -236,7 +237,7 @@ _under_way: set[_BuildLog] = set()
 
 
 async def _end_followers() -> None:
-    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is cut short, to fail later."""
+    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is interrupted, to fail later."""
     left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == _FOLLOWER]
     for task in left:
         task.cancel()

@@ -48,7 +48,7 @@ SECOND_TRY_S = 5.0
 class DaytonaSandboxProvider(SandboxProvider):
     """Sandboxes in the Daytona cloud, whose servers start from images that it builds.
 
-    Every sandbox has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
+    Every sandbox has a name of finqa, written to the ledger before Daytona is asked for it, so that a lost reply, a
     cancelled start or a killed process leaves no sandbox that `list` and `reap` could not find.
     """
 
@@ -128,7 +128,7 @@ class DaytonaSandboxProvider(SandboxProvider):
 
         Raises:
             SandboxError: It still exists after some time.
-            FinqaError: The sandbox is not one of ours.
+            FinqaError: The sandbox is not one of finqa's.
         """
         remote = await self._cloud.get(sandbox_id)
         if remote is None:

@@ -71,7 +71,7 @@ def new_name() -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a name of ours."""
+    """Whether it is a name of finqa."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -118,7 +118,7 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
                 f"The variable {name!r} cannot be passed to a container.",
                 remedy=f"set it in the image (ENV {name}=... in its Dockerfile)",
             )
-    # The port is published on this machine's loopback alone, so a server of ours needs no token.
+    # The port is published on this machine's loopback alone, so a server of finqa needs no token.
     return {"HOST": "0.0.0.0", "FINQA_REQUIRE_TOKEN": "0", **spec.environment, "PORT": str(spec.port)}
 
 

@@ -20,7 +20,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = DockerSandboxConfig.model_validate(settings["sandbox"]["options"])
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     image = str(settings["environment"]["options"].get("image") or "")
     return asyncio.run(_found(config, image))
 

@@ -41,7 +41,7 @@ class RunImage:
     """What containers of a spec start from.
 
     Attributes:
-        id: The engine's id of it, so that a tag that moves changes no run under way.
+        id: The engine's id of it, so that a tag that moves changes no run in progress.
         name: What messages call it.
     """
 

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 class DockerSandboxProvider(SandboxProvider):
     """Containers of this machine, one for each sandbox, whose ports are published on its loopback alone.
 
-    The engine is the ledger: a container has a name of ours and the labels of its run from its create on, so that
+    The engine is the ledger: a container has a name of finqa and the labels of its run from its create on, so that
     `list` and `reap` find what a killed process left behind.
     """
 

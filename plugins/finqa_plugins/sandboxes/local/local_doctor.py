@@ -22,7 +22,7 @@ def checks(options: Mapping[str, Any]) -> Sequence[Check]:
     try:
         config = LocalSandboxConfig.model_validate(options)
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     try:
         if config.dangerously_run_unisolated:
             find_bare(config.python)

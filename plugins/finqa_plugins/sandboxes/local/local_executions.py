@@ -184,7 +184,7 @@ class LocalExecutingSandbox(ExecutingSandbox):
         return self._sandboxes.holds(self._id)
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Waits for its turn, then executes in a sandbox of its own. Cancelled, it ends the execution first.
+        """Waits for its turn, then executes in its own sandbox. Cancelled, it ends the execution first.
 
         Raises:
             SandboxError: The sandbox was stopped, or the machine could not make one; not because of what the code did.

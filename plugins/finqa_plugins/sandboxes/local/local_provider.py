@@ -91,7 +91,7 @@ class LocalSandboxProvider(SandboxProvider):
         return LocalSandbox(self, server, sandbox_id)
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
-        """Return the limit of servers that are commands; servers of ours are shared, and there is none."""
+        """Return the limit of servers that are commands; servers of finqa are shared, and there is none."""
         return self._config.commands if isinstance(spec, ServerSpec) and spec.command else None
 
     def leftovers(self) -> Sequence[Path]:

@@ -86,7 +86,7 @@ def application(environment: Mapping[str, str], peers: Peers | None = None) -> A
 
     Raises:
         ValueError: A variable is missing or malformed.
-        SnapshotError: The folder is no readable snapshot.
+        SnapshotError: The folder is not a readable snapshot.
     """
     options = ServerOptions.from_variables(environment)
     limits = ServerLimits.from_variables(environment)

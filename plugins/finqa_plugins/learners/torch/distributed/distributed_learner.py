@@ -134,7 +134,7 @@ class StartedProcesses(TorchrunProcesses):
         self.join(store)
 
     def close(self) -> None:
-        """Ends the others. While a call is under way, or after a failure, they are killed."""
+        """Ends the others. While a call is in progress, or after a failure, they are killed."""
         if self._workers is None or self._folder is None:
             return
         idle = self._between_calls

@@ -245,7 +245,7 @@ class ProcessGroup(SingleProcess):
             self._mesh.get_group().abort()
 
     def close(self) -> None:
-        """Ends the others' service, and this process's part. After a failure, or while a call is under way, they end
+        """Ends the others' service, and this process's part. After a failure, or while a call is in progress, they end
         by themselves once this process is gone.
         """
         if self._broken or not self._between_calls.is_set():

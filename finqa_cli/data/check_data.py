@@ -271,7 +271,7 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
         if not isinstance(text, str) or not text.strip():
             problems.append(Problem(file=str(path), row=number, field=prompt or "", reason="must not be empty"))
         elif key in seen:
-            problems.append(Problem(file=str(path), row=number, field=identity or "", reason=f"{key!r} comes twice"))
+            problems.append(Problem(file=str(path), row=number, field=identity or "", reason=f"{key!r} occurs twice"))
         else:
             seen.add(key)
             questions.append((key, str(fields.get("company") or ""), text))
@@ -355,7 +355,7 @@ def _summary(report: CheckReport) -> Iterator[str]:
     elif report.environment:
         yield f"No problems found: environment {report.environment} can use this data."
     elif report.kind == "layout":
-        yield "All is well."
+        yield "No problems found."
     else:
         prepared = any(column["column"] == "input_text" for column in report.schema)
         reader = "finqa-text" if report.kind == "finqa" or prepared else "ENVIRONMENT"

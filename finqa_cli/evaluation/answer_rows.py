@@ -100,7 +100,7 @@ def read_truths(path: Path) -> Truths:
         else:
             name, truth = row.text("id"), _truth(row, (*TRUTH, ANSWER))
         if name in truths:
-            raise row.problem("id", f"{name[:80]!r} comes twice")
+            raise row.problem("id", f"{name[:80]!r} occurs twice")
         truths[name] = truth
     return truths
 

@@ -94,7 +94,7 @@ class Hub:
         self._api = HfApi(endpoint=self.endpoint, library_name="finqa", library_version=__version__)
         checked_endpoint(self._api.endpoint)
         if self._api.endpoint != HUGGING_FACE:
-            # The client would wait for ever for an answer in a protocol that others need not speak; all speak LFS.
+            # The client would wait forever for an answer in a protocol that others need not speak; all speak LFS.
             constants.HF_HUB_DISABLE_XET = True
 
     def check_owner(self, owner: str) -> None:

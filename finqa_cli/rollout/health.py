@@ -116,7 +116,7 @@ class HealthChecks:
 
 
 async def _rest(sandbox: PooledSandbox, seconds: float) -> None:
-    """Wait for some seconds (0: for ever), or until the sandbox is to be checked now."""
+    """Wait for some seconds (0: forever), or until the sandbox is to be checked now."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds or None):
             await sandbox.check_now.wait()

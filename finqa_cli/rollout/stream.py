@@ -140,7 +140,7 @@ class Stream:
             assert task is not None
             if task.cancelling():
                 raise
-            # A task group takes this for the end of a task that it cancelled, and its source would wait for ever.
+            # A task group takes this for the end of a task that it cancelled, and its source would wait forever.
             raise RuntimeError(f"Episode {attempt.id} was cancelled by a task that it awaited.") from error
 
 

@@ -29,7 +29,7 @@ def test_generate_check_and_spoil(tmp_path: Path) -> None:
     assert (made["companies"], made["questions"], made["evaluation_only"]) == (3, 12, False)
     assert json.loads(run("check", out, "--json"))["ok"]
     text = run("check", out)
-    assert "All is well." in text
+    assert "No problems found." in text
     report = Path(text.splitlines()[-1].removeprefix("Report: "))
     assert report.parent.parent == Path("runs")
     assert {path.name for path in report.parent.iterdir()} == {"check_report.json", "check_report.md", "manifest.json"}
@@ -71,7 +71,7 @@ def test_import_counts_what_was_kept_and_why_not(tmp_path: Path) -> None:
     made = json.loads(run("import", "finqa-json", path, "--out", tmp_path / "d", "--skip-bad", "--json"))
     assert (made["rows"], made["kept"], made["malformed"]) == (3, 1, 1)
     assert made["skipped"] == {"needs facts from the text": 1}
-    assert "All is well." in run("check", tmp_path / "d")
+    assert "No problems found." in run("check", tmp_path / "d")
     assert not json.loads(run("check", path, "--json", code=65))["ok"]
     assert "1 row: needs facts" in run("import", "finqa-json", path, "--out", tmp_path / "e", "--skip-bad")
 

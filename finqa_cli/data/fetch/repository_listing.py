@@ -110,7 +110,7 @@ def check_limits(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFil
 
 
 def safe_name(name: str) -> str:
-    """Returns the name when it stays inside any folder on any system and is none of ours.
+    """Returns the name when it stays inside any folder on any system and is not a name of finqa.
 
     Raises:
         DataError: It is absolute, climbs, holds control characters, or would overwrite what finqa keeps there.

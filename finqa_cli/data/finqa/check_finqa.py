@@ -101,7 +101,7 @@ class FinqaFacts:
             self.problems.append(error.problem)
             return
         if row.id in self._good:
-            self.problems.append(Problem(file=self._file, row=number, field="id", reason=f"{row.id!r} comes twice"))
+            self.problems.append(Problem(file=self._file, row=number, field="id", reason=f"{row.id!r} occurs twice"))
         else:
             self._good[row.id] = row
 

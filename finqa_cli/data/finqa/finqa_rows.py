@@ -83,7 +83,7 @@ def is_finqa(fields: dict[str, object]) -> bool:
 
 
 def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
-    """Yields the rows of a FinQA file, each checked; an id that comes twice is a problem of the later row.
+    """Yields the rows of a FinQA file, each checked; an id that occurs twice is a problem of the later row.
 
     Raises:
         ProblemError: The file as a whole is missing or unreadable.
@@ -97,7 +97,7 @@ def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
             row = finqa_row(str(path), *item)
             if row.id in seen:
                 raise ProblemError(
-                    Problem(file=str(path), row=row.number, field="id", reason=f"{row.id!r} comes twice")
+                    Problem(file=str(path), row=row.number, field="id", reason=f"{row.id!r} occurs twice")
                 )
         except ProblemError as error:
             yield error.problem

@@ -205,7 +205,7 @@ def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, se
         if not fields[column].strip():
             return problem(column, "must not be empty")
     if fields["id"] in seen:
-        return problem("id", f"{fields['id']!r} comes twice")
+        return problem("id", f"{fields['id']!r} occurs twice")
     if fields["company"] not in known.companies:
         return problem("company", f"there are no tables of {fields['company']!r}")
     for table in named_tables(fields.get("table_name", "")):

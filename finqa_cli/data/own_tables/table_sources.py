@@ -100,7 +100,7 @@ def is_table_name(name: str) -> bool:
 def is_database(path: Path) -> bool:
     """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
     try:
-        if not path.is_file():  # opening a pipe would wait for ever
+        if not path.is_file():  # opening a pipe would wait forever
             return False
         with path.open("rb") as file:
             start = file.read(16)

@@ -240,7 +240,7 @@ class _Importer:
             raise asked.problem(number, "question", "must not be empty")
         identity = asked.text(fields, "id") or f"q{number:05d}"
         if identity in self._ids:
-            raise asked.problem(number, "id", f"{identity!r} comes twice")
+            raise asked.problem(number, "id", f"{identity!r} occurs twice")
         company = self._company(number, fields)
         split = asked.text(fields, "split").lower()
         if split and split not in SPLIT_NAMES:

@@ -63,7 +63,7 @@ def name_fault(name: str) -> str:
 
 
 def repeated(names: Iterable[str]) -> str:
-    """Returns the first name that comes twice, case ignored, or nothing."""
+    """Returns the first name that occurs twice, case ignored, or nothing."""
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:

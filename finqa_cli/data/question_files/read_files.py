@@ -19,7 +19,7 @@ MAX_BYTES = 2**30
 
 
 def require_file(path: Path) -> None:
-    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
+    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait forever.
 
     Raises:
         ProblemError: It is missing, something else, or too large.
@@ -96,7 +96,7 @@ def parse_json(text: str, *, unique: bool = False) -> object:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise ValueError(f"is not valid JSON: {error.msg} at {place}") from error
-    except ValueError as error:  # an integer of more digits than Python converts, or a key that comes twice
+    except ValueError as error:  # an integer of more digits than Python converts, or a key that occurs twice
         raise ValueError(f"is not readable JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("is not readable JSON: nested too deeply") from error

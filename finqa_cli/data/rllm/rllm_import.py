@@ -245,7 +245,7 @@ class _Importer:
                 raise problem(name, "must not be empty")
         identity = f"{file.prefix}{text('id') or number - 1}"
         if identity in self._ids:
-            raise problem("id", f"{text('id')!r} comes twice")
+            raise problem("id", f"{text('id')!r} occurs twice")
         company = text("company") if text("company") in self._companies else text("company").lower()
         if company not in self._companies:
             raise problem("company", f"there are no tables of {text('company')!r}")

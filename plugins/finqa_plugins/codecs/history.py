@@ -44,7 +44,7 @@ class Probe:
 
     appended: str
     rendered: str
-    anew: str
+    rerendered: str
 
 
 def play_probes(
@@ -83,8 +83,8 @@ def play_probes(
             tools_reply = role == "tool"
             ids += sampled
             ids += codec.tool_replies(texts, stopped=True) if tools_reply else codec.user_reply(first, stopped=True)
-            anew = codec.history(prompt, played)
-            probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), anew=decode(anew)))
+            rerendered = codec.history(prompt, played)
+            probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), rerendered=decode(rerendered)))
     return probes
 
 
@@ -111,9 +111,9 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
     if all(same(probe.appended) == same(probe.rendered) for probe in probes):
         return False
     for probe in probes:
-        if probe.anew != probe.rendered:
+        if probe.rerendered != probe.rendered:
             problem = "rewrites history in an unsupported way"
-            raise _refusal(problem, probe.anew, probe.rendered, remedy=_OTHER_TEMPLATE)
+            raise _refusal(problem, probe.rerendered, probe.rendered, remedy=_OTHER_TEMPLATE)
     return True
 
 

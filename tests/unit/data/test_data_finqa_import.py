@@ -88,7 +88,7 @@ def test_the_test_split_of_finqa_is_for_evaluation_only(tmp_path: Path) -> None:
 BAD: list[tuple[object, str]] = [
     ("text", "row 2: must be an object"),
     (row(id=""), "row 2, field 'id': must be a text"),
-    (ROW, "row 2, field 'id': .* comes twice"),
+    (ROW, "row 2, field 'id': .* occurs twice"),
     (row(id="b", question=None), "field 'qa.question'"),
     (row(id="b", exe_ans="maybe"), "field 'qa.exe_ans': must be a number, yes or no"),
     (row(id="b", exe_ans=None), "field 'qa.exe_ans'"),

@@ -145,7 +145,7 @@ KINDS = [
     bad_row("truth of a wrong type", ", field 'qa.exe_ans': must be a number", finqa_row(exe_ans=True)),
     bad_row("id of a wrong type", ", field 'id': must be a text", {**GOOD, "id": 7}),
     bad_row("blank id", ", field 'id': must be a text", {**GOOD, "id": " "}),
-    bad_row("duplicate id", ", field 'id': 'good' comes twice", GOOD),
+    bad_row("duplicate id", ", field 'id': 'good' occurs twice", GOOD),
     bad_row("row that is no object", ": must be an object", ["a"]),
     bad_row("ragged table", ", field 'table': ragged: row 2 has 1 cells", finqa_row(table=[["a", "b"], ["c"]])),
     bad_row("empty table", ", field 'table': must be a list of rows", finqa_row(table=[])),
@@ -282,7 +282,7 @@ KINDS = [
         lambda data: split_file(data, table_name='["x", "y"]'),
     ),
     bad_rllm("blank answer", "row 3, field 'answer': must not be empty", lambda data: split_file(data, answer=" ")),
-    bad_rllm("id twice", "row 3, field 'id': '0' comes twice", lambda data: split_file(data, id=0)),
+    bad_rllm("id twice", "row 3, field 'id': '0' occurs twice", lambda data: split_file(data, id=0)),
     bad_rllm(
         "path traversal in a table name",
         "the table name holds a slash",

@@ -121,7 +121,7 @@ KINDS = [
     ),
     Kind("no rows in JSON", table(".json", "[]"), "bad.json: it contains no rows"),
     Kind("no object in JSONL", table(".jsonl", '{"a": 1}\n3\n'), "bad.jsonl, row 2: must be an object"),
-    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' comes twice; the other is"),
+    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' occurs twice; the other is"),
     Kind("no workbook", old_sheet, "bad.xlsx: is no Excel workbook", needs="openpyxl"),
     Kind(
         "formula without value", formula, "Sheet, row 3, field 'B': the formula has no stored value", needs="openpyxl"
@@ -188,7 +188,7 @@ KINDS = [
     ),
     Kind("no question", row(question=" "), "questions.csv, row 3, field 'question': must not be empty"),
     Kind("no answer", row(sql=""), "row 3, field 'answer': must not be empty: there is neither an answer nor gold SQL"),
-    Kind("an id twice", row(id="ardenhill-1"), "row 3, field 'id': 'ardenhill-1' comes twice"),
+    Kind("an id twice", row(id="ardenhill-1"), "row 3, field 'id': 'ardenhill-1' occurs twice"),
     Kind(
         "an unknown company",
         row(company="ardenhil"),

@@ -100,7 +100,7 @@ def test_an_answer_is_right_for_one_truth_without_a_unit(strictly: Strictly, ans
         ("5, 6", "6.118", "1 value is expected, got 2"),
         ("1", r"\boxed{1} \boxed{2}", "2 values are expected, got 1"),
         ("1, 3", r"\boxed{1} \boxed{2}", "1 of 2 values do not match, the first one at position 2"),
-        ("2022: 1, 2022: 3", r"\boxed{2022: 1, 2023: 2}", "comes twice"),
+        ("2022: 1, 2022: 3", r"\boxed{2022: 1, 2023: 2}", "occurs twice"),
         ("2022: 1, 3", r"\boxed{2022: 1, 2023: 2}", "some without"),
         ("2022: 1, 2024: 3", r"\boxed{2022: 1, 2023: 2}", "not those that are expected"),
         ("no: 7", "7", "another word stands before a value"),

@@ -46,7 +46,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
 
 
 def turn_seed(seed: int, key: str) -> int:
-    """31 bits, which every server takes, different for each turn: the same prompt may come twice in an episode."""
+    """31 bits, which every server takes, different for each turn: the same prompt may occur twice in an episode."""
     turn = key.rpartition("#")[2]
     return int.from_bytes(hashlib.blake2b(f"{seed}\x1f{turn}".encode(), digest_size=4).digest(), "big") >> 1
 

@@ -278,7 +278,7 @@ class RowReader(Generic[Row]):
     def _read(self, value: object, name: str) -> Row:
         row = self._read_row(_parse_json(value) if isinstance(value, bytes) else value, name)
         if row.id in self._ids:
-            raise FieldError(self._id_field, f"{row.id} comes twice")
+            raise FieldError(self._id_field, f"{row.id} occurs twice")
         self._ids.add(row.id)
         return row
 

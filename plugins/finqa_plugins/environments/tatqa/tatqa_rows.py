@@ -71,7 +71,7 @@ def load(path: Path, config: TatQAConfig) -> TaskData[TatQARow]:
         page = read_page(value)
         for row in page.questions:
             if row.id in questions:
-                raise FieldError("questions.uid", f"{row.id} comes twice")
+                raise FieldError("questions.uid", f"{row.id} occurs twice")
             questions.add(row.id)
         return page
 

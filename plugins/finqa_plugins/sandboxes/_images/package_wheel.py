@@ -67,7 +67,7 @@ def package_wheel() -> Wheel:
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
-    """Name in the wheel and path of each module; files that no import can name are none of ours."""
+    """Name in the wheel and path of each module; files that cannot be imported are excluded."""
     spec = importlib.util.find_spec(package)
     root = Path(((spec and spec.submodule_search_locations) or [""])[0])
     if not (root / "__init__.py").is_file():

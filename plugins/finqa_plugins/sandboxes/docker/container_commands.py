@@ -125,7 +125,7 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
 def run_variables(environment: Mapping[str, str], spec: ServerSpec) -> Mapping[str, str]:
     """The environment of `run_command`: ours, with the values of the server's variables.
 
-    Proxies of ours stay outside: podman would pass them on, and their addresses may hold passwords.
+    Proxies of this process are not passed on: podman would pass them on, and their addresses may hold passwords.
     """
     own = {name: value for name, value in environment.items() if not _PROXIES.fullmatch(name)}
     return {**own, **container_variables(spec)}

@@ -19,7 +19,7 @@ PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 class LocalSandboxConfig(BaseModel):
     """How logical sandboxes are spread over server processes, and how code that a policy wrote is executed.
 
-    One process of ours serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
+    One server process of finqa serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
     `processes` times that many sandboxes, processes are shared further and nothing is refused.
     """
 

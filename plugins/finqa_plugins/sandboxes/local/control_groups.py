@@ -94,7 +94,7 @@ def find_control_groups() -> ControlGroups | None:
 def _remove_stale(parents: Sequence[Path]) -> None:
     """Groups of owners that were killed, with what is in them.
 
-    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it for ever.
+    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it forever.
     """
     for parent in parents:
         for folder in parent.glob(f"{PREFIX}-*"):

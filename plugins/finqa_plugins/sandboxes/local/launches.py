@@ -1,4 +1,4 @@
-"""The two ways to run what a policy wrote: in a sandbox, or, where somebody insists, beside everything else."""
+"""The two ways to run a policy's code: in a sandbox, or, if the user allows it, without isolation."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_files_that_hold_no_problems(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no file of problems"):
         load(tmp_path / "empty")
-    with pytest.raises(DataError, match="602 comes twice"):
+    with pytest.raises(DataError, match="602 occurs twice"):
         load(written(tmp_path, "twice.jsonl", row(), row()))
 
 

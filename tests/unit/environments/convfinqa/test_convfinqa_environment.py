@@ -126,7 +126,7 @@ DAMAGE: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda d: d["annotation"]["turn_program"].__setitem__(0, "7"), "turn 1 gives 7.0, not 2200.0"),
     (lambda d: d["annotation"]["exe_ans_list"].__setitem__(3, "maybe"), "turn 4 must be a number, yes or no"),
     (lambda d: d["annotation"]["exe_ans_list"].__setitem__(3, True), "turn 4 must be a number, yes or no"),
-    (lambda d: d.update(id="Single_C1/2019/page_1.pdf-1"), "comes twice"),
+    (lambda d: d.update(id="Single_C1/2019/page_1.pdf-1"), "occurs twice"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_a_folder_takes_no_split_option(tmp_path: Path) -> None:
 def test_one_id_in_two_splits_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.json", original(1))
     write(tmp_path / "test.json", original(1))
-    with pytest.raises(DataError, match=r"test.json, row 1, field 'id': .* comes twice"):
+    with pytest.raises(DataError, match=r"test.json, row 1, field 'id': .* occurs twice"):
         load(tmp_path, DEFAULTS)
 
 

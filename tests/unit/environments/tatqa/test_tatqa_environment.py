@@ -103,8 +103,8 @@ DAMAGE: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda p: p["questions"][0].update(answer_type="yes-no"), "field 'questions.answer_type': 'yes-no' is not one of"),
     (lambda p: p["questions"][0].update(scale="dozen"), "field 'questions.scale': 'dozen' is not one of"),
     (lambda p: p["questions"][0].update(scale=["million"]), "field 'questions.scale': ['million'] is not one of"),
-    (lambda p: p["questions"][0].update(uid="q1a"), "field 'questions.uid': q1a comes twice"),
-    (lambda p: p["table"].update(uid="t1"), "field 'table.uid': t1 comes twice"),
+    (lambda p: p["questions"][0].update(uid="q1a"), "field 'questions.uid': q1a occurs twice"),
+    (lambda p: p["table"].update(uid="t1"), "field 'table.uid': t1 occurs twice"),
 ]
 
 

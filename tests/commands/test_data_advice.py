@@ -96,7 +96,7 @@ MISTAKES = [
     Mistake("an unknown rule", f"{OWN} --company sheets", "--company", own_with()),
     Mistake("an unknown field", f"{OWN} --column title=question", "--column", own_with()),
     Mistake("an unknown point", f"{OWN} --decimal ;", "--decimal", own_with()),
-    Mistake("no such column", f"{OWN} --column answer=gold", "--help", own_with()),
+    Mistake("this column does not exist", f"{OWN} --column answer=gold", "--help", own_with()),
     Mistake(
         "quick test of a folder", "data check data --quick-test", "data check data", lambda: write_folder(Path("data"))
     ),
@@ -204,7 +204,7 @@ def test_a_check_of_rows_names_the_commands_that_use_them(capsys: pytest.Capture
     capsys.readouterr()
     assert main(["data", "check", "dev.json", "--out=rows"]) == 0
     command = "finqa data check dev.json --for finqa-text"
-    assert f"Whether an environment takes them: {command}\n" in capsys.readouterr().out
+    assert f"To check them for an environment: {command}\n" in capsys.readouterr().out
     assert main(shlex.split(f"{command} --out text")[1:]) == 0
 
 

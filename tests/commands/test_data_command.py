@@ -147,9 +147,9 @@ def test_a_split_by_company_says_why_it_has_only_test_rows(tmp_path: Path) -> No
     text = run("prepare", *files, "--split-by", "company", "--out", tmp_path / "a")
     assert "by company (test 3)" in text and why in text
     assert why in run("import", "finqa-json", *files, "--out", tmp_path / "b")
-    assert "All rows went" not in run("prepare", *files, "--out", tmp_path / "c")
-    assert "All rows went" not in run("prepare", *files[:2], "--split-by", "company", "--out", tmp_path / "d")
-    assert "All rows went" not in run("import", "finqa-json", *files[:2], "--out", tmp_path / "e")
+    assert "All rows are in split" not in run("prepare", *files, "--out", tmp_path / "c")
+    assert "All rows are in split" not in run("prepare", *files[:2], "--split-by", "company", "--out", tmp_path / "d")
+    assert "All rows are in split" not in run("import", "finqa-json", *files[:2], "--out", tmp_path / "e")
 
 
 def test_companies_in_two_splits_are_counted_with_a_remedy_that_works(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_folder_of_prepared_files_is_shown_and_a_check_names_its_files(tmp_pat
     assert "what was the fuel cost?" in run("show", FINQA_ROW["id"], "--data", out)
     with pytest.raises(DataError, match="no question 'nope' among the 1 of"):
         run("show", "nope", "--data", out)
-    with pytest.raises(DataError, match=r"is no data folder: .* its question files are val\.jsonl$") as caught:
+    with pytest.raises(DataError, match=r"is not a data folder: .* its question files are val\.jsonl$") as caught:
         run("check", out)
     assert f"finqa data check {out / 'val.jsonl'}" in caught.value.remedy
     run("check", out / "val.jsonl")

@@ -87,7 +87,7 @@ def test_a_policy_that_was_taught_another_environment_is_reported(
     assert main(["doctor", *arguments, "--json"]) == (1 if status == "fail" else 0)
     check = found(json.loads(capsys.readouterr().out)["checks"], "model")
     assert check["status"] == status and remedy in check["remedy"]
-    assert ("it knows no word of" in check["detail"]) == bool(remedy)
+    assert ("it cannot play" in check["detail"]) == bool(remedy)
 
 
 def test_a_sound_machine_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +252,7 @@ BUSY = CudaDevice(name="NVIDIA H100", free=40e9, total=80e9)
         (settings(engine={"name": "scripted"}), False, [], None, "ok", "none; engine scripted needs none"),
         (settings(), False, [], "12.8", "warn", "no CUDA device; some/Model-14B runs slowly"),
         (settings(engine={"name": "vllm"}), False, [], "12.8", "warn", "no CUDA device"),
-        (settings(), True, [H100], "", "fail", "torch is built without CUDA"),
+        (settings(), True, [H100], "", "fail", "torch was built without CUDA"),
         (settings(), True, [H100, BUSY], "12.8", "warn", "other processes use memory on device 1"),
         (settings(model={"name": "who/knows"}), True, [H100, H100], "12.8", "ok", "2 devices, NVIDIA H100"),
         (settings(), True, [], "12.8", "ok", "a CUDA device"),
@@ -358,7 +358,7 @@ def daytona(finqa_home: Path) -> Iterator[LoopbackProcess]:
         ("right", ["--sandboxes=8"], "daytona quota", "ok", "room for 8 ", ""),
         ("right", ["--sandboxes=8"], "daytona image", "ok", "is active", ""),
         ("right", ["--sandboxes=8"], "strays", "ok", "no sandbox", ""),
-        ("wrong", ["--sandboxes=8"], "daytona key", "fail", "refused the API key", "export DAYTONA_API_KEY="),
+        ("wrong", ["--sandboxes=8"], "daytona key", "fail", "rejected the API key", "export DAYTONA_API_KEY="),
         ("", ["--sandboxes=8"], "daytona key", "fail", "DAYTONA_API_KEY is not set", "export DAYTONA_API_KEY="),
         ("right", ["--sandboxes=9"], "daytona quota", "warn", "room for 8 of 9 ", "--sandboxes 8"),
         (

@@ -103,7 +103,7 @@ def no_run() -> list[str]:
         (lambda: [str(evaluated(Path("run"))), "--control", str(evaluated(Path("true")))], 78, "true rewards"),
         (lambda: [str(evaluated(Path("run"))), "--control", "nowhere"], 65, "no run folder nowhere"),
         (lambda: [str(evaluation("a")), str(evaluation("b")), "--control", "c"], 2, "belongs to one training"),
-        (other_file, 78, "is there and is no report"),
+        (other_file, 78, "exists and is not a report"),
         (lambda: [str(evaluation("run")), "--out", "run"], 78, "run is a folder"),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_reward_that_wants_json_is_refused_for_plain_answers(
     write_rows("truths.jsonl", {"id": "q1", "answer": "5"})
     options = ["--set", "reward.options.format=json"] if name == "graded" else []
     status, said = failure(["rewards", "score", "run", name, *options, *truths], capsys)
-    assert status == 78 and "submits plain answers, but the reward wants JSON" in said
+    assert status == 78 and "submits plain answers, but the reward requires JSON" in said
     assert "reward.options.format=plain" in said and not (run[0] / "scores.jsonl").exists()
 
 

@@ -163,7 +163,7 @@ def test_without_a_choice_only_what_ended_processes_of_this_machine_left_is_ende
 ) -> None:
     assert main(["sandbox", "reap"]) == 0
     assert (
-        capsys.readouterr().out == "No local sandbox to end. All there are: finqa sandbox ls --sandbox local\n"
+        capsys.readouterr().out == "No local sandbox to remove. List all: finqa sandbox ls --sandbox local\n"
         and len(provider.boxes) == 3
     )
     provider.add_owned()

@@ -119,7 +119,7 @@ def test_openenv_grades_answers_by_its_rules(capsys: pytest.CaptureFixture[str])
         ("bleu", [], 78, "There is no metric 'bleu'."),
         ("finqa", {}, 65, "The predictions are not a list of objects."),
         ("finqa", [{"predicted": []}], 65, "Prediction 1 has no id."),
-        ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": 3}], 65, "`predicted` is no list of tokens"),
+        ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": 3}], 65, "`predicted` is not a list of tokens"),
         ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": "1"}] * 2, 65, "occurs twice"),
         ("finqa", [{"id": "x", "predicted": []}], 65, "No prediction of predictions.json is of a question of"),
         ("tatqa", [], 65, "The predictions are not an object."),

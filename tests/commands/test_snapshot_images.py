@@ -77,7 +77,7 @@ def test_without_the_flag_everything_stays_on_this_machine(
     assert "image" not in document(["snapshot", "build"], capsys)
     assert document(["snapshot", "build", "--sandbox", "local"], capsys)["image"] is None
     assert main(["snapshot", "build", "--sandbox", "local", "-q"]) == 0
-    assert "Sandboxes of local start without an image." in capsys.readouterr().out
+    assert "Sandboxes of local need no image." in capsys.readouterr().out
     assert [one["name"] for one in document(["snapshot", "list"], capsys)["snapshots"]] == ["openenv-finqa"]
     assert len(document(["snapshot", "delete", "openenv-finqa"], capsys)["deleted"]) == 1
     assert requests(loopback) == before
@@ -111,7 +111,7 @@ def test_a_key_that_is_missing_or_wrong_is_told_with_77(
     commands = (["build", *NAMED, *EMBEDDED], ["list"], ["delete", "mine"])
     for command in commands:
         status, told = failure(["snapshot", *command, *DAYTONA], capsys)
-        assert status == 77 and "refused the API key" in told and "dtn_wrong" not in told
+        assert status == 77 and "rejected the API key" in told and "dtn_wrong" not in told
     monkeypatch.delenv("DAYTONA_API_KEY")
     for command in commands:
         status, told = failure(["snapshot", *command, *DAYTONA], capsys)

@@ -83,9 +83,9 @@ def test_a_limit_is_above_zero(flag: str, capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "reason"),
     [
         (["eval", "scripted", "--max-tokens=100"], "has no tokens"),
-        (["eval", "embedded", "--max-cost=5"], "Nothing of this run has a price"),
-        (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "Nothing of this run has a price"),
-        (["train", "--max-cost=5", "--quick-test"], "Nothing of this run has a price"),
+        (["eval", "embedded", "--max-cost=5"], "No part of this run has a price"),
+        (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "No part of this run has a price"),
+        (["train", "--max-cost=5", "--quick-test"], "No part of this run has a price"),
         (["train", "--dry-run", "--engine=scripted", "--max-tokens=100"], "has no tokens"),
     ],
 )

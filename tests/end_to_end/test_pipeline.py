@@ -280,8 +280,8 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
         (["--method=grpo", "--environment=mbpp", "--model=embedded"], 2, "speaks to the environment finqa alone"),
         (["--method=grpo", "--environment=finqa-text", "--model=embedded"], 2, "--environment finqa; or --model with"),
-        (["--method=grpo", "--environment=finqa-text", "--data=my.json"], 2, "taught the embedded tasks of finqa-text"),
-        (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "always without mistakes"),
+        (["--method=grpo", "--environment=finqa-text", "--data=my.json"], 2, "for the embedded tasks of finqa-text"),
+        (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "solutions without mistakes"),
         (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
         (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
         (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
@@ -320,7 +320,11 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
     for words, status, part in (
         (["--final-test=data/held.json"], 2, "mv data/held.json data/held_test.json, if it is one"),
         (["--final-test=none.json"], 65, "There is no file none.json"),
-        (["--final-test=x.toml"], 2, "does not say that it is a test split"),
+        (
+            ["--final-test=x.toml"],
+            2,
+            "does not contain the word test, and the split of a file is determined by its name.",
+        ),
     ):
         found, told = failure([*asked, *words], capsys)
         assert (found, part in told) == (status, True), told

@@ -206,7 +206,7 @@ def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], t
     assert metrics("a") == metrics("b")
     pair_file("other", 9)
     shutil.copy("other/pairs.jsonl", "p/pairs.jsonl")
-    assert "was begun with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
+    assert "was started with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
 
 
 def test_a_stop_before_the_first_look_makes_nothing_the_best(
@@ -260,7 +260,7 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     told = refusal(
         ["dpo", "p", "--lr=1e30", "--pairs-per-step=4", "--validate-every=9", model, "--run-dir=m"], capsys, 1
     )
-    assert "Step 1 was not taken" in told and "Its pairs: q" in told
+    assert "Step 1 was skipped:" in told and "Its pairs: q" in told
     text = path.read_text()
     path.write_text(text.replace('"split": "train"', '"split": "test"'))
     assert "split test" in refusal(["dpo", "p", model], capsys, 65)

@@ -139,7 +139,7 @@ def test_training_without_readable_calls_or_differences_is_not_called_complete(
     train = ["train", *SMALL, "--iterations=1", "--limit=1", "--max-gen-tokens=1", "--max-steps=2"]
     assert main([*train, "--run-dir=first"]) == 4
     told = capsys.readouterr()
-    assert "have no readable tool call" in told.err and "fix: teach it the form: finqa sft" in told.err
+    assert "have no valid tool call" in told.err and "fix: teach it the format: finqa sft" in told.err
     assert "Training" not in told.out and not Path("first").exists()
     assert main([*train, "--no-preflight", "--run-dir=second"]) == 4
     told = capsys.readouterr()

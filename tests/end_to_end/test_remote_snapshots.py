@@ -139,5 +139,5 @@ def test_what_needs_no_image_gets_none(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="'local' has no images"):
         asyncio.run(remote_images.delete(local, "mine"))
     text = settings.model_copy(update={"environment": Choice(name="finqa-text")})
-    with pytest.raises(ConfigError, match="serves nothing in a sandbox"):
+    with pytest.raises(ConfigError, match="runs no server in a sandbox"):
         asyncio.run(remote_images.build(text, NullReporter()))

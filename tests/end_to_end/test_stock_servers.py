@@ -180,7 +180,7 @@ def test_an_address_is_an_address() -> None:
 @pytest.mark.parametrize("option", [{"hints": True}, {"joins": True}, {"grader": "strict"}, {"session_timeout_s": 5}])
 def test_options_of_our_server_are_refused_for_another_server(option: dict[str, Any]) -> None:
     FinQAConfig(**option)
-    with pytest.raises(ValidationError, match="the server at that address decides"):
+    with pytest.raises(ValidationError, match="the server at this URL determines them"):
         FinQAConfig(url="http://127.0.0.1:1", **option)
 
 

@@ -30,7 +30,7 @@ from finqa_cli.types import Message, Prompt, ToolCall
         ),
         ("llama3", "message.content | tojson", "message.content | upper", "rewrites tool messages in an unknown way"),
         ("qwen2.5", "message.role == 'tool'", "message.role == 'function'", "no tool messages"),
-        ("llama3", "'tool_calls' in message", "false", "none of the known formats"),
+        ("llama3", "'tool_calls' in message", "false", "an unknown format."),
         (
             "llama3",
             "{{- bos_token }}",

@@ -295,13 +295,13 @@ KINDS = [
     ),
     bad_rllm(
         "no questions",
-        "holds no question file",
+        "contains no question file",
         lambda data: [path.unlink() for path in data.glob("*.csv")] + [(data / "multi_table_data").rename(data / "x")],
         skippable=False,
     ),
     bad_rllm(
         "no tables",
-        "holds no folder per company",
+        "contains no company folders,",
         lambda data: (data / "company_tables").rename(data / "x"),
         skippable=False,
     ),

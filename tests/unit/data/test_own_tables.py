@@ -365,7 +365,7 @@ def test_a_company_in_two_splits_is_told(capsys: pytest.CaptureFixture[str]) -> 
     rows = [{**each, "split": "dev" if each["id"] == "corvane-1" else "train"} for each in question_rows()]
     write_questions(Path("questions.csv"), rows)
     assert main(["data", "import", "tables", "tables", "--questions=questions.csv", "--out=mine"]) == 0
-    assert "so that training on it is refused: corvane (1)." in capsys.readouterr().out
+    assert "so that training on this data is refused: corvane (1)." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -391,7 +391,7 @@ def test_a_bad_name_of_a_snapshot_is_told_before_anything_is_written(capsys: pyt
     write_questions(Path("questions.csv"))
     command = ["data", "import", "tables", "tables", "--questions=questions.csv", "--out=mine"]
     assert main([*command, "--snapshot-name=my tables"]) == 65
-    assert "is no name for a snapshot" in capsys.readouterr().err and not Path("mine").exists()
+    assert "is not a valid snapshot name: at most 64" in capsys.readouterr().err and not Path("mine").exists()
 
 
 @pytest.mark.usefixtures("empty_folder")

@@ -116,7 +116,7 @@ def test_malformed_rows_are_refused_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.json, row 2, .*1 more problem"):
         prepare([path])
     assert prepare([path], skip_bad=True).stats()["malformed"] == 2
-    with pytest.raises(DataError, match="no good row"):
+    with pytest.raises(DataError, match="no valid row"):
         prepare([write_json(tmp_path / "bad.json", [{}])], skip_bad=True)
 
 

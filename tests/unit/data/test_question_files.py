@@ -202,7 +202,7 @@ def test_a_question_about_an_empty_table_is_skipped_and_counted(tmp_path: Path) 
 def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     folder = write_rllm(tmp_path / "rllm")
     write_json(folder / "data/train_finqa.json", [])
-    with pytest.raises(DataError, match="both hold the split train"):
+    with pytest.raises(DataError, match="both contain the split train"):
         import_rllm(folder)
 
 

@@ -41,7 +41,7 @@ def test_formulas_are_arithmetic_over_variables(formula: str, result: object) ->
         ("=__import__('os')", "is not allowed in formulas"),
         ("=EPOCHS.real", "is not allowed in formulas"),
         ("=2 ** 99", "is not allowed in formulas"),
-        ("='a' * 9", "texts are only joined"),
+        ("='a' * 9", "texts can only be joined with"),
         ("='a' + 1", "has no result"),
         ("=[1]", "is not allowed in formulas"),
         ("=1 < 2 < 3", "is not allowed in formulas"),

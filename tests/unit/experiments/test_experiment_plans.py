@@ -177,7 +177,7 @@ def test_cells_that_are_not_chosen_may_be_alike() -> None:
         ('cell = "{size}-{way}"', 'cell = "{sise}"', "there is no axis 'sise'"),
         ('cell = "{size}-{way}"', 'cell = "../{size}{way}"', "cannot name a folder"),
         ("N = 8", "M = 8", "axes.way.many.M"),
-        ("N = 4", "n = 4", "variables are named in capitals"),
+        ("N = 4", "n = 4", "names of variables must be in capitals"),
         ("N = 4", "RUN = 4", "RUN and HERE are taken"),
         ('group_size = "=N"', 'group_size = "=K"', "there is no variable K"),
         ('group_size = "=N"', 'grup_size = "=N"', "There is no setting 'train.grup_size' (file small.toml:14)"),
@@ -321,7 +321,7 @@ def test_numbers_of_questions_are_compared_with_the_data() -> None:
     assert "the plan counts on 4 attempts in an evaluation, and split 'dev' has 3: " in told
     Path("rows/dev.jsonl").write_text("{\n" * 3)
     (told,) = row_warnings(plan, ["a-plain"])
-    assert "not compared with the data: " in told and "dev.jsonl" in told
+    assert "in the plan cannot be compared with the data: " in told and "dev.jsonl" in told
 
 
 @pytest.mark.parametrize(

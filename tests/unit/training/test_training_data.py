@@ -90,7 +90,7 @@ async def test_prompts_of_environments_with_boxes_are_known_without_one() -> Non
 
 async def test_a_limit_that_could_not_be_heeded_is_refused() -> None:
     chosen = settings(20)
-    with pytest.raises(ConfigError, match="of which engine"):
+    with pytest.raises(ConfigError, match="but engine"):
         await training_tasks(parts(chosen, codec=None), chosen, NullReporter())
     with pytest.raises(ConfigError, match="each takes a sandbox"):
         await training_tasks(parts(chosen, environment=ToyEnvironment()), chosen, NullReporter())

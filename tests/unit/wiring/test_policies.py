@@ -73,7 +73,7 @@ def answering(status: int, code: str) -> Iterator[tuple[str, list[str]]]:
         (200, "", None, ""),
         (404, "EntryNotFound", None, ""),  # what it lacks is the loader's to say
         (503, "", None, ""),
-        (404, "RepoNotFound", ConfigError, "'some/model' here, and the hub has none"),
+        (404, "RepoNotFound", ConfigError, "'some/model' here, and the hub has no model with this"),
         (401, "GatedRepo", AuthenticationError, "accepted its licence"),
     ],
 )
@@ -125,6 +125,6 @@ def test_a_mistyped_name_is_told_with_what_to_give_instead(command: str, capsys:
 def test_offline_the_hub_is_not_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     status, told = failure(["export", "no way", "--to=merged", "-q"], capsys)
-    assert status == 78 and "'no way' here, and the hub has none" in told  # no id of the hub has a space
+    assert status == 78 and "'no way' here, and the hub has no model with this" in told  # no id of the hub has a space
     status, told = failure(["export", "nope", "--to=merged", "-q"], capsys)
     assert status == 78 and "HF_HUB_OFFLINE forbids" in told

@@ -65,8 +65,8 @@ async def test_the_general_environment_sends_it_too(closed: RunningServer, monke
     [
         (None, f"the variable {VARIABLE} is not set", f"export {VARIABLE}=..."),
         ("", f"the variable {VARIABLE} is not set", f"export {VARIABLE}=..."),
-        ("two words", "holds no token", f"export {VARIABLE}=..."),
-        (CANARY, "refuses the token (HTTP 401)", "environment.options.token_env"),
+        ("two words", "does not contain a token", f"export {VARIABLE}=..."),
+        (CANARY, "rejected the token (HTTP 401)", "environment.options.token_env"),
     ],
 )
 async def test_a_missing_or_wrong_token_is_named_before_anything_starts(

@@ -25,7 +25,7 @@ def poisoned(sample: Sample, number: float, field: str = "advantages") -> Sample
 def refusal(learner: TorchLearner, samples: list[Sample], loss: Loss = GRPO_LOSS) -> str:
     """What an update says that may change nothing."""
     before = [part.detach().clone() for part in learner._trained.values()]
-    with pytest.raises(FinqaError, match="Step 0 was not taken") as raised:
+    with pytest.raises(FinqaError, match="Step 0 was skipped:") as raised:
         learner.update(as_batch(samples, CUT), loss)
     assert all(torch.equal(old, new) for old, new in zip(before, learner._trained.values(), strict=True))
     assert all(part.grad is None for part in learner._trained.values())

@@ -72,7 +72,7 @@ def test_an_optimizer_with_a_correction_of_its_own_keeps_it() -> None:
     own = capped(sequence_cap=5.0)
     assert correct_off_policy(own, mode="auto", max_staleness=3) is own
     for mode in ("none", "token", "sequence"):
-        with pytest.raises(ConfigError, match="has its own correction."):
+        with pytest.raises(ConfigError, match="has its own correction"):
             correct_off_policy(own, mode=mode, max_staleness=3)
 
 

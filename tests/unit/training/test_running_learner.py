@@ -75,8 +75,8 @@ async def test_events_are_recorded_and_shown_once(tmp_path: Path, monkeypatch: p
     learner = Reports(lambda events: events.event("out_of_memory", facts))
     (line,) = await use(tmp_path / "run", learner, monkeypatch)
     assert (
-        "does not have enough memory for a micro-batch of 16,000 tokens; from now on, micro-batches have at most 8,000 tokens."
-        in line
+        "does not have enough memory for a micro-batch of 16,000 tokens; from now on, micro-batches "
+        "have at most 8,000 tokens." in line
     )
     (record,) = read_jsonl(tmp_path / "run" / "events.jsonl")
     assert record["event"] == "out_of_memory" and record.items() >= facts.items() and learner.closed == 1
@@ -89,8 +89,8 @@ async def test_a_full_device_while_scoring_does_not_lower_the_budget_of_a_resume
     learner = Reports(lambda events: events.event("out_of_memory", facts))
     (line,) = await use(tmp_path / "run", learner, monkeypatch)
     assert (
-        "does not have enough memory to score a micro-batch of 16,000 tokens; from now on, it scores at most 8,000 tokens at once."
-        in line
+        "does not have enough memory to score a micro-batch of 16,000 tokens; from now on, it scores "
+        "at most 8,000 tokens at once." in line
     )
     assert fit_memory(Settings(), tmp_path / "run") == Settings()
 

@@ -142,7 +142,7 @@ def test_a_bad_dialogue_is_named_and_can_be_left_out(
 
 
 def test_data_is_needed_and_no_reward_taken(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="includes no dialogues."):
+    with pytest.raises(DataError, match="includes no dialogues"):
         environment(None)
     with pytest.raises(ConfigError, match="grades whole dialogues itself"):
         context = EnvironmentContext(snapshot=None, data=tmp_path, reward=object())  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_a_bad_page_is_named_and_can_be_left_out(
 
 
 def test_data_is_needed() -> None:
-    with pytest.raises(DataError, match="includes no questions."):
+    with pytest.raises(DataError, match="includes no questions"):
         environment(None)
 
 

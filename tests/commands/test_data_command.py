@@ -110,7 +110,7 @@ def test_a_check_writes_its_report_once(tmp_path: Path) -> None:
         and "answers are empty: 1 (`empty_answer`)" in text
         and "| qa.exe_ans | number 2 | 0 |" in text
     )
-    with pytest.raises(StorageError, match=r"check_report\.json is there already"):
+    with pytest.raises(StorageError, match=r"check_report\.json already exists"):
         run("check", path, "--out", out)
 
 
@@ -143,7 +143,7 @@ def test_a_split_by_company_says_why_it_has_only_test_rows(tmp_path: Path) -> No
     rows = [finqa_row(f"{ticker}/1", filename=f"{ticker}/2018/page_1.pdf") for ticker in ("AAL", "BAC", "CAT")]
     names = ("train.json", "dev.json", "test.json")
     files = [write_json(tmp_path / name, [row]) for name, row in zip(names, rows, strict=True)]
-    why = f"All rows went to test: {files[2]} is FinQA's test split. Leave it out to get training data."
+    why = f"All rows are in split test: {files[2]} is FinQA's test split. Leave it out to get training data."
     text = run("prepare", *files, "--split-by", "company", "--out", tmp_path / "a")
     assert "by company (test 3)" in text and why in text
     assert why in run("import", "finqa-json", *files, "--out", tmp_path / "b")
@@ -156,7 +156,7 @@ def test_companies_in_two_splits_are_counted_with_a_remedy_that_works(tmp_path: 
     rows = [finqa_row(f"AAL/{page}", filename=f"AAL/2018/page_{page}.pdf") for page in (1, 2)]
     files = [write_json(tmp_path / f"{split}.json", [row]) for split, row in zip(("train", "dev"), rows, strict=True)]
     text = run("prepare", *files, "--out", tmp_path / "by-file")
-    assert "published splits: 1; --split-by company of the train and dev files keeps them apart" in text
+    assert "published splits): 1; --split-by company of the train and dev files separates them" in text
     run("prepare", *files, "--split-by", "company", "--out", tmp_path / "by-company")
     counts = json.loads((tmp_path / "by-company/manifest.json").read_text())["stats"]
     assert counts["companies_in_several_splits"] == 0 and list(counts["splits"].values()) == [2]

@@ -165,7 +165,7 @@ def test_a_low_limit_of_open_files_names_the_command_that_raises_it(tmp_path: Pa
         (["--sandbox=locl"], "sandbox", "Did you mean 'local'", "finqa plugins"),
         (["--set=sandbox.options.processs=1"], "sandbox", "no option 'processs'", "finqa plugins show local"),
         (["--model=./absent"], "model", "no model, run or checkpoint at ./absent", "give a run folder"),
-        (["--environment=finqa-text", "--data=absent.csv"], "data", "absent.csv", "exists"),
+        (["--environment=finqa-text", "--data=absent.csv"], "data", "absent.csv", "existing"),
         (["--run-dir=finqa.toml/run"], "disk runs", "cannot be written", "--run-dir"),
         (["--set=train.group_size=six"], "settings", "group_size = 'six' (--set)", "--set train.group_size=6"),
         (["--config=absent.toml"], "settings", "absent.toml", ""),

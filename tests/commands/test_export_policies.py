@@ -121,7 +121,7 @@ def test_what_the_converter_could_not_read_is_refused(here: Path, capsys: pytest
     status, err = failure(["export", "odd", "--to=gguf-ready", "--out=whole"], capsys)
     assert (
         status == 78
-        and "knows the id 265, which is outside of the model's vocabulary" in err
+        and "has the id 265, which is outside of the model's vocabulary" in err
         and not Path("whole").exists()
     )
 

@@ -96,7 +96,7 @@ def test_gpt2_is_described_with_its_targets(capsys: pytest.CaptureFixture[str]) 
         (["embedded", "--lora-rank", "-1"], 2, "greater than or equal to 0"),
         (["embedded", "--out", "mine.yaml"], 2, "must end in .toml"),
         (["embedded", "--out", "absent/mine.toml"], 74, "Cannot write"),
-        (["embedded", "--out", "there.toml"], 2, "is there already"),
+        (["embedded", "--out", "there.toml"], 2, "already exists"),
         (["empty"], 78, "no config.json"),
     ],
 )

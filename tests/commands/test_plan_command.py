@@ -53,7 +53,7 @@ def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> 
         (["-n", "9", "--paired-correlation", "2"], 2, "'--paired-correlation'"),
         (["-n", "9", "--paired-correlation", "0.9", "--attempt-correlation", "0.2"], 2, "cannot be more similar"),
         (["-n", "9", "--run-deviation", "2"], 2, "'--run-deviation'"),
-        (["--from", "nowhere"], 65, "no run folder"),
+        (["--from", "nowhere"], 65, "not a run folder"),
         (["--from", "a", "--from", "a"], 2, "the same run"),
         (["--from", "a", "--from", "b", "--from", "c"], 2, "from one run or from two runs."),
     ],

@@ -241,11 +241,11 @@ BAD: dict[str, tuple[int, str, Callable[[Path, Path], Path]]] = {
     "settings": (65, "not have the format of finqa:", lambda run, to: edited(run, to, "settings.json", reward={})),
     "not finite": (
         65,
-        "no finite number",
+        "finite number",
         lambda run, to: changed(run, to, lambda _, one: one.update(reward=math.nan)),
     ),
     "a copy": (2, "is a copy of", lambda run, to: shutil.copytree(run, to)),
-    "no run": (65, "is no run folder", lambda run, to: to),
+    "no run": (65, "is not a run folder", lambda run, to: to),
     "the same": (2, "are the same run", lambda run, to: run),
 }
 
@@ -380,7 +380,9 @@ def test_runs_that_differ_do_not_show_that_their_methods_do(expert: Path, tmp_pa
     result = compare([f"{'ab'[place // 3]}={run}" for place, run in enumerate(runs)], level=0.8)
     (one,) = result.comparisons
     assert one.verdict == "tests disagree" and one.adjusted_mcnemar < 0.2 < one.adjusted
-    assert "it is not shown of the methods" in sentence(result, one) and "train more seeds" in sentence(result, one)
+    assert "a difference of the methods is not shown" in sentence(result, one) and "train more seeds" in sentence(
+        result, one
+    )
 
 
 def _same(row: int, record: dict[str, Any]) -> None:

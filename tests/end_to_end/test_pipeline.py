@@ -284,7 +284,7 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "solutions without mistakes"),
         (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
         (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
-        (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
+        (["--method=grpo", "--compare-with=none"], 65, "none is not a run folder"),
         (["--method=grpo", "--pair-rule=all"], 2, "--pair-rule would have no effect"),
         (["--method=grpo", "--dry-run", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--data=nothing"], 65, "no data folder"),

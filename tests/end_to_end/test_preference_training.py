@@ -150,7 +150,7 @@ def test_what_cannot_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "--num-candidates" in refusal(["sample", "embedded", "--set", "eval.attempts=3"], capsys, 2)
     assert "are alike" in refusal(["sample", "embedded", "--temperature=0"], capsys, 78)
     assert "has no split" in refusal(["sample", "embedded", "--split=nowhere", *TEXT], capsys, 65)
-    assert "no run folder" in refusal(["sample", "--resume=nowhere"], capsys, 65)
+    assert "not a run folder" in refusal(["sample", "--resume=nowhere"], capsys, 65)
     assert "keeps its settings" in refusal(["sample", "--resume=nowhere", "--seed=2"], capsys, 2)
 
 

@@ -102,7 +102,7 @@ def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings
     LocalSnapshots(settings.data.home).build_embedded("mine", named=True)
     image = asyncio.run(without_test(settings))
     loopback.control.break_image(image.name)
-    with pytest.raises(ServiceUnavailableError, match="is built but not ready: its boot test failed") as caught:
+    with pytest.raises(ServiceUnavailableError, match="is built but not ready: its test failed") as caught:
         build(settings)
     assert "No module named" in caught.value.message, "what the box said"
     assert "finqa snapshot delete mine --sandbox daytona" in caught.value.remedy

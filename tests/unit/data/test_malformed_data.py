@@ -150,7 +150,7 @@ KINDS = [
     bad_row("ragged table", ", field 'table': ragged: row 2 has 1 cells", finqa_row(table=[["a", "b"], ["c"]])),
     bad_row("empty table", ", field 'table': must be a list of rows", finqa_row(table=[])),
     bad_row("table of a wrong type", ", field 'table': must be a list of rows", finqa_row(table={"a": 1})),
-    bad_row("cell of a wrong type", ", field 'table': row 2 holds a cell", finqa_row(table=[["a"], [3]])),
+    bad_row("cell of a wrong type", ", field 'table': row 2 contains a cell", finqa_row(table=[["a"], [3]])),
     bad_row("5000 columns", ", field 'table': has 5000 columns", finqa_row(table=[["a"] * 5000] * 2)),
     bad_row("10 MB cell", ", field 'table[1][0]': holds 10000000 characters", finqa_row(table=[["a"], [HUGE]])),
     bad_row("10 MB question", ", field 'qa.question': holds 10000000", finqa_row(question=HUGE)),
@@ -158,7 +158,7 @@ KINDS = [
     bad_row("half a surrogate pair", ", field 'qa.question': is not valid UTF-8", finqa_row(question="\ud800")),
     bad_row("NUL character", ", field 'qa.question': holds a NUL", finqa_row(question="a\0b")),
     bad_row("NUL in a key", ", field 'qa': has a key that holds a NUL", finqa_row() | {"qa": {"a\0": 1}}),
-    bad_row("deep nesting", ", field 'more': is nested deeper", finqa_row() | {"more": nested(100)}),
+    bad_row("deep nesting", ", field 'more': is nested more than", finqa_row() | {"more": nested(100)}),
     bad_row("gold facts of a wrong type", ", field 'qa.gold_inds': must be an object", finqa_row(gold_inds=[1])),
     bad_row("text of a wrong type", ", field 'pre_text': must be a list of texts", finqa_row(pre_text=[1])),
     bad_row("answer of a wrong type", ", field 'qa.answer': must be a text", finqa_row(answer=["5"])),
@@ -252,7 +252,7 @@ KINDS = [
     ),
     bad_folder(
         "deep description",
-        ".x' is nested deeper|.x': is nested deeper",
+        ".x' is nested more than|.x': is nested more than",
         lambda folder: write_json(folder / TABLES_FILE, {f"{FIRST.company}/{FIRST.name}": {"x": nested(100)}}),
     ),
     bad_folder(
@@ -285,7 +285,7 @@ KINDS = [
     bad_rllm("id twice", "row 3, field 'id': '0' occurs twice", lambda data: split_file(data, id=0)),
     bad_rllm(
         "path traversal in a table name",
-        "the table name holds a slash",
+        "the table name contains a slash",
         lambda data: edit_summary(data, lambda known: known.update({"x/../../y": {"table": "[]"}})),
     ),
     bad_rllm(

@@ -153,7 +153,7 @@ def test_the_devices_that_sample_are_shared_out_among_copies_of_the_published_si
         ({"RATE": "x"}, (), "must be a number"),
         ({"WEIGH": "perhaps"}, (), "must be true or false"),
         ({"N": "2"}, ("*-many",), "N has no effect"),
-        ({"N": "8"}, (), "a-plain and a-many ask for the same"),
+        ({"N": "8"}, (), "a-plain and a-many have the same settings"),
         ({"N": "1"}, ("a-plain",), "Cell a-plain: train.group_size"),
     ],
 )
@@ -188,7 +188,7 @@ def test_cells_that_are_not_chosen_may_be_alike() -> None:
         ('measures = ["accuracy"]', 'measures = ["ece"]', "there is no measure 'ece'"),
         ('better = "higher"', 'better = "taller"', "measures.accuracy.better"),
         ("[measures]", "[mesures]", "mesures"),
-        ("[experiment]", "[experiments]", "is no experiment"),
+        ("[experiment]", "[experiments]", "is not an experiment"),
         ('name = "small"', 'name = "=1 / 0"', "has no result"),
     ],
 )
@@ -233,12 +233,16 @@ def test_seeds_of_the_file_and_of_a_choice() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("compare_within", "seeds = [1, 1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
-        ("compare_within", "seeds = [-1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
-        ("N = 8", "seeds = 3", r"axes.way.many.seeds .* no list of different natural"),
-        ("N = 8", "seeds = []", r"axes.way.many.seeds .* no list of different natural"),
+        ("compare_within", "seeds = [1, 1]\ncompare_within", r"experiment.seeds .* not a list of different natural"),
+        ("compare_within", "seeds = [-1]\ncompare_within", r"experiment.seeds .* not a list of different natural"),
+        ("N = 8", "seeds = 3", r"axes.way.many.seeds .* not a list of different natural"),
+        ("N = 8", "seeds = []", r"axes.way.many.seeds .* not a list of different natural"),
         ("N = 8", "seeds = [1]\n[axes.size.c]\nseeds = [2]", "sets different seeds for the same cell"),
-        ("N = 8", "train.seed = 3", r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] in its place"),
+        (
+            "N = 8",
+            "train.seed = 3",
+            r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] under \[experiment\] instead",
+        ),
     ],
 )
 def test_seeds_that_cannot_be_are_refused(old: str, new: str, reason: str) -> None:

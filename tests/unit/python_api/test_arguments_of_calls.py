@@ -103,7 +103,7 @@ def test_a_target_or_a_run_to_resume_is_needed_and_not_both() -> None:
             call("embedded", resume="run")
     with pytest.raises(UsageError, match="does not take split"):
         finqa.evaluate(resume="run", split="test")
-    with pytest.raises(finqa.DataError, match="no run folder"):
+    with pytest.raises(finqa.DataError, match="not a run folder"):
         finqa.train(resume="run")
     with pytest.raises(finqa.DataError, match="There is no run run") as caught:
         finqa.load_run("run")

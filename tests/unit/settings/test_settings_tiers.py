@@ -92,7 +92,7 @@ def test_toml_yaml_and_json_say_the_same() -> None:
 
 BAD = {
     "two models": (["qwen3-4b", "qwen3-8b"], "both belong to the model tier"),
-    "the same twice": (["grpo", "optimizers/grpo"], "both of the optimizer tier"),
+    "the same twice": (["grpo", "optimizers/grpo"], "both belong to the optimizer tier"),
     "misspelt": (["qwen3-4"], "Did you mean 'qwen3-4b'"),
     "no such name": (["/nowhere"], "no settings file /nowhere"),
     "a specification": (["tiny"], "new model;"),

@@ -63,7 +63,7 @@ def test_a_loss_that_knows_no_sampler_cannot_be_corrected(mode: OffPolicy, max_s
 
 
 def test_stale_tokens_are_not_trained_on_uncorrected() -> None:
-    with pytest.raises(ConfigError, match=r"max_staleness 1.*uncorrected") as error:
+    with pytest.raises(ConfigError, match=r"max_staleness 1.*without a correction") as error:
         correct_off_policy(CROSS_ENTROPY, mode="auto", max_staleness=1)
     assert error.value.remedy == "--max-staleness 0"
 

@@ -69,8 +69,8 @@ def test_the_token_goes_to_the_api_only(bring: Fetch, hub: HubServer, monkeypatc
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("<html>", "no JSON"),
-        ("[]", "no JSON object"),
+        ("<html>", "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", "lacks the field 'tree'"),
         ('{"tree": [7]}', "lacks the field 'tree'"),
         ('{"tree": [], "truncated": true}', "truncated the listing"),

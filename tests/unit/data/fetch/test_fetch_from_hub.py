@@ -122,7 +122,7 @@ def test_pinned_sources_ask_for_their_commit(bring: Fetch, hub: HubServer, data:
 def test_a_licence_that_differs_is_said(bring: Fetch, hub: HubServer, watch: Watch) -> None:
     hub.repositories["snorkelai/finqa-data"].licence = "mit"
     assert bring("snorkel").manifest.licence_announced == "mit"
-    assert "calls its licence mit; finqa expected Apache-2.0" in watch.lines[0]
+    assert "has the licence mit; finqa expected Apache-2.0" in watch.lines[0]
 
 
 def test_gated_data_asks_for_a_token(bring: Fetch, hub: HubServer) -> None:

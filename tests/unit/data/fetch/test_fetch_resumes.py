@@ -43,7 +43,7 @@ def test_a_second_run_goes_on_where_the_first_gave_up(bring: Fetch, hub: HubServ
     hub.faults.append(Fault(where="train.json", cut_after=70_000))
     with pytest.raises(ServiceUnavailableError, match=r"train\.json.*broke off") as caught:
         bring("finqa", patience=ONCE)
-    assert "what has arrived is kept" in caught.value.remedy and not (data / "train.json").exists()
+    assert "downloaded data is kept" in caught.value.remedy and not (data / "train.json").exists()
     report = bring("finqa")
     assert (data / "train.json").read_bytes() == TRAIN
     assert "train.json" in report.resumed  # the file beside it may have been under way as well

@@ -58,7 +58,7 @@ def test_samples_of_pairs_are_named_together(learner_model: Path) -> None:
         for sample, side in zip(random_samples(4), sides, strict=True)
     ]
     loss = typed("dpo_ipo", **{"beta": 1e-3, "reference_free": 1.0})
-    assert "to blame is 1 of 2: sample 0, sample 1." in refusal(make_learner(learner_model), samples, loss)
+    assert "with this error is 1 of 2: sample 0, sample 1." in refusal(make_learner(learner_model), samples, loss)
 
 
 def test_broken_weights_are_told_by_the_log_probabilities_that_they_give(learner_model: Path) -> None:

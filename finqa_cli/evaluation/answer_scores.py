@@ -97,7 +97,7 @@ def score(
             parsed = [parse_reply(solution).ok for solution in item.solutions] if reads_json else []
             totals.append((item, _score(reward, source, item), sum(parsed) / len(parsed) if parsed else 0.0))
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="correct them, or use --skip-bad to skip them")
+        raise as_data_error(problems, remedy="correct them, or --skip-bad, which skips them")
     if not totals:
         raise DataError(f"{source} has no row that can be scored.")
     lines = [_record(*one, reads_json=reads_json) for one in totals]

@@ -290,7 +290,7 @@ def _question_files(path: Path) -> list[Path]:
     found = sorted(file for file in path.glob("*") if file.suffix in (".json", ".jsonl")) if path.is_dir() else []
     used = [file for file in found if split_of_name(file)]
     if not used:
-        remedy = "--data must be a question file, or a folder with train, dev and test (.json, .jsonl)"
+        remedy = "--data with a question file, or a folder with train, dev and test (.json, .jsonl)"
         raise DataError(f"There are no question files at {path}.", remedy=remedy)
     return used
 

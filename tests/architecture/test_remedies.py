@@ -188,4 +188,4 @@ def test_names_that_do_not_exist_are_noticed() -> None:
         "eval embedded",
         "doctor",
     ]
-    assert HIDING.findall(alternatives("correct them, or use --skip-bad to skip them")[0]) == []
+    assert HIDING.findall(alternatives("correct them, or --skip-bad, which skips them")[0]) == []

@@ -211,8 +211,8 @@ def prepare(
             seen.add((split, row.id))
             rows[split].append(row)
     if problems and not skip_bad:
-        other = "use --for convfinqa or --for tatqa for their files" if read == len(problems) else ""
-        raise as_data_error(problems, remedy=other or "correct them, or use --skip-bad to skip them")
+        other = "--for convfinqa or --for tatqa, for their files" if read == len(problems) else ""
+        raise as_data_error(problems, remedy=other or "correct them, or --skip-bad, which skips them")
     if read == len(problems):
         raise DataError(
             f"There is no valid row in {', '.join(map(str, files))}.",
@@ -251,7 +251,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
             if overlap:
                 apart = "--split-by company of the train and dev files"
                 # rows of one id stay copies of each other in whichever split they are
-                apart += " use --skip-bad, which keeps the first row of each id" if overlap.ids else ""
+                apart += " with --skip-bad, which keeps the first row of each id" if overlap.ids else ""
                 raise DataError(
                     f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
                     remedy=f"leave one of the files out, or {apart}",

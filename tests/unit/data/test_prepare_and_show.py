@@ -188,7 +188,7 @@ def test_files_of_an_environment_are_divided_as_they_are(
     write_json(Path("bad.json"), [*dialogues, {"id": "x"}])
     capsys.readouterr()
     for words, status, said in (
-        (["data", "prepare", "train.json", "--out=none"], 65, "use --for convfinqa or --for tatqa for their files"),
+        (["data", "prepare", "train.json", "--out=none"], 65, "--for convfinqa or --for tatqa, for their files"),
         (["data", "prepare", "bad.json", "--for=convfinqa", "--out=none"], 65, "bad.json, row 41"),
         (["data", "prepare", "train.json", "--for=finqa", "--out=none"], 2, "cannot read question files"),
         (["data", "prepare", "train.json", "--set=environment.options.seed=1", "--out=none"], 2, "--for convfinqa"),

@@ -290,7 +290,7 @@ class RowReader(Generic[Row]):
         """
         if self._problems and not self._skip_bad:
             more = f" ({len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
-            skip = "correct them, or use --set environment.options.skip_bad=true to skip them"
+            skip = "correct them, or --set environment.options.skip_bad=true, which skips them"
             remedy = self.remedy if self._skip_bad is None or not any_row else skip
             raise DataError(f"{self._problems[0]}{more}.", remedy=remedy)
         if not any_row:

@@ -26,9 +26,7 @@ from finqa_plugins.sandboxes._execution.bans import check_pattern
 
 MAX_BYTES = 2**24
 _READERS = (".toml", ".py")
-_REMEDY = (
-    "--data must be a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
-)
+_REMEDY = "--data with a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
 
 
 class FunctionTask(BaseModel):

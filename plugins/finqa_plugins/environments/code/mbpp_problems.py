@@ -41,7 +41,7 @@ MAX_BYTES = 2**28
 
 MAX_TEXT = 200_000
 _ENDINGS = (".jsonl", ".json", ".parquet")
-_REMEDY = "--data must be mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
+_REMEDY = "--data with mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
 
 
 def read_problem(row: object) -> CodeProblem:

@@ -33,7 +33,7 @@ from finqa_plugins.environments.forecast.strict_forecasts import first_number
 
 MAX_BYTES = 2**31
 _ENDINGS = (".parquet", ".jsonl")
-_REMEDY = "--data must be a .parquet or .jsonl file in verl's schema, or a folder with a train and a test file"
+_REMEDY = "--data with a .parquet or .jsonl file in verl's schema, or a folder with a train and a test file"
 
 DATA_SOURCE = "financeqa/stock"
 MAX_TEXT = 1_000_000

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "view": ("finqa_cli.commands.recorded.view_runs", "Show runs in the browser with live updates; compare two runs."),
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
-    "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, errors."),
+    "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, failures."),
     "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files that killed processes left."),
     "plan": ("finqa_cli.commands.plan", "Compute the smallest difference that an evaluation can show."),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),

@@ -60,7 +60,7 @@ def test_a_known_family_without_tools_is_plain_as_well(tmp_path: Path, template:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"thinking": True}, "has no thinking"),
+        ({"thinking": True}, "does not support thinking"),
         ({"history": "template"}, "no chat template with tools"),
         ({"call_format": "pythonic"}, r"no call format named 'pythonic'\. Known: auto, hermes, llama3_json, xml"),
     ],

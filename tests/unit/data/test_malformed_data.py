@@ -152,8 +152,8 @@ KINDS = [
     bad_row("table of a wrong type", ", field 'table': must be a list of rows", finqa_row(table={"a": 1})),
     bad_row("cell of a wrong type", ", field 'table': row 2 contains a cell", finqa_row(table=[["a"], [3]])),
     bad_row("5000 columns", ", field 'table': has 5000 columns", finqa_row(table=[["a"] * 5000] * 2)),
-    bad_row("10 MB cell", ", field 'table[1][0]': holds 10000000 characters", finqa_row(table=[["a"], [HUGE]])),
-    bad_row("10 MB question", ", field 'qa.question': holds 10000000", finqa_row(question=HUGE)),
+    bad_row("10 MB cell", ", field 'table[1][0]': has 10000000 characters", finqa_row(table=[["a"], [HUGE]])),
+    bad_row("10 MB question", ", field 'qa.question': has 10000000", finqa_row(question=HUGE)),
     bad_row("long program", ", field 'qa.program': is longer than", finqa_row(program="a" * 900_000)),
     bad_row("half a surrogate pair", ", field 'qa.question': is not valid UTF-8", finqa_row(question="\ud800")),
     bad_row("NUL character", ", field 'qa.question': holds a NUL", finqa_row(question="a\0b")),
@@ -208,7 +208,7 @@ KINDS = [
         "NUL in a row", ", row 2, field 'user_query': holds a NUL", lambda text: text.replace(b"What", b"Wh\0t", 1)
     ),
     bad_folder(
-        "10 MB field", "row 2, field 'question': holds", lambda folder: edit_question(folder, 2, "question", HUGE)
+        "10 MB field", "row 2, field 'question': has", lambda folder: edit_question(folder, 2, "question", HUGE)
     ),
     bad_folder(
         "duplicate question",
@@ -233,7 +233,7 @@ KINDS = [
     bad_table("columns that differ by case", ", field 'Total': the column", '[{"total": 1, "Total": 2}]'),
     bad_table("blank column", ", field ' ': a column name is empty", '[{"a": 1, " ": 2}]'),
     bad_table("nested cell", ", row 1, field 'a': a cell must be", '[{"a": [1]}]'),
-    bad_table("10 MB table cell", ", row 1, field 'a': holds", json.dumps([{"a": HUGE}])),
+    bad_table("10 MB table cell", ", row 1, field 'a': has", json.dumps([{"a": HUGE}])),
     bad_table("NUL in a cell", ", row 1, field 'a': holds a NUL", '[{"a": "\\u0000"}]'),
     bad_folder(
         "table that is a folder",

@@ -121,7 +121,7 @@ KINDS = [
     ),
     Kind("no rows in JSON", table(".json", "[]"), "bad.json: it contains no rows"),
     Kind("no object in JSONL", table(".jsonl", '{"a": 1}\n3\n'), "bad.jsonl, row 2: must be an object"),
-    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' occurs twice; the other is"),
+    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' occurs twice; the other one is"),
     Kind("no workbook", old_sheet, "bad.xlsx: is not an Excel workbook", needs="openpyxl"),
     Kind(
         "formula without value", formula, "Sheet, row 3, field 'B': the formula has no stored value", needs="openpyxl"
@@ -167,7 +167,7 @@ KINDS = [
     Kind(
         "a name with a newline",
         lambda folder: (folder / "tables/ardenhill/a\nb.csv").write_text(ITEMS),
-        "the table name 'a\\nb' holds",
+        "the table name 'a\\nb' contains",
     ),
     Kind("a missing source", row(), "nothing: the file is missing", source="nothing", fatal=True),
     Kind("missing questions", row(), "none.csv: the file is missing", questions="none.csv", fatal=True),

@@ -107,7 +107,7 @@ def test_a_component_of_a_taken_name_is_left_out_and_nothing_else(
     assert [part.name for part in registry.components("optimizer")] == ["grpo", "leave-one-out", "median"]
     for _ in range(2):
         registry.create("optimizer", "leave-one-out", {"scale": 1.0})
-    assert capsys.readouterr().out.count("optimizer 'grpo' of plugin 'second_grpo' of second_grpo is left out") == 1
+    assert capsys.readouterr().out.count("optimizer 'grpo' of plugin 'second_grpo' of second_grpo is ignored") == 1
 
 
 def test_a_module_that_is_named_twice_keeps_its_hooks() -> None:

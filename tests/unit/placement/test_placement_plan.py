@@ -163,7 +163,7 @@ def test_a_wish_is_respected(wishes: dict[str, Any]) -> None:
         (1, {"sleep": False}, "model.sleep=False"),
         (1, {"max_staleness": 1}, "train.max_staleness=1"),
         (2, {"tensor_parallel_size": 2, "sleep": False}, "cannot be split"),
-        (4, {"tensor_parallel_size": 3}, "heads cannot be split over 3"),
+        (4, {"tensor_parallel_size": 3}, "heads cannot be divided over 3"),
         (2, {"gpu_memory_utilization": 0.05}, "5% of 80 GiB are 4.0"),
         (2, {"engine_devices": (7,)}, "no device 7"),
         (2, {"learner_processes": 5}, "learner_processes=5"),

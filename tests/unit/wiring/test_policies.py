@@ -127,4 +127,4 @@ def test_offline_the_hub_is_not_asked(capsys: pytest.CaptureFixture[str], monkey
     status, told = failure(["export", "no way", "--to=merged", "-q"], capsys)
     assert status == 78 and "'no way' here, and the hub has no model with this" in told  # no id of the hub has a space
     status, told = failure(["export", "nope", "--to=merged", "-q"], capsys)
-    assert status == 78 and "HF_HUB_OFFLINE forbids" in told
+    assert status == 78 and "HF_HUB_OFFLINE disables" in told

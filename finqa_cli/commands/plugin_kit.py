@@ -44,8 +44,8 @@ MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 @offers(general=("as_json",))
 def new(
     line: CommandLine,
-    kind: Annotated[CheckedKind, typer.Argument(help="What the component is.")],
-    name: Annotated[str, typer.Argument(help="Its name, such as my-reward.")],
+    kind: Annotated[CheckedKind, typer.Argument(help="Kind of the component.")],
+    name: Annotated[str, typer.Argument(help="Name of the component, such as my-reward.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write to.", show_default="finqa-NAME in this folder")
     ] = None,
@@ -88,7 +88,7 @@ def check(
     report = registry().report_of(component)
     settings = _settings(line, component)
     make = _makers(settings, component)
-    promises = [Promise(name="the plugin's import is quick and prints nothing", status="passed")]
+    promises = [Promise(name="the import of the plugin is fast and prints nothing", status="passed")]
     if report is not None and report.warnings:
         promises = [Promise(name=promises[0].name, status="failed", detail="; ".join(report.warnings))]
     subject = make["subject"](settings.data.home)
@@ -180,5 +180,5 @@ def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:
         print(f"  {MARKS[promise.status]}  {promise.name}{detail}")
     failed = sum(promise.status == "failed" for promise in promises)
     skipped = sum(promise.status == "skipped" for promise in promises)
-    unseen = f", but {plural(skipped, 'promise')} could not be tested" if skipped else ""
-    print(f"It breaks {plural(failed, 'promise')} of its contract." if failed else f"It keeps its contract{unseen}.")
+    unseen = f", but {plural(skipped, 'rule')} could not be tested" if skipped else ""
+    print(f"It violates {plural(failed, 'rule')} of its contract." if failed else f"It meets its contract{unseen}.")

@@ -15,7 +15,7 @@ from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.experiments.make_policy import SCRIPTED, Made, Wanted, make_policy
 from finqa_cli.settings import Settings
 
-app = CommandApp("Make small policies that learn on a processor within minutes.", epilog=EXIT_CODES)
+app = CommandApp("Create small policies that learn on a CPU within minutes.", epilog=EXIT_CODES)
 
 SANDBOXES = 8
 """Sandboxes for the demonstrations, unless a number is given."""
@@ -44,13 +44,13 @@ def make(
             "--careless",
             min=0.0,
             max=1.0,
-            help="Share of the tasks that are demonstrated with a mistake, where the environment has the option.",
+            help="Share of the tasks that are demonstrated with a mistake, if the environment has this option.",
         ),
     ] = 0.0,
     expert: Annotated[
         str,
         typer.Option(
-            "--expert", help="Engine that is imitated: scripted (the environment's own expert), random, openai, ..."
+            "--expert", help="Engine to imitate: scripted (the environment's own expert), random, openai, ..."
         ),
     ] = SCRIPTED,
 ) -> None:

@@ -30,7 +30,9 @@ def main(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Interrupted run to resume: plays what is missing or ended in faults."),
+        typer.Option(
+            "--resume", help="Interrupted run to resume: plays missing attempts and attempts that ended in faults."
+        ),
     ] = None,
     candidates: Annotated[int, typer.Option("--num-candidates", "-k", min=1, help="Candidates per question.")] = 4,
     temperature: Annotated[float, typer.Option("--temperature", min=0, max=10, help="Sampling temperature.")] = 0.8,
@@ -38,7 +40,7 @@ def main(
     split: Annotated[str, typer.Option("--split", help="Split of the questions.", show_default="train")] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="Number of questions; 0: all.")] = 0,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="Four candidates of 16 questions, to see that everything works.")
+        bool, typer.Option("--quick-test", help="Four candidates of 16 questions, as a quick test.")
     ] = False,
 ) -> None:
     """Sample candidates of each question: texts, token ids, log-probabilities and rewards.

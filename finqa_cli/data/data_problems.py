@@ -86,7 +86,7 @@ def finish_import(
     """
     if problems and not skip_bad:
         raise as_data_error(
-            problems, remedy="correct them, or --skip-bad leaves them out" if dataset.questions else remedy
+            problems, remedy="correct them, or --skip-bad, which skips them" if dataset.questions else remedy
         )
     if not dataset.questions:
         raise DataError(nothing, remedy=remedy)

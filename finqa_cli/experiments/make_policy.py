@@ -146,7 +146,7 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     limit = ("--limit", f"{wanted.demonstrations}", "--attempts", "1", "--temperature", "1")
     careless = ("--set", f"environment.options.careless={wanted.careless:g}") if wanted.careless else ()
     split = ("--split", settings.data.train_split)
-    # `finqa sft` follows the demonstrations' environment, and would choose a sandbox of its own
+    # `finqa sft` follows the demonstrations' environment, and would choose its own sandbox
     sandbox = ("--config", f"{run / SANDBOX}") if _chooses_sandbox(settings) else ()
     return [
         Step(
@@ -197,7 +197,7 @@ def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int
     if silent and wanted.expert == SCRIPTED:
         raise ConfigError(
             f"Environment {settings.environment.name} has no expert, so there is nothing to imitate.",
-            remedy="--expert random (the form of actions alone), write expert() in its file, or train an "
+            remedy="--expert random (teaches only the format of actions), write expert() in its file, or train an "
             "instruction-tuned model: finqa train --model MODEL",
         )
     return 32 if environment.sandbox_spec() is None else 16

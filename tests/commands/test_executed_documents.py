@@ -127,7 +127,7 @@ def test_all_blocks_of_a_page_do_what_they_show(page: str, empty_folder: Path) -
         ("<!-- file: a.txt -->", "$ finqa doctor\n", "neither"),
         ("<!-- not run: I did not want to -->", "$ finqa doctor\n", "begins with none"),
         ("<!-- not run: output of `make demo` -->", "$ finqa doctor\n", "no reason"),
-        ("<!-- run -->", "All is well.\n", "no command"),
+        ("<!-- run -->", "No problems found.\n", "no command"),
         ("<!-- run -->", "$ finqa doctor\n", ""),
         ("<!-- not run: GPU -->", "$ finqa doctor\n", ""),
     ],

@@ -91,7 +91,7 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
             "reward",
             "def score(self, request: RewardRequest)",
             "def score(self)",
-            "score takes what it is passed",
+            "score accepts the arguments of its contract",
             "(request)",
         ),
         ("optimizer", "reward - (total", "(total", "a better member never gets less", "advantages"),
@@ -144,7 +144,7 @@ def test_a_plugin_that_prints_breaks_a_promise(tmp_path: Path) -> None:
     plugin.write_text(plugin.read_text() + '\nprint("hello")\n')
     status, broken = checked("reward", folder)
     assert status == 1
-    assert "stdout" in broken["the plugin's import is quick and prints nothing"]
+    assert "stdout" in broken["the import of the plugin is fast and prints nothing"]
 
 
 def test_a_new_reward_reads_numbers_as_tables_have_them(tmp_path: Path) -> None:

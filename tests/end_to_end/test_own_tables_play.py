@@ -38,7 +38,7 @@ def test_every_form_reaches_an_evaluation_in_two_commands(form: str, capsys: pyt
         "negative numbers in brackets": 9,
         "percentages": 6,
         "currency signs": 3,
-        "marks for no value": 3,
+        "markers for missing values": 3,
     }
     report = document(capsys, "eval", "scripted", "--snapshot=mine", "--split=train", "--run-dir=run", "--sandboxes=2")
     assert (report["accuracy"], report["episodes"], report["faults"]) == (1.0, 8, 0)

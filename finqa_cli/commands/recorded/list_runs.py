@@ -34,7 +34,7 @@ def main(
     line: CommandLine,
     folder: Annotated[Path | None, typer.Argument(help="Folder of runs, or a run.", show_default="runs")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also the runs that pipelines, experiments and policies consist of.")
+        bool, typer.Option("--all", "-a", help="Also the runs inside pipelines, experiments and policies.")
     ] = False,
 ) -> None:
     """List runs, newest first: status, score with its 95 % interval, age, time that they took and size on disk.

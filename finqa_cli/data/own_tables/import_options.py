@@ -46,7 +46,7 @@ class ImportOptions:
         seed: Seed of the split by company, for questions without one.
         shares: Shares of the companies by split.
         with_expert: Keep only questions that the expert can play.
-        evaluation_only: Mark the data as not for training.
+        evaluation_only: Mark the data as for evaluation only.
         source: Where the data comes from, in words; empty for the name of the source.
         licence: Licence of the data.
     """
@@ -67,7 +67,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Returns the settings of a TOML file: `company`, `decimal`, `percent`, ..., and the table `[columns]`.
 
     Raises:
-        ProblemError: It is no TOML file, or has a key or value that is not known.
+        ProblemError: It is not a TOML file, or has a key or value that is not known.
     """
     try:
         given = tomllib.loads(read_text(path))
@@ -94,7 +94,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ProblemError(Problem(file=str(path), field="header_rows", reason=reason))
     for name, column in given.get("columns", {}).items():
         if name not in FIELDS:
-            reason = f"is no field of a question; fields: {', '.join(FIELDS)}"
+            reason = f"is not a field of a question; fields: {', '.join(FIELDS)}"
             raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason=reason))
         if not isinstance(column, str) or not column.strip():
             raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason="must name a column"))
@@ -112,7 +112,7 @@ def parse_columns(texts: list[str]) -> dict[str, str]:
         name, mark, column = text.partition("=")
         if name not in FIELDS or not mark or not column:
             raise UsageError(
-                f"--column takes FIELD=COLUMN with a field of {', '.join(FIELDS)}, but got {text!r}.",
+                f"--column must be FIELD=COLUMN with one of the fields {', '.join(FIELDS)}, but got {text!r}.",
                 remedy=f"--column question={column or text}",
             )
         columns[name] = column
@@ -144,7 +144,7 @@ def check_company_rule(rule: str) -> tuple[str, str]:
     takes = {known.partition(":")[0]: known.partition(":")[2] for known in COMPANY_RULES}
     if name not in takes or bool(argument) != bool(takes[name]):
         raise UsageError(
-            f"--company takes {', '.join(COMPANY_RULES)}, but got {rule!r}.",
+            f"--company must be one of {', '.join(COMPANY_RULES)}, but got {rule!r}.",
             remedy="--company auto" if name in takes else f"--company name:{shlex.quote(rule)}, or --company auto",
         )
     return name, argument

@@ -152,7 +152,7 @@ def read_number(text: str, mark: Decimal = ".") -> Reading | None:
     negative = bool(opened or (signs and signs[0] != "+"))
     kinds = {
         "negative numbers in brackets": bool(opened),
-        "minus signs of other forms": bool(match["trailing"]) or (bool(signs) and signs[0] not in "+-"),
+        "other minus signs": bool(match["trailing"]) or (bool(signs) and signs[0] not in "+-"),
         "thousands separators": any(sign in match["digits"] for sign in (grouping, *_SPACES)),
         "decimal commas": mark == "," and "," in match["digits"],
         "currency signs": bool(match["money"] or match["unit"]),
@@ -236,7 +236,7 @@ def _column(
     tidy: list[Cell] = []
     for number, cell in enumerate(cells):
         if isinstance(cell, str) and cell in _SHEET_ERRORS:
-            found.add("spreadsheet errors taken as empty", place(number), cell)
+            found.add("spreadsheet errors read as empty", place(number), cell)
             tidy.append(None)
         else:
             tidy.append((cell.strip() or None) if isinstance(cell, str) else cell)
@@ -257,7 +257,7 @@ def _column(
     if dates is None:
         number = next(number for number, cell in enumerate(tidy) if cell is not None)
         found.add(
-            "columns of dates whose day and month cannot be told apart, kept as texts", place(number), tidy[number]
+            "columns of dates whose order of day and month is ambiguous, kept as texts", place(number), tidy[number]
         )
     return tidy
 
@@ -294,10 +294,10 @@ def _numbers(
             continue
         reading = readings[cell]
         if reading is None and _BLANK.fullmatch(cell):
-            found.add("marks for no value", place, cell)
+            found.add("markers for missing values", place, cell)
             yield None
         elif reading is None:
-            found.add("texts in columns of numbers, kept", place, cell)
+            found.add("texts in numeric columns, kept", place, cell)
             yield cell
         elif reading.is_percent and rules.percent == "text":
             found.add("percentages kept as texts", place, cell)
@@ -348,7 +348,7 @@ def _with_dates(
     for cell, place in zip(cells, place_of, strict=True):
         if cell is None or (date := dates.get(str(cell))) is None:
             if cell is not None:
-                found.add("marks for no value", place, cell)
+                found.add("markers for missing values", place, cell)
             yield None
         else:
             if date != cell:

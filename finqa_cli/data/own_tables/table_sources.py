@@ -94,8 +94,8 @@ def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int =
     else:
         found = list(_of_database(source, problems))
     if not found and not problems:
-        others = f"; files of other kinds: {', '.join(ignored[:3])}" if ignored else ""
-        raise ProblemError(Problem(file=str(source), reason=f"there is no table in it ({_kinds()}){others}"))
+        others = f"; files of other types: {', '.join(ignored[:3])}" if ignored else ""
+        raise ProblemError(Problem(file=str(source), reason=f"it contains no tables ({_kinds()}){others}"))
     return Found(tables=tuple(found), problems=tuple(problems), ignored=tuple(ignored))
 
 
@@ -116,7 +116,7 @@ def is_table_name(name: str) -> bool:
 def is_database(path: Path) -> bool:
     """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
     try:
-        if not path.is_file():  # opening a pipe would wait for ever
+        if not path.is_file():  # opening a pipe would wait forever
             return False
         with path.open("rb") as file:
             start = file.read(16)
@@ -130,7 +130,7 @@ def _of_folder(
 ) -> Iterator[RawTable]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
     if len(paths) > MAX_FILES:
-        reason = f"holds {len(paths)} files, at most {MAX_FILES} are read"
+        reason = f"contains {len(paths)} files, but at most {MAX_FILES} are supported"
         raise ProblemError(Problem(file=str(folder), reason=reason))
     shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
     tables = [path for path in shown if path.resolve() not in leave_out]
@@ -185,7 +185,7 @@ def _of_database(path: Path, problems: list[Problem]) -> Iterator[RawTable]:
     elif start[8:12] == _DUCKDB_MAGIC:
         content = duckdb_tables(path)
     else:
-        reason = f"is no SQLite or DuckDB file; {_kinds()}"
+        reason = f"is not a SQLite or DuckDB file; {_kinds()}"
         raise ProblemError(Problem(file=str(path), reason=reason))
     for name, header, rows, title in content:
         yield RawTable(
@@ -218,7 +218,7 @@ def sqlite_tables(path: Path, problems: list[Problem]) -> Iterator[Content]:
                     continue
                 yield name, header, rows, ""
     except sqlite3.Error as error:
-        raise ProblemError(Problem(file=str(path), reason=f"is no readable SQLite file: {error}")) from error
+        raise ProblemError(Problem(file=str(path), reason=f"is not a readable SQLite file: {error}")) from error
 
 
 def csv_table(path: Path) -> Iterator[Content]:
@@ -284,7 +284,7 @@ def json_table(path: Path) -> Iterator[Content]:
         value = _turned(path, value)
     if not isinstance(value, list) or not value:
         reason = "must be a list of row objects, an object of columns, or a list of lists"
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it" if value == [] else reason))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows" if value == [] else reason))
     yield _of_lists(path, value) if isinstance(value[0], list) else _of_records(path, value)
 
 
@@ -293,7 +293,7 @@ def _turned(path: Path, value: Mapping[str, object]) -> list[dict[str, object]]:
     columns: dict[str, list[object]] = {}
     for key, cells in value.items():
         if not isinstance(cells, dict | list):
-            reason = "must be a list of row objects or an object of columns, but this key holds neither"
+            reason = "must be a list of row objects or an object of columns, but this key contains neither"
             raise ProblemError(Problem(file=str(path), field=key, reason=reason))
         columns[key] = list(cells.values()) if isinstance(cells, dict) else cells
     first = len(next(iter(columns.values()), ()))
@@ -324,7 +324,7 @@ def _of_records(path: Path, value: Iterable[object]) -> Content:
         header = header or list(record)
         if odd := sorted(set(record) ^ set(header)):
             missing = odd[0] in header
-            reason = "ragged: this cell is missing" if missing else "ragged: the first row has no such column"
+            reason = "ragged: this cell is missing" if missing else "ragged: the first row does not have this column"
             raise ProblemError(Problem(file=str(path), row=number, field=odd[0], reason=reason))
         rows.append((number, [record[name] for name in header]))
     return "", header, rows, ""
@@ -337,7 +337,7 @@ def _jsonl_table(path: Path) -> Iterator[Content]:
             raise ProblemError(item)
         records.append(item[1])
     if not records:
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows"))
     yield _of_records(path, records)
 
 

@@ -97,9 +97,7 @@ def import_tables(
         except ProblemError as error:
             importer.problems.append(error.problem)
     questions_kept = [question for question in importer.questions if question.gold_sql or not options.with_expert]
-    skipped = Counter(
-        {"neither gold SQL nor a program that can be played": len(importer.questions) - len(questions_kept)}
-    )
+    skipped = Counter({"no gold SQL and no program that can be played": len(importer.questions) - len(questions_kept)})
     dataset = DataSet(
         tables=tuple(tables.by_key.values()),
         questions=tuple(_with_splits(questions_kept, options)),
@@ -113,7 +111,7 @@ def import_tables(
         problems=[*found.problems, *tables.problems, *asked.problems, *importer.problems],
         skipped=+skipped,
         skip_bad=skip_bad,
-        nothing=f"There is no good question in {questions}.",
+        nothing=f"There is no valid question in {questions}.",
         remedy=_HELP,
     )
     return TablesReport(
@@ -148,20 +146,20 @@ class _Asked:
                 self.rows.append(item)
         names = {name for _, fields in self.rows for name in _flat(fields)}
         if not self.rows and not self.problems:
-            raise ProblemError(Problem(file=str(path), reason="there is no question in it"))
+            raise ProblemError(Problem(file=str(path), reason="it contains no question"))
         self.columns: dict[str, str] = {}
         for field, column in chosen.items():
             if column not in names:
                 near = difflib.get_close_matches(column, sorted(names), n=1)
                 hint = f"; near it: {near[0]}" if near else f"; the columns are {', '.join(sorted(names))[:300]}"
-                reason = f"there is no such column for `{field}`{hint}"
+                reason = f"this column does not exist, for `{field}`{hint}"
                 raise ProblemError(Problem(file=str(path), field=column, reason=reason))
             self.columns[field] = column
         for field, known in FIELDS.items():
             if field not in self.columns and (column := next((name for name in known if name in names), "")):
                 self.columns[field] = column
         if self.rows and "question" not in self.columns:
-            reason = f"no column is known as the question; the columns are {', '.join(sorted(names))[:300]}"
+            reason = f"no column for the question was found; the columns are {', '.join(sorted(names))[:300]}"
             raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column question=NAME")
         if self.rows and not {"answer", "sql", "program"} & set(self.columns):
             reason = (
@@ -242,7 +240,7 @@ class _Importer:
             raise asked.problem(number, "question", "must not be empty")
         identity = asked.text(fields, "id") or f"q{number:05d}"
         if identity in self._ids:
-            raise asked.problem(number, "id", f"{identity!r} comes twice")
+            raise asked.problem(number, "id", f"{identity!r} occurs twice")
         company = self._company(number, fields)
         split = asked.text(fields, "split").lower()
         if split and split not in SPLIT_NAMES:
@@ -324,7 +322,7 @@ class _Importer:
         if answer and result and not grade(result, answer).reward:
             kind = "gold SQL" if asked.text(fields, "sql") else "programs"
             place = f"{asked.path} row {number}"
-            found.add(f"{kind} whose value is not the answer, left out", place, answer, result)
+            found.add(f"{kind} whose value is not the answer, skipped", place, answer, result)
             query = ""
         return answer or result, names, query
 
@@ -361,7 +359,9 @@ class _Importer:
             except GoldQueryError:
                 continue
         self._tables.found.add(
-            "programs that the tables cannot answer, so no expert", f"{self._asked.path} row {number}", text
+            "programs that cannot be executed on the tables, so there is no expert",
+            f"{self._asked.path} row {number}",
+            text,
         )
         return result, ""
 

@@ -108,7 +108,7 @@ def _found(identity: str, known: dict[str, Any], where: str) -> Any:
     near = sorted(difflib.get_close_matches(identity, known, n=3))
     first = next(iter(known), "")
     hint = f" The first is {first}." if first else ""
-    hint += f" Near it: {', '.join(near)}." if near else ""
+    hint += f" Similar ids: {', '.join(near)}." if near else ""
     raise DataError(f"There is no question {identity!r} among the {len(known)} of {where}.{hint}")
 
 

@@ -19,7 +19,7 @@ def register_components() -> list[Component]:
             name="weighted",
             target=f"{FOLDER}.answer_rewards:Weighted",
             config=f"{FOLDER}.answer_rewards:WeightedConfig",
-            summary="Sum of exact, numerical and program parts, less a format penalty; reward_spec.yaml",
+            summary="Sum of exact, numerical and program parts, minus a format penalty; reward_spec.yaml",
         ),
         Component(
             kind="reward",
@@ -33,7 +33,7 @@ def register_components() -> list[Component]:
             name="function",
             target=f"{FOLDER}.reward_function:Function",
             config=f"{FOLDER}.reward_function:FunctionConfig",
-            summary="A function of yours with verl's signature, compute_score",
+            summary="Your own function with verl's signature, compute_score",
         ),
         Component(
             kind="reward",

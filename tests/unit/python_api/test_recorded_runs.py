@@ -161,5 +161,5 @@ def test_a_report_has_the_control_of_a_training(tmp_path: Path) -> None:
     run, control = evaluated(tmp_path / "run"), evaluated(tmp_path / "control", shuffled=True)
     page = finqa.load_run(run).report(control=finqa.load_run(control))
     assert '"label":"control"' in page.read_text("utf-8")
-    with pytest.raises(finqa.ConfigError, match="learned from its true rewards"):
+    with pytest.raises(finqa.ConfigError, match="was trained on the true rewards"):
         finqa.load_run(run).report(control=evaluated(tmp_path / "true"))

@@ -55,7 +55,7 @@ def test_numbers(write: Any, result: str, total: float) -> None:
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ("None", "gave no number: its result is of type NoneType"),
+        ("None", "returned no number: its result is of type NoneType"),
         ("'1.0'", "of type str"),
         ("[1.0]", "of type list"),
         ("float('nan')", "no finite number"),

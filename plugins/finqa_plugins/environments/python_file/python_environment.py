@@ -61,7 +61,7 @@ class PythonEnvironment(Environment):
         """
         if context.reward is not None:
             raise ConfigError(
-                f"Environment {config.source} judges by its own reward().",
+                f"Environment {config.source} has its own reward().",
                 remedy="leave --reward out, or change reward() in the file",
             )
         self._config = config
@@ -70,7 +70,7 @@ class PythonEnvironment(Environment):
         if context.data is not None:
             if "data" not in inspect.signature(self._code.tasks).parameters:
                 raise ConfigError(
-                    f"tasks() of {config.source} takes no data ({definition(self._code.tasks)}).",
+                    f"tasks() of {config.source} does not accept data ({definition(self._code.tasks)}).",
                     remedy="leave --data out, or write def tasks(data)",
                 )
             given["data"] = context.data

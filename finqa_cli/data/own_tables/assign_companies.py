@@ -75,7 +75,8 @@ def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, st
         return "name", companies.pop()
     reason = (
         "the company of this table cannot be determined: it is not in a folder of a company, its file "
-        "is not named after a company, not every table has a column `company`, and not every question names company and table"
+        "is not named after a company, not every table has a column `company`, "
+        "and not every question names company and table"
     )
     remedy = "--company name:NAME, for the tables of one company; docs/own-tables.md lists the other rules"
     raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason), remedy=remedy)

@@ -266,7 +266,7 @@ class TemplateCodec(ChatCodec):
         """What the template's generation prompt opens or skips the reasoning with."""
         opened = opened_reasoning(self._frames["tool", 1])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
-            problem, fix = "has no thinking", "codec.options.thinking=false"
+            problem, fix = "does not support thinking", "codec.options.thinking=false"
         elif not self._family.thinking and opened and THINK_CLOSE not in opened:
             problem, fix = "cannot switch thinking off", "codec.options.thinking=true"
         elif self._family.thinking and THINK_CLOSE in opened:

@@ -59,7 +59,7 @@ def test_a_template_that_rewrites_is_followed_and_says_what_it_costs(name: str) 
     with capture_logs() as logs:
         codec = make_codec(FORKING[name])
     (line,) = logs
-    assert codec.rewrites("tool") and line["log_level"] == "warning" and "begins a sequence of its own" in line["event"]
+    assert codec.rewrites("tool") and line["log_level"] == "warning" and "starts a new sequence" in line["event"]
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -177,7 +177,7 @@ KINDS = [
     bad_file("pipe instead of a file", ": is not a plain file", os.mkfifo),
     bad_file("link to itself", ": cannot be read: Too many levels", loop),
     bad_file("unreadable file", ": cannot be read", lambda path: path.symlink_to("/proc/self/mem")),
-    bad_file("unknown ending", ": the ending '.xlsx' is not known", lambda path: path.write_bytes(b"PK"), ".xlsx"),
+    bad_file("unknown ending", ": the ending '.xlsx' is not supported", lambda path: path.write_bytes(b"PK"), ".xlsx"),
     bad_file("not Parquet", ": is not readable Parquet", no_parquet, ".parquet"),
     bad_file("truncated Parquet", ": is not readable Parquet", truncated_parquet, ".parquet"),
     bad_file("Parquet column twice", ", field 'ID': the column", lambda path: parquet(path, ["id", "ID"]), ".parquet"),

@@ -318,11 +318,11 @@ def test_numbers_of_questions_are_compared_with_the_data() -> None:
     write(Path("rows/train.jsonl"), *rows[:12])
     write(Path("rows/dev.jsonl"), *rows[12:])
     (told,) = row_warnings(plan, chosen)
-    assert told.startswith("a-many, b-many: the plan counts on 24 training questions, and split 'train' has 12: ")
+    assert told.startswith("a-many, b-many: the plan assumes 24 training questions, and split 'train' has 12: ")
     assert row_warnings(plan, ["a-plain", "b-plain"]) == [] == row_warnings(planned()[0], chosen)
     write(Path("rows/dev.jsonl"), *rows[13:])
     (told,) = row_warnings(plan, ["a-plain"])
-    assert "the plan counts on 4 attempts in an evaluation, and split 'dev' has 3: " in told
+    assert "the plan assumes 4 attempts in an evaluation, and split 'dev' has 3: " in told
     Path("rows/dev.jsonl").write_text("{\n" * 3)
     (told,) = row_warnings(plan, ["a-plain"])
     assert "in the plan cannot be compared with the data: " in told and "dev.jsonl" in told

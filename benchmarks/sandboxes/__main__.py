@@ -29,6 +29,7 @@ from benchmarks.sandboxes.lost_engine import lost_engine
 from benchmarks.sandboxes.rollouts import collect
 from benchmarks.sandboxes.scale import FULL, QUICK, Scale
 from benchmarks.sandboxes.signals import signals
+from benchmarks.sandboxes.simulator import simulator
 from benchmarks.sandboxes.soak import soak
 from benchmarks.sandboxes.throughput import throughput
 from benchmarks.sandboxes.world import World, fleet, world
@@ -39,8 +40,9 @@ ALONE: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {"creates": creat
 WITH_SERVERS: dict[str, Callable[[Scale, Path], Awaitable[list[Figure]]]] = {
     "client": lambda scale, home: client_cost(home, quick=scale is QUICK),
     "engine": lambda scale, home: lost_engine(home),
+    "simulator": lambda scale, home: simulator(scale, home, quick=scale is QUICK),
 }
-PARTS = ("ready", "throughput", "chaos", "creates", "signals", "client", "engine", "soak")
+PARTS = ("ready", "throughput", "chaos", "creates", "signals", "client", "engine", "simulator", "soak")
 
 
 async def measure(parts: Collection[str], scale: Scale, seed: int, home: Path) -> dict[str, list[Figure]]:

@@ -20,7 +20,8 @@ from benchmarks.sandboxes.policy import plan
 from benchmarks.sandboxes.rollouts import Rollouts, collect
 from benchmarks.sandboxes.scale import Scale
 from benchmarks.sandboxes.world import fleet, world
-from finqa_cli.placement.scale_simulation import LATENCY_MEAN, Costs, Design, Simulation
+from finqa_cli.placement.scale_simulation import Simulation
+from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design
 
 CALIBRATED_AT, SIZES = 100, (500, 1000)
 QUICK_AT, QUICK_SIZES = 10, (20,)

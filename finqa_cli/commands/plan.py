@@ -178,12 +178,12 @@ def _check_kind(line: CommandLine, hours: float | None) -> None:
     if hours is None and (without_effect := typed - _OF_EVALUATIONS):
         raise UsageError(
             f"{line.written(without_effect)} would have no effect on a plan of an evaluation.",
-            remedy="--hours H for a plan of sandboxes, or leave it out",
+            remedy="--hours H, which makes it a plan of sandboxes",
         )
     if hours is not None and (without_effect := typed & _OF_EVALUATIONS):
         raise UsageError(
             f"{line.written(without_effect)} would have no effect on a plan of sandboxes.",
-            remedy="leave it out, or --hours for a plan of an evaluation",
+            remedy=f"leave {line.written(without_effect)} out",
         )
 
 

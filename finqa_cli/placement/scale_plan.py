@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.placement.scale_simulation import DRAWN, Costs, Design, Outcome, Simulation
+from finqa_cli.placement.scale_simulation import DRAWN, Simulation
+from finqa_cli.placement.scale_types import Costs, Design, Outcome
 
 FULL, COMFORTABLE = 0.9, 0.6
 """Shares of a core: from the first on a process limits the run, and a process that is not to be late has the second."""
@@ -54,7 +55,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """What `finqa plan --sandboxes N --hours H` answers.
+    """What `finqa plan` with `--hours` answers.
 
     Attributes:
         design: What runs.

@@ -1,4 +1,4 @@
-"""`finqa plan --sandboxes N --hours H`: settings and flags to a design, and its plan as text and as a document."""
+"""The plan of a run with many sandboxes: settings and flags to a design, and its plan as text and as a document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finqa_cli.errors import UsageError
 from finqa_cli.extend import registry
 from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.placement.scale_plan import GPUS_PER_REPLICA, LIMITS, NOT_BUILT, Planner, Prices, ScalePlan, draw_turns
-from finqa_cli.placement.scale_simulation import Costs, Design
+from finqa_cli.placement.scale_types import Costs, Design
 from finqa_cli.settings import Loaded
 from finqa_cli.wiring.command_settings import read_layers
 
@@ -82,8 +82,8 @@ def _create_limit(loaded: Loaded) -> tuple[int, float]:
     """Return the creates that an account allows in a window, and the window's seconds."""
     chosen = loaded.settings.sandbox
     name = PROVIDER if "sandbox" in loaded.choices.reasons else chosen.name
-    component = registry().find("sandbox", name)
-    options: Mapping[str, Any] = registry().config(component, chosen.options).model_dump() if component.config else {}
+    config = registry().config(registry().find("sandbox", name), chosen.options)
+    options: Mapping[str, Any] = config.model_dump() if config is not None else {}
     if "create_limit" not in options:
         raise UsageError(
             f"Sandbox provider {name!r} has no known limit of creates, so that there is nothing to plan by.",

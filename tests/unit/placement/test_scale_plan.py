@@ -7,7 +7,7 @@ import pytest
 
 from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.placement.scale_plan import Planner, Prices, ScalePlan, draw_turns
-from finqa_cli.placement.scale_simulation import Costs, Design
+from finqa_cli.placement.scale_types import Costs, Design
 
 FLAT = LatencyModel(step_s_per_request=0.0)
 SMALL = Design(sandboxes=100, episodes_at_once=100)

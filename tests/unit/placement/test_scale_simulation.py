@@ -7,7 +7,8 @@ import pytest
 
 from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.placement.scale_plan import Planner, draw_turns
-from finqa_cli.placement.scale_simulation import LATENCY_MEAN, Costs, Design, Outcome, Simulation
+from finqa_cli.placement.scale_simulation import Simulation
+from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design, Outcome
 from finqa_plugins.sandboxes.daytona.gate import SlidingWindow
 
 TURNS = draw_turns(4.5)

@@ -27,8 +27,7 @@ BATCH, BATCH_S = 50, 1.0
 call brings the groups that it plays next: a call for each group would cost the controller more than all else."""
 
 DRAWN = 9973
-"""Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time. A prime, so
-that the two, and the episodes, do not keep step."""
+"""Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time."""
 
 LAG_EVERY_S = 0.02
 

@@ -102,7 +102,7 @@ def _compared(scale: Scale, costs: Costs, run: RealRun) -> Sequence[Figure]:
         "s until all were ready": (filling.ready[-1], run.fill_s),
         f"s for {episodes} episodes": (playing.seconds, real.schedule.seconds),
         "requests at once in the engine": (playing.engine_load, real.schedule.engine_load),
-        "share of a core": (playing.controller, real.cpu_s / real.schedule.seconds),
+        "CPU s of this process": (playing.controller * playing.seconds, real.cpu_s),
     }
     return [
         at_most(

@@ -140,8 +140,8 @@ class Planner:
         """Simulate the rollouts of full sandboxes with so many episodes at once, under constant load."""
         sandboxes = -(-at_once // design.sessions_per_sandbox)
         full = replace(design, sandboxes=sandboxes, episodes_at_once=at_once)
-        since = min(max(at_once // 4, 50), MOST_SIMULATED)
-        measured = min(max(at_once // 2, 400), MOST_SIMULATED)
+        since = min(max(at_once // 4, 200), MOST_SIMULATED)
+        measured = min(max(at_once // 2, 2000), MOST_SIMULATED)
         return self._simulation(full).run(episodes=since + measured, filled=True, since=since)
 
     def _fresh(self, design: Design) -> Outcome:
@@ -155,7 +155,7 @@ class Planner:
     def _changes(self, design: Design, limit: str, at_once: int) -> list[str]:
         """Return what to change, with commands and settings that exist; what does not exist is named as such."""
         if limit in ("process", "controller", "workers"):
-            carried, workers = self._carried(design, at_once)
+            carried, workers = self._carried(design, at_once), self._workers(design, at_once)
             less = [f"--sandboxes {carried} --max-concurrent-play {carried} keeps it at 60 % of a core."]
             needed = f"{workers} rollout workers would play {at_once} episodes at once at 60 % of a core each"
             more = [f"{needed}: needs rollout workers, {NOT_BUILT}."]
@@ -173,16 +173,21 @@ class Planner:
             return [f"--max-concurrent-play {design.sandboxes * design.sessions_per_sandbox} uses all sandboxes."]
         return ["More sandboxes give about as many more episodes."]
 
-    def _carried(self, design: Design, at_once: int) -> tuple[int, int]:
-        """Return the episodes at once that its processes carry, and the rollout workers that all would take."""
-        few, found = at_once, self.rollouts(design, at_once)
-        while few > 1 and max(found.controller, *found.workers, 0.0) >= FULL:
-            few //= 2
-            found = self.rollouts(design, few)
-        busiest = max(found.controller, *found.workers, 0.0)
-        cpu_s = found.turns * self._costs.turn_s + found.episodes * self._costs.record_s
-        needed = cpu_s / found.seconds * at_once / few
-        return max(1, int(few * COMFORTABLE / busiest)), math.ceil(needed / COMFORTABLE)
+    def _carried(self, design: Design, at_once: int) -> int:
+        """Return the episodes at once that the processes of a design carry at 60 % of a core."""
+        found = self.rollouts(design, at_once)
+        while at_once > 1 and max(found.controller, *found.workers, 0.0) >= FULL:
+            at_once //= 2
+            found = self.rollouts(design, at_once)
+        return max(1, int(at_once * COMFORTABLE / max(found.controller, *found.workers, 0.0)))
+
+    def _workers(self, design: Design, at_once: int) -> int:
+        """Return the rollout workers that play so many episodes at once at 60 % of a core, by what no CPU delays."""
+        costs = self._costs
+        free = replace(costs, turn_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, message_s=0.0)
+        found = Planner(free, self._latency, self._turns, seed=self._seed).rollouts(design, at_once)
+        cpu_s = found.turns * costs.turn_s + found.episodes * costs.record_s
+        return math.ceil(cpu_s / found.seconds / COMFORTABLE)
 
 
 def _episodes(
@@ -210,7 +215,7 @@ def _limit(design: Design, at_once: int, half: Outcome, full: Outcome, filling: 
         return "controller" if design.workers else "process"
     if design.workers and sum(full.workers) / design.workers >= FULL:
         return "workers"
-    if not design.fresh and at_once > 1 and full.episodes_per_s < ENGINE_GAIN * half.episodes_per_s:
+    if not design.fresh and at_once > 1 and full.turns_per_s < ENGINE_GAIN * half.turns_per_s:
         return "engine"
     if at_once < design.sandboxes * design.sessions_per_sandbox:
         return "concurrency"

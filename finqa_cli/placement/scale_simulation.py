@@ -52,7 +52,7 @@ class _Episode:
     turns: int
     worker: int
     turn: int = 0
-    steps_left: int = 0
+    steps: int = 0
     replica: int = -1
     asked_at: float = 0.0
 
@@ -147,7 +147,8 @@ class Simulation:
         for decoder in self._decoders:
             decoder.advance(self._now)
         served = sum(decoder.request_seconds for decoder in self._decoders)
-        busy = [core.busy_s for core in (self._controller, *self._workers)]
+        cores = (self._controller, *self._workers)
+        busy = [core.busy_s - max(0.0, core.free_at - self._now) for core in cores]  # without what still waits
         return (
             *(self._now, self._recorded, self._turns, self._reply_s, self._idle_reply_s, served),
             self._leased_s + self._leased * self._now,
@@ -248,7 +249,7 @@ class Simulation:
             if under_way is not None:
                 episode.turns, steps = next(under_way)
                 episode.turn = self._rng.randrange(episode.turns)
-                episode.steps_left = math.ceil(steps * self._rng.random())
+                episode.steps = math.ceil(steps * self._rng.random())
             self._at(self._now + self._latency_s(self._costs.tool_s), self._ask, episode)
 
     def _ask(self, episode: _Episode) -> None:
@@ -257,9 +258,8 @@ class Simulation:
             episode.replica = min(range(len(self._decoders)), key=self._replica_loads.__getitem__)
             self._replica_loads[episode.replica] += 1
         episode.asked_at = self._now
-        steps, episode.steps_left = episode.steps_left or next(self._steps), 0
-        self._idle_reply_s += steps * self._latency.step_s
-        finished = self._decoders[episode.replica].add(episode, steps, self._now)
+        episode.steps = episode.steps or next(self._steps)
+        finished = self._decoders[episode.replica].add(episode, episode.steps, self._now)
         self._replies(episode.replica, finished)
 
     def _serve(self, replica: int, due: float) -> None:
@@ -270,6 +270,8 @@ class Simulation:
     def _replies(self, replica: int, finished: Sequence[_Episode]) -> None:
         for episode in finished:
             self._reply_s += self._now - episode.asked_at
+            self._idle_reply_s += episode.steps * self._latency.step_s
+            episode.steps = 0
             self._turns += 1
             done = self._core(episode).work(self._now, self._costs.turn_s)
             self._at(done + self._latency_s(self._costs.tool_s), self._answered, episode)

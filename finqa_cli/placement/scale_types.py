@@ -112,6 +112,11 @@ class Outcome:
         return self.episodes / self.seconds if self.seconds else 0.0
 
     @property
+    def turns_per_s(self) -> float:
+        """Turns per second, which vary less than episodes."""
+        return self.turns / self.seconds if self.seconds else 0.0
+
+    @property
     def lag_p99_s(self) -> float:
         """The 99th percentile of `lags`."""
         return self.lags[int(0.99 * (len(self.lags) - 1))] if self.lags else 0.0

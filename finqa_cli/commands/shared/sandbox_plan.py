@@ -138,7 +138,7 @@ def document(plan: ScalePlan) -> dict[str, Any]:
         "when_full": {
             "episodes_at_once": plan.at_once,
             "episodes_per_s": full.episodes_per_s,
-            "calls_per_s": full.turns / full.seconds,
+            "calls_per_s": full.turns_per_s,
             "controller_share": full.controller,
             "worker_share": max(full.workers, default=None),
             "lag_p99_s": full.lag_p99_s,

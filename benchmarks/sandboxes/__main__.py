@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine, report, without_times
@@ -29,6 +30,7 @@ from benchmarks.sandboxes.lost_engine import lost_engine
 from benchmarks.sandboxes.rollouts import collect
 from benchmarks.sandboxes.scale import FULL, QUICK, Scale
 from benchmarks.sandboxes.signals import signals
+from benchmarks.sandboxes.simulator import simulator
 from benchmarks.sandboxes.soak import soak
 from benchmarks.sandboxes.throughput import throughput
 from benchmarks.sandboxes.world import World, fleet, world
@@ -37,10 +39,11 @@ from finqa_cli import logs
 ON_ONE_FLEET = ("ready", "throughput", "chaos", "soak")
 ALONE: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {"creates": creates, "signals": signals}
 WITH_SERVERS: dict[str, Callable[[Scale, Path], Awaitable[list[Figure]]]] = {
-    "client": lambda scale, home: client_cost(home, quick=scale is QUICK),
+    "client": lambda scale, home: client_cost(home, quick=scale.sandboxes == QUICK.sandboxes),
     "engine": lambda scale, home: lost_engine(home),
+    "simulator": lambda scale, home: simulator(scale, home, quick=scale.sandboxes == QUICK.sandboxes),
 }
-PARTS = ("ready", "throughput", "chaos", "creates", "signals", "client", "engine", "soak")
+PARTS = ("ready", "throughput", "chaos", "creates", "signals", "client", "engine", "simulator", "soak")
 
 
 async def measure(parts: Collection[str], scale: Scale, seed: int, home: Path) -> dict[str, list[Figure]]:
@@ -92,13 +95,22 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="just this part; may be given several times")
     parser.add_argument("--quick", action="store_true", help="20 sandboxes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slower", type=float, default=1.0, help="engine so many times slower, for a busy machine")
+    parser.add_argument("--rounds", type=int, help="rounds of rollouts instead of 3, likewise")
     parser.add_argument("--home", type=Path, help="folder for snapshot, runs and logs; a temporary one by default")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
+    scale = replace(scale, latency=scale.latency.slower(arguments.slower), rounds=arguments.rounds or scale.rounds)
     logs.configure({"FINQA_LOG_LEVEL": "error"})  # faults are made on purpose, and each would be a line
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    facts = {**machine(), "seed": arguments.seed, "sandboxes": scale.sandboxes, "quick": arguments.quick}
+    facts = {
+        **machine(),
+        "seed": arguments.seed,
+        "sandboxes": scale.sandboxes,
+        "quick": arguments.quick,
+        "slower": arguments.slower,
+    }
     with tempfile.TemporaryDirectory(prefix="finqa-benchmark-") as folder:
         home = arguments.home or Path(folder)
         figures = asyncio.run(measure(arguments.only or PARTS, scale, arguments.seed, home))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from benchmarks.sandboxes.latency import LatencyModel
+from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.testing import Delay, Latency
 
 CLOUD = Latency(

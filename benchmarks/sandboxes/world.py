@@ -20,7 +20,7 @@ from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess
+from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import ServerSpec, Task
 from finqa_cli.wiring.build import make_pool, open_environment
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
@@ -100,6 +100,7 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
         create_limit=scale.create_limit,
         create_window_s=scale.create_window_s,
         latency=scale.cloud,
+        quota=Quota(cpu=scale.sandboxes, memory_gib=scale.sandboxes, disk_gib=3 * scale.sandboxes),
     )
     with LoopbackProcess(config) as process, _variables(process.environment):
         yield World(scale=scale, seed=seed, home=home, settings=settings, environment=environment, loopback=process)

@@ -6,11 +6,11 @@ import pytest
 from fixtures.small_snapshot import build_small_snapshot
 
 from benchmarks.sandboxes.engine import SimulatedEngine
-from benchmarks.sandboxes.latency import LatencyModel
 from benchmarks.sandboxes.policy import plan
 from benchmarks.sandboxes.published import PublishedScheduler, exact_groups
 from benchmarks.sandboxes.published_sandbox import PublishedSandbox, generate
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
+from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 

@@ -2,7 +2,7 @@
 
 Every active request gets one token a step, and a step takes longer the more requests are active. So all requests share
 one count of steps: a request that needs w steps ends when the count has risen by w, and a heap of those counts says who
-is next. The same model runs on the event loop's clock (`engine`) and in virtual time (`ideal`).
+is next. The same model runs on the event loop's clock (benchmarks) and in virtual time (`scale_simulation`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request", bound=Hashable)
@@ -25,8 +25,8 @@ class LatencyModel:
         prefill_steps: What reading the newest part of a prompt costs, in decode steps; the rest is cached.
         step_s: Seconds of a decode step with a single request.
         step_s_per_request: What each further request adds to it.
-        median_tokens: Of a turn's length, which is lognormal.
-        sigma: Of the logarithm of the length.
+        median_tokens: Median length of a turn; lengths are lognormal.
+        sigma: Standard deviation of the logarithm of the length.
         max_tokens: Where a turn is cut.
     """
 
@@ -37,6 +37,10 @@ class LatencyModel:
     sigma: float = 0.7
     max_tokens: int = 512
 
+    def slower(self, factor: float) -> LatencyModel:
+        """Return the same model with each step so many times longer."""
+        return replace(self, step_s=factor * self.step_s, step_s_per_request=factor * self.step_s_per_request)
+
     def steps(self, seed: int, turn: int) -> int:
         """Decode steps of a turn, a function of its episode's seed and its number alone."""
         rng = random.Random(f"tokens:{seed}:{turn}")
@@ -45,7 +49,7 @@ class LatencyModel:
 
 
 class SharedDecoder(Generic[Request]):
-    """Who is being served, and when each will be done. Times are seconds of whatever clock the caller uses.
+    """Who is being served, and when each will be done. Times are seconds of the caller's clock.
 
     Attributes:
         request_seconds: Seconds of service so far, summed over the requests.

@@ -1,0 +1,116 @@
+"""The simulator of `finqa plan` against real runs: costs measured with few sandboxes predict runs with many.
+
+The real runs are those of the other parts: a Daytona on loopback, the product's pool, scheduler and records, and a
+simulated engine. What is compared are the seconds until all sandboxes were ready, the length of three rounds of
+rollouts, the requests that the engine served at once, and the CPU of this process. The simulator gets the settings of
+the loopback's latencies, and costs that were measured at 100 sandboxes; nothing of the runs that it predicts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.figures import Figure, as_table, at_most, note
+from benchmarks.sandboxes.controller_cost import controller_cost
+from benchmarks.sandboxes.policy import plan
+from benchmarks.sandboxes.rollouts import Rollouts, collect
+from benchmarks.sandboxes.scale import Scale
+from benchmarks.sandboxes.world import fleet, world
+from finqa_cli.placement.scale_simulation import Simulation
+from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design
+
+CALIBRATED_AT, SIZES = 100, (500, 1000)
+QUICK_AT, QUICK_SIZES = 10, (20,)
+AGREEMENT = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealRun:
+    """A run as it was measured: seconds and CPU seconds of this process while it filled, and its rollouts."""
+
+    sandboxes: int
+    fill_s: float
+    fill_cpu_s: float
+    rollouts: Rollouts
+
+
+async def simulator(scale: Scale, home: Path, *, quick: bool = False) -> list[Figure]:
+    """All figures; `quick` is for tests."""
+    first, sizes = (QUICK_AT, QUICK_SIZES) if quick else (CALIBRATED_AT, SIZES)
+    with world(replace(scale, sandboxes=1), 0, home / "imports") as account:
+        async with fleet(account):
+            pass  # the first start in a process imports the SDK, which is no cost of a sandbox
+    small = await _run(scale, home / "calibration", first)
+    costs = await _costs(scale, small, home)
+    figures = [
+        note(f"CPU ms of a {name}, measured at {first} sandboxes", 1000 * value)
+        for name, value in (("turn", costs.turn_s), ("start", costs.create_s), ("record", costs.record_s))
+    ]
+    figures.append(note("ms of a tool call (median)", 1000 * costs.tool_s))
+    for size in sizes:
+        figures += _compared(scale, costs, await _run(scale, home / str(size), size))
+        print(as_table({"simulator": figures}), file=sys.stderr, flush=True)  # the next one takes minutes
+    return figures
+
+
+async def _run(scale: Scale, home: Path, sandboxes: int) -> RealRun:
+    with world(replace(scale, sandboxes=sandboxes), 0, home) as account:
+        cpu = time.process_time()
+        async with fleet(account) as ready:
+            fill_cpu_s = time.process_time() - cpu
+            rollouts = await collect(ready, target_groups=0)
+            return RealRun(sandboxes=sandboxes, fill_s=ready.ready_s, fill_cpu_s=fill_cpu_s, rollouts=rollouts)
+
+
+async def _costs(scale: Scale, run: RealRun, home: Path) -> Costs:
+    """Costs of the parts: of the controller by itself, of all else by what is left."""
+    controller = await controller_cost(home, episodes=600 if run.sandboxes < CALIBRATED_AT else 6000)
+    played, calls = run.rollouts, run.rollouts.tool_calls
+    episodes = len(played.episodes)
+    engine_s = played.schedule.engine_load * played.schedule.seconds
+    turn_s = (played.cpu_s - episodes * (controller.bookkeeping_s + controller.record_s)) / calls
+    waited_s = sum(trajectory.seconds for trajectory in played.episodes) - engine_s - calls * turn_s
+    return Costs(
+        turn_s=turn_s,
+        create_s=run.fill_cpu_s / run.sandboxes,
+        episode_s=controller.bookkeeping_s,
+        receive_s=controller.receive_s,
+        record_s=controller.record_s,
+        reply_s=scale.cloud.create.median_s,
+        ready_s=scale.cloud.start.median_s,
+        tool_s=waited_s / (calls + episodes) / LATENCY_MEAN,  # each episode opens a session as well
+    )
+
+
+def _compared(scale: Scale, costs: Costs, run: RealRun) -> Sequence[Figure]:
+    design = Design(
+        sandboxes=run.sandboxes,
+        episodes_at_once=run.sandboxes,
+        create_limit=scale.create_limit,
+        create_window_s=scale.create_window_s,
+        group_size=scale.group_size,
+    )
+    turns = [plan(number, "").turns for number in range(4999)]
+    real, episodes = run.rollouts, len(run.rollouts.episodes)
+    filling = Simulation(design, costs, scale.latency, turns).run()
+    playing = Simulation(design, costs, scale.latency, turns).run(episodes=episodes, filled=True)
+    pairs = {
+        "s until all were ready": (filling.ready[-1], run.fill_s),
+        f"s for {episodes} episodes": (playing.seconds, real.schedule.seconds),
+        "requests at once in the engine": (playing.engine_load, real.schedule.engine_load),
+        "CPU s of this process": (playing.controller * playing.seconds, real.cpu_s),
+    }
+    return [
+        at_most(
+            f"{run.sandboxes} sandboxes: {name}, off by",
+            abs(simulated / measured - 1),
+            AGREEMENT,
+            f"simulated {simulated:.3g}, measured {measured:.3g}",
+            timed=True,
+        )
+        for name, (simulated, measured) in pairs.items()
+    ]

@@ -1,0 +1,199 @@
+"""The plan of a run with many sandboxes: settings and flags to a design, and its plan as text and as a document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from finqa_cli.commands.shared.command_line import CommandLine
+from finqa_cli.commands.shared.output import plain_table, plural
+from finqa_cli.errors import UsageError
+from finqa_cli.extend import registry
+from finqa_cli.placement.engine_latency import LatencyModel
+from finqa_cli.placement.scale_plan import GPUS_PER_REPLICA, LIMITS, NOT_BUILT, Planner, Prices, ScalePlan, draw_turns
+from finqa_cli.placement.scale_types import Costs, Design
+from finqa_cli.settings import Loaded
+from finqa_cli.wiring.command_settings import read_layers
+
+PROVIDER = "daytona"
+"""Planned for where no sandbox is chosen: local sandboxes are no matter of accounts."""
+
+YEAR_H = 8760.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The flags of the plan that are no settings; see `finqa plan --help`."""
+
+    hours: float
+    workers: int
+    accounts: int
+    fresh: bool
+    turns: float
+    reply_tokens: float
+    step_ms: float
+    request_ms: float
+    turn_cpu_ms: float
+
+
+def plan_sandboxes(line: CommandLine, load: Load) -> ScalePlan:
+    """Plan a run with the settings of a command line, those of a machine with GPUs where none are given.
+
+    Nothing is started, so very many sandboxes need no consent.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+        UsageError: Values that cannot be, or a provider whose limit of creates is not known.
+    """
+    loaded = read_layers(flags=line.flags, files=line.files, assignments=line.assignments, assume_cuda=True)
+    settings = loaded.settings
+    limit, window_s = _create_limit(loaded)
+    pool = settings.pool
+    design = Design(
+        sandboxes=pool.sandboxes,
+        episodes_at_once=pool.concurrency,
+        sessions_per_sandbox=pool.sessions_per_sandbox,
+        starting=pool.max_concurrent_create,
+        accounts=load.accounts,
+        create_limit=limit,
+        create_window_s=window_s,
+        workers=load.workers,
+        replicas=settings.generation.engine_replicas,
+        group_size=settings.train.group_size,
+        fresh=load.fresh,
+    )
+    _check(design, load)
+    shared = "model.tensor_parallel_size"
+    prices = Prices(
+        sandbox_hour=settings.run.sandbox_hour_price,
+        gpu_hour=settings.run.gpu_hour_price,
+        gpus_per_replica=GPUS_PER_REPLICA if shared in loaded.undecided else settings.model.tensor_parallel_size,
+    )
+    latency = LatencyModel(
+        step_s=load.step_ms / 1000, step_s_per_request=load.request_ms / 1000, median_tokens=load.reply_tokens
+    )
+    planner = Planner(Costs(turn_s=load.turn_cpu_ms / 1000), latency, draw_turns(load.turns))
+    return planner.plan(design, hours=load.hours, prices=prices)
+
+
+def _create_limit(loaded: Loaded) -> tuple[int, float]:
+    """Return the creates that an account allows in a window, and the window's seconds."""
+    chosen = loaded.settings.sandbox
+    name = PROVIDER if "sandbox" in loaded.choices.reasons else chosen.name
+    config = registry().config(registry().find("sandbox", name), chosen.options)
+    options: Mapping[str, Any] = config.model_dump() if config is not None else {}
+    if "create_limit" not in options:
+        raise UsageError(
+            f"Sandbox provider {name!r} has no known limit of creates, so that there is nothing to plan by.",
+            remedy=f"--sandbox {PROVIDER}",
+        )
+    return int(options["create_limit"]), float(options["create_window_s"])
+
+
+def _check(design: Design, load: Load) -> None:
+    wrong = (
+        (not 0 < load.hours <= YEAR_H, f"{load.hours:g} hours are not between 0 and {YEAR_H:g}"),
+        (
+            design.workers > design.sandboxes,
+            f"{design.workers} rollout workers cannot share {design.sandboxes} sandboxes",
+        ),
+        (design.accounts > design.sandboxes, f"{design.accounts} accounts cannot share {design.sandboxes} sandboxes"),
+        (
+            design.fresh and design.sessions_per_sandbox > 1,
+            f"a fresh sandbox hosts one session, not {design.sessions_per_sandbox}",
+        ),
+        (not 1 <= load.turns <= 1000, f"{load.turns:g} turns are not between 1 and 1,000"),
+        (
+            not 1 <= load.reply_tokens <= 100_000,
+            f"{load.reply_tokens:g} tokens of a reply are not between 1 and 100,000",
+        ),
+        *(
+            (not (0 <= value < math.inf) or (not value and positive), f"{flag} is {value:g}")
+            for flag, value, positive in (
+                ("--step-ms", load.step_ms, True),
+                ("--request-ms", load.request_ms, False),
+                ("--turn-cpu-ms", load.turn_cpu_ms, True),
+            )
+        ),
+    )
+    for is_wrong, reason in wrong:
+        if is_wrong:
+            raise UsageError(f"This cannot be planned: {reason}.", remedy="finqa plan --help")
+
+
+def document(plan: ScalePlan) -> dict[str, Any]:
+    """Return the plan, JSON-ready."""
+    full = plan.full
+    return {
+        "design": asdict(plan.design),
+        "not_built": list(plan.not_built),
+        "hours": plan.hours,
+        "fill_s": plan.fill_s,
+        "episodes": plan.episodes,
+        "groups": plan.groups,
+        "limit": plan.limit,
+        "changes": list(plan.changes),
+        "when_full": {
+            "episodes_at_once": plan.at_once,
+            "episodes_per_s": full.episodes_per_s,
+            "calls_per_s": full.turns_per_s,
+            "controller_share": full.controller,
+            "worker_share": max(full.workers, default=None),
+            "lag_p99_s": full.lag_p99_s,
+            "engine_requests": full.engine_load,
+            "engine_slowdown": full.engine_slowdown,
+        },
+        "sandbox_hours": plan.sandbox_hours,
+        "gpu_hours": plan.gpu_hours,
+        "cost_usd": plan.cost_usd,
+    }
+
+
+def text(plan: ScalePlan) -> str:
+    """Return the plan for a reader."""
+    design, full = plan.design, plan.full
+    process = f"{plural(design.workers, 'rollout worker')} and a controller" if design.workers else "one process"
+    lines = [
+        f"{plural(design.sandboxes, 'sandbox')} in {plural(design.accounts, 'account')} "
+        f"with {design.create_limit} creates in {design.create_window_s:g} s each, "
+        f"{plural(design.replicas, 'engine replica')}, {process}: simulated for {plan.hours:g} hours."
+    ]
+    if plan.not_built:
+        lines.append(f"This design cannot be run: it needs {' and '.join(plan.not_built)}, {NOT_BUILT}.")
+    rows = [
+        ["filling", "each episode uses a sandbox up" if plan.fill_s is None else _duration(plan.fill_s)],
+        ["episodes", f"{plan.episodes:,}: {plan.groups:,} groups of {design.group_size}"],
+        ["when full", f"{plan.at_once:,} episodes at once at most, {full.episodes_per_s:,.1f} a second"],
+        [
+            "controller" if design.workers else "process",
+            f"{full.controller:.0%} of a core, late by {1000 * full.lag_p99_s:.0f} ms (p99)",
+        ],
+        *([["busiest worker", f"{max(full.workers):.0%} of a core"]] if full.workers else []),
+        [
+            "engine",
+            f"{full.engine_load:,.0f} requests at once, each {full.engine_slowdown:.1f} times as long as one alone",
+        ],
+        ["cost", _cost(plan)],
+        ["limit", LIMITS[plan.limit]],
+    ]
+    changes = [f"change: {each}" for each in plan.changes]
+    room = f"Whether the account has room for them: finqa doctor --sandbox {PROVIDER} --sandboxes {design.sandboxes}"
+    assumed = "Assumed: the engine's speed, the provider's latencies, no faults, and a learner that keeps up."
+    return "\n".join([*lines, "", plain_table([], rows), "", *changes, "", room, assumed])
+
+
+def _cost(plan: ScalePlan) -> str:
+    used = (
+        f"{plan.sandbox_hours:,.0f} sandbox-hours, {plan.gpu_hours:,.0f} GPU-hours of the engine, none of the learner"
+    )
+    if plan.cost_usd is None:
+        return f"{used}; no price is set (run.sandbox_hour_price, run.gpu_hour_price)"
+    return f"${plan.cost_usd:,.2f}: {used}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,331 @@
+"""A run with many sandboxes in virtual time: accounts, rollout workers, one controller and engine replicas.
+
+A heap of events, in the order of their times, is all there is. Every process is one core that does its work first come,
+first served; what waits for a service (the account, the engine, a tool call) needs no core. Nothing sleeps, and two
+simulations with the same seed are equal. With no rollout workers one process does everything, as finqa does today; a
+design with workers is simulated by what its parts were measured to cost, and is not built.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
+from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
+
+SETTLE_S = 2.0
+"""Seconds after which an account has counted a create, answered or not; as in the provider's own gate."""
+
+BATCH, BATCH_S = 50, 1.0
+"""Records that a rollout worker hands over in one call, and seconds after which it hands over fewer. The answer to the
+call brings the groups that it plays next: a call for each group would cost the controller more than all else."""
+
+DRAWN = 9973
+"""Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time."""
+
+LAG_EVERY_S = 0.02
+
+
+@dataclass(slots=True)
+class Core:
+    """One core; `free_at` is when all work that it has now is done, `busy_s` its work so far."""
+
+    free_at: float = 0.0
+    busy_s: float = 0.0
+
+    def work(self, now: float, seconds: float) -> float:
+        """Add work; returns when it is done."""
+        self.free_at = max(now, self.free_at) + seconds
+        self.busy_s += seconds
+        return self.free_at
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    number: int
+    turns: int
+    worker: int
+    turn: int = 0
+    steps: int = 0
+    replica: int = -1
+    asked_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Account:
+    """Starts that wait for a place in its window, when the places are free again, and what it counted."""
+
+    waiting: int = 0
+    wakes_at: float = float("inf")
+    releases: list[float] = field(default_factory=list)
+    counted: list[float] = field(default_factory=list)
+
+
+class Simulation:
+    """One run of a design; `run` may be called once."""
+
+    def __init__(
+        self, design: Design, costs: Costs, latency: LatencyModel, turns: Sequence[int], *, seed: int = 0
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            design: What runs.
+            costs: What its parts cost.
+            latency: Speed of each engine replica, and how long turns are.
+            turns: Turns of the episodes in their order; after the last one they begin again.
+            seed: Seed of lengths and latencies.
+        """
+        self._design, self._costs, self._latency, self._turns_of = design, costs, latency, turns
+        self._rng = random.Random(seed)
+        self._drawn_steps = [latency.steps(seed, number) for number in range(DRAWN)]
+        self._steps = itertools.cycle(self._drawn_steps)
+        self._factors = itertools.cycle([self._rng.lognormvariate(0.0, SPREAD) for _ in range(DRAWN)])
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._now = 0.0
+        self._controller = Core()
+        self._workers = [Core() for _ in range(design.workers)]
+        self._loads = [0] * max(1, design.workers)
+        self._decoders: list[SharedDecoder[_Episode]] = [SharedDecoder(latency, 0.0) for _ in range(design.replicas)]
+        self._served_at = [float("inf")] * design.replicas
+        self._replica_loads = [0] * design.replicas
+        self._accounts = [_Account() for _ in range(design.accounts)]
+        self._next_account = itertools.cycle(self._accounts)
+        self._to_start = self._starting = 0
+        self._records: list[list[_Episode]] = [[] for _ in self._loads]
+        self._begun = self._live = self._places = self._leased = 0
+        self._group_worker = 0
+        self._members: dict[int, int] = {}
+        self._ready: list[float] = []
+        self._lags: list[float] = []
+        self._most: float = 0
+        self._recorded = self._groups = self._turns = 0
+        self._reply_s = self._idle_reply_s = self._leased_s = 0.0
+
+    def run(self, *, episodes: int = 0, seconds: float = float("inf"), filled: bool = False, since: int = 0) -> Outcome:
+        """Simulate until so many episodes were recorded, or to a time.
+
+        Args:
+            episodes: To play; 0: only start the sandboxes.
+            seconds: When to stop.
+            filled: All sandboxes are ready, and their episodes are somewhere in the middle, when it begins.
+            since: Recorded episodes from which on it is measured; `episodes` counts them as well. More are begun than
+                `episodes` then, so that it ends under full load; with 0 the last ones run out as in an iteration.
+        """
+        design = self._design
+        self._most = float("inf") if since else episodes
+        if filled:
+            self._places = design.sandboxes * design.sessions_per_sandbox
+            self._ready = [0.0] * design.sandboxes
+        else:
+            self._to_start = design.sandboxes
+            self._start_sandboxes()
+        if episodes:
+            self._fill_places(self._under_way() if filled and since else None)
+            self._at(LAG_EVERY_S, self._sample_lag)
+        before = self._state()
+        enough = episodes or float("inf")
+        while self._events and self._events[0][0] <= seconds and self._recorded < enough:
+            self._now, _, event, arguments = heapq.heappop(self._events)
+            event(*arguments)
+            if since and self._recorded >= since and not before[1]:
+                before = self._state()
+                self._lags.clear()
+        if seconds < float("inf"):
+            self._now = seconds
+        return self._outcome(before)
+
+    def _state(self) -> tuple[float, ...]:
+        """Return the counters that `_outcome` subtracts: the time first, then the recorded episodes."""
+        for decoder in self._decoders:
+            decoder.advance(self._now)
+        served = sum(decoder.request_seconds for decoder in self._decoders)
+        cores = (self._controller, *self._workers)
+        busy = [core.busy_s - max(0.0, core.free_at - self._now) for core in cores]  # without what still waits
+        return (
+            *(self._now, self._recorded, self._turns, self._reply_s, self._idle_reply_s, served),
+            self._leased_s + self._leased * self._now,
+            *busy,
+        )
+
+    def _outcome(self, before: Sequence[float]) -> Outcome:
+        change = [after - earlier for after, earlier in zip(self._state(), before, strict=True)]
+        seconds, episodes, turns, reply_s, idle_reply_s, served, leased_s, controller, *workers = change
+        span = seconds or 1.0
+        return Outcome(
+            seconds=seconds,
+            episodes=int(episodes),
+            groups=self._groups,
+            turns=int(turns),
+            ready=sorted(self._ready),
+            creates=[sorted(account.counted) for account in self._accounts],
+            controller=controller / span,
+            workers=[busy / span for busy in workers],
+            lags=sorted(self._lags),
+            engine_load=served / span,
+            engine_slowdown=reply_s / idle_reply_s if idle_reply_s else 1.0,
+            in_sandboxes=leased_s / span,
+        )
+
+    def _at(self, when: float, event: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._events, (when, next(self._order), event, arguments))
+
+    def _latency_s(self, median_s: float) -> float:
+        return median_s * next(self._factors)
+
+    def _sample_lag(self) -> None:
+        self._lags.append(max(0.0, self._controller.free_at - self._now))
+        if self._live or self._most > self._begun:
+            self._at(self._now + LAG_EVERY_S, self._sample_lag)
+
+    # Sandboxes
+
+    def _start_sandboxes(self) -> None:
+        while self._to_start and self._starting < self._design.starting:
+            self._to_start -= 1
+            self._starting += 1
+            account = next(self._next_account)
+            account.waiting += 1
+            self._create(account)
+
+    def _create(self, account: _Account) -> None:
+        """Send the creates that wait and for which the account's window has a place; come back when it has another."""
+        design, costs = self._design, self._costs
+        while account.releases and account.releases[0] <= self._now:
+            heapq.heappop(account.releases)
+        while account.waiting and len(account.releases) < design.create_limit:
+            account.waiting -= 1
+            if self._workers:
+                self._controller.work(self._now, costs.message_s)  # the worker asks for leave: one window for all
+            core = min(self._workers, key=lambda worker: worker.free_at, default=self._controller)
+            sent = core.work(self._now, costs.create_s)
+            replied = sent + self._latency_s(costs.reply_s)
+            settled = min(replied, self._now + SETTLE_S)
+            account.counted.append(self._rng.uniform(sent, max(sent, settled)))
+            heapq.heappush(account.releases, settled + design.create_window_s)
+            self._at(replied + self._latency_s(costs.ready_s), self._sandbox_ready)
+        if account.waiting and account.releases[0] < account.wakes_at:
+            account.wakes_at = account.releases[0]
+            self._at(account.wakes_at, self._wake, account)
+
+    def _wake(self, account: _Account) -> None:
+        account.wakes_at = float("inf")
+        self._create(account)
+
+    def _sandbox_ready(self) -> None:
+        self._starting -= 1
+        self._ready.append(self._now)
+        self._places += self._design.sessions_per_sandbox
+        self._fill_places()
+        self._start_sandboxes()
+
+    # Episodes
+
+    def _under_way(self) -> Iterator[tuple[int, int]]:
+        """Yield turns of episodes and steps of requests that are found under way, longer ones more often."""
+        turns, steps = self._turns_of, self._drawn_steps
+        count = self._design.episodes_at_once
+        return zip(self._rng.choices(turns, turns, k=count), self._rng.choices(steps, steps, k=count), strict=True)
+
+    def _fill_places(self, under_way: Iterator[tuple[int, int]] | None = None) -> None:
+        while self._live < self._design.episodes_at_once and self._places and self._begun < self._most:
+            self._places -= 1
+            self._live += 1
+            self._leased += 1
+            self._leased_s -= self._now
+            number = self._begun
+            self._begun += 1
+            if number % self._design.group_size == 0:
+                self._group_worker = min(range(len(self._loads)), key=self._loads.__getitem__)
+            self._loads[self._group_worker] += 1
+            episode = _Episode(number, self._turns_of[number % len(self._turns_of)], self._group_worker)
+            if under_way is not None:
+                episode.turns, steps = next(under_way)
+                episode.turn = self._rng.randrange(episode.turns)
+                episode.steps = math.ceil(steps * self._rng.random())
+            self._at(self._now + self._latency_s(self._costs.tool_s), self._ask, episode)
+
+    def _ask(self, episode: _Episode) -> None:
+        """The engine is asked for a turn, on the replica that the episode began on."""
+        if episode.replica < 0:
+            episode.replica = min(range(len(self._decoders)), key=self._replica_loads.__getitem__)
+            self._replica_loads[episode.replica] += 1
+        episode.asked_at = self._now
+        episode.steps = episode.steps or next(self._steps)
+        finished = self._decoders[episode.replica].add(episode, episode.steps, self._now)
+        self._replies(episode.replica, finished)
+
+    def _serve(self, replica: int, due: float) -> None:
+        if due == self._served_at[replica]:  # otherwise an earlier moment was found meanwhile
+            self._served_at[replica] = float("inf")
+            self._replies(replica, self._decoders[replica].advance(self._now))
+
+    def _replies(self, replica: int, finished: Sequence[_Episode]) -> None:
+        for episode in finished:
+            self._reply_s += self._now - episode.asked_at
+            self._idle_reply_s += episode.steps * self._latency.step_s
+            episode.steps = 0
+            self._turns += 1
+            done = self._core(episode).work(self._now, self._costs.turn_s)
+            self._at(done + self._latency_s(self._costs.tool_s), self._answered, episode)
+        due = self._decoders[replica].due()
+        if due is not None and due < self._served_at[replica]:
+            self._served_at[replica] = due
+            self._at(due, self._serve, replica, due)
+
+    def _core(self, episode: _Episode) -> Core:
+        return self._workers[episode.worker] if self._workers else self._controller
+
+    def _answered(self, episode: _Episode) -> None:
+        episode.turn += 1
+        if episode.turn < episode.turns:
+            self._ask(episode)
+            return
+        self._replica_loads[episode.replica] -= 1
+        self._loads[episode.worker] -= 1
+        self._leased -= 1
+        self._leased_s += self._now
+        if self._design.fresh:
+            self._to_start += 1
+            self._start_sandboxes()
+        else:
+            self._places += 1
+        waiting = self._records[episode.worker]
+        waiting.append(episode)
+        if not self._workers or len(waiting) >= BATCH:
+            self._hand_over(episode.worker)
+        elif len(waiting) == 1:
+            self._at(self._now + BATCH_S, self._hand_over, episode.worker)
+
+    def _hand_over(self, worker: int) -> None:
+        """The worker has made its records and sends them; the one process writes its own."""
+        batch, self._records[worker] = self._records[worker], []
+        costs = self._costs
+        if not self._workers:
+            self._at(self._controller.work(self._now, costs.episode_s + costs.record_s), self._record, batch)
+        elif batch:
+            self._at(self._workers[worker].work(self._now, len(batch) * costs.record_s), self._receive, batch)
+
+    def _receive(self, batch: Sequence[_Episode]) -> None:
+        costs = self._costs
+        seconds = costs.message_s + len(batch) * (costs.receive_s + costs.episode_s)
+        self._at(self._controller.work(self._now, seconds), self._record, batch)
+
+    def _record(self, batch: Sequence[_Episode]) -> None:
+        """The episodes count, and others may begin."""
+        for episode in batch:
+            group = episode.number // self._design.group_size
+            self._members[group] = self._members.get(group, 0) + 1
+            if self._members[group] == self._design.group_size:
+                self._groups += 1
+                del self._members[group]
+        self._recorded += len(batch)
+        self._live -= len(batch)
+        self._fill_places()

@@ -94,7 +94,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
     if wrong := [path for path in changes if not path.startswith(RULES)]:
         raise UsageError(
             f"{wrong[0]} affects more than the verdict on recorded attempts.",
-            remedy="finqa eval TARGET, which plays; --rescore accepts --grader, --reward and reward.options",
+            remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward and reward.options",
         )
     if not changes:
         raise UsageError("No other rules are given.", remedy=advise_rules(source))

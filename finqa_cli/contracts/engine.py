@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -43,6 +44,7 @@ class EngineContext:
         versions: Policy versions that may have requests under way at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
+        cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
             None when it has none.
     """
@@ -62,6 +64,7 @@ class EngineContext:
     versions: int = 1
     home: Path | None = None
     log_dir: Path | None = None
+    cluster: str = "auto"
     demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
 
 
@@ -149,6 +152,14 @@ class TokenEngine(Engine):
                 version. For `UnreachableEngineError`, where no replica is left, the run waits up to
                 `train.sync_wait_s`.
         """
+
+    async def returned(self) -> None:
+        """Wait until the engine, which could not be reached, serves again the version that it loaded last.
+
+        A set of replicas tries the engine then; one of which it is not known is tried from time to time.
+        Default: never ends.
+        """
+        await asyncio.Event().wait()
 
     async def sleep(self) -> None:
         """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.

@@ -410,6 +410,17 @@ class RunSettings(Section):
     )
 
 
+class ClusterSettings(Section):
+    """The Ray cluster whose nodes run engines and learners that are named `ray:NAME`."""
+
+    address: str = setting(
+        "auto",
+        "Ray cluster of `ray:NAME` engines and learners: HOST:PORT, `auto` (the one of this machine) or `local` (a new "
+        "one on this machine)",
+        pattern=r"^(auto|local|[\w.\-]+:\d{1,5})$",
+    )
+
+
 class Settings(Section):
     """Everything that a run depends on."""
 
@@ -437,6 +448,7 @@ class Settings(Section):
     train: TrainSettings = TrainSettings()
     eval: EvalSettings = EvalSettings()
     sft: SftSettings = SftSettings()
+    cluster: ClusterSettings = ClusterSettings()
     run: RunSettings = RunSettings()
 
     @field_validator("trackers", mode="before")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -128,6 +127,12 @@ class TokenEngine(Engine):
     "measured" where the difference is not known: the run measures it on its first version. None: no probe.
     """
 
+    reports_return: bool = False
+    """Whether `returned` ends once an engine that could not be reached serves again the version that it loaded last.
+
+    A set of replicas uses it then; other engines it tries from time to time.
+    """
+
     @property
     @abstractmethod
     def max_context(self) -> int:
@@ -154,12 +159,7 @@ class TokenEngine(Engine):
         """
 
     async def returned(self) -> None:
-        """Wait until the engine, which could not be reached, serves again the version that it loaded last.
-
-        A set of replicas tries the engine then; one of which it is not known is tried from time to time.
-        Default: never ends.
-        """
-        await asyncio.Event().wait()
+        """Wait until the engine, which could not be reached, serves again. Default: nothing; see `reports_return`."""
 
     async def sleep(self) -> None:
         """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.

@@ -374,7 +374,7 @@ class EngineSet(TokenEngine):
 
     def _await(self, replica: Replica) -> None:
         """Has a replica that cannot be reached load the current version as soon as it can be."""
-        if replica not in self._awaited:
+        if replica.engine.reports_return and replica not in self._awaited:
             self._awaited.add(replica)
             self._begin(self._when_returned(replica))
 

@@ -57,6 +57,7 @@ class RayEngine(TokenEngine):
     earlier process still answers is not taken.
     """
 
+    reports_return = True
     probe_tolerance = "measured"  # the weights are in a process on another machine
 
     def __init__(self, name: str, config: BaseModel | None, context: EngineContext) -> None:

@@ -417,6 +417,8 @@ class ClusterSettings(Section):
         "auto",
         "Ray cluster of `ray:NAME` engines and learners: HOST:PORT, `auto` (the one of this machine) or `local` (a new "
         "one on this machine)",
+        "--cluster-address",
+        resumable=True,
         pattern=r"^(auto|local|[\w.\-]+:\d{1,5})$",
     )
 

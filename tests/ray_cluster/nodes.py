@@ -16,7 +16,11 @@ from pathlib import Path
 
 START_S = 90.0
 OBJECT_STORE_BYTES = 512 * 2**20
-QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "2000", "RAY_health_check_failure_threshold": "2"}
+QUICK = {
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "2",
+}
 """A node that is gone is noticed in seconds, not in 15 s or more."""
 
 RAY = Path(sys.executable).with_name("ray")

@@ -18,7 +18,7 @@ from ray_cluster.nodes import Cluster
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import UnreachableEngineError
 from finqa_cli.extend import registry
-from finqa_cli.rollout.replicas import EngineSet
+from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
@@ -36,7 +36,7 @@ def ask(number: int, tokens: int = 8) -> GenerateRequest:
 
 @asynccontextmanager
 async def running_replicas(
-    cluster: Cluster, model: Path, count: int, events: list[tuple[str, Mapping[str, Any]]]
+    cluster: Cluster, model: Path, count: int, on_event: ReplicaListener = lambda name, facts: None
 ) -> AsyncIterator[EngineSet]:
     contexts = [
         EngineContext(
@@ -46,7 +46,7 @@ async def running_replicas(
     ]
     engines = [registry().create("engine", "ray:transformers", {"lockstep": False}, one) for one in contexts]
     serving = PolicyVersion(number=0, model=str(model))
-    together = EngineSet(engines, serving=serving, on_event=lambda name, facts: events.append((name, facts)))
+    together = EngineSet(engines, serving=serving, on_event=on_event)
     try:
         await together.start()
         yield together
@@ -57,7 +57,7 @@ async def running_replicas(
 async def test_adapters_reach_four_replicas_on_two_nodes_and_no_request_gets_another_version(
     two_nodes: Cluster, tiny_model: Path, adapters: list[Path], tmp_path: Path
 ) -> None:
-    async with running_replicas(two_nodes, tiny_model, 4, []) as together:
+    async with running_replicas(two_nodes, tiny_model, 4) as together:
         engines = [replica.engine for replica in together._replicas]
         assert len({engine.node for engine in engines}) == 2  # type: ignore[attr-defined]
         played: list[Completion] = []
@@ -75,7 +75,9 @@ async def test_adapters_reach_four_replicas_on_two_nodes_and_no_request_gets_ano
         probed = await together.probe(ask(7))
         assert len({one.logprobs for one in probed.values()}) == 1 and len(probed) == 4
 
-        seconds = [await _load_large(together, tiny_model, adapters[1], tmp_path / str(number), number) for number in (21, 22)]
+        seconds = [
+            await _load_large(together, tiny_model, adapters[1], tmp_path / str(number), number) for number in (21, 22)
+        ]
         print(f"{LARGE_MB} MB to 4 replicas on 2 nodes: {min(seconds):.1f} s")
         assert min(seconds) <= LARGE_S  # the machine may be busy with other things in one of them
         noise = (tmp_path / "22" / "ballast.bin").read_bytes()
@@ -89,7 +91,11 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
 ) -> None:
     events: list[tuple[str, Mapping[str, Any]]] = []
     faults: list[Exception] = []
-    ended = asyncio.Event()
+    ended, left_out, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def note(name: str, facts: Mapping[str, Any]) -> None:
+        events.append((name, facts))
+        {"engine_left_out": left_out, "engine_back": back}[name].set()
 
     async def play(together: EngineSet, player: int) -> int:
         number = 0
@@ -101,7 +107,7 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
             number += 1
         return number
 
-    async with running_replicas(one_place_a_node, tiny_model, 2, events) as together:
+    async with running_replicas(one_place_a_node, tiny_model, 2, note) as together:
         first, second = (replica.engine for replica in together._replicas)
         assert first.node != second.node  # type: ignore[attr-defined]
         await together.load(PolicyVersion(number=1, model=str(tiny_model), adapter=adapters[1]))
@@ -109,16 +115,14 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
         await asyncio.sleep(1.0)
         (node,) = (node for node in one_place_a_node.nodes if node.running() and node.address == second.node)  # type: ignore[attr-defined]
         node.kill()
-        while not events:
-            await asyncio.sleep(0.05)
+        await left_out.wait()
         await together.load(PolicyVersion(number=2, model=str(tiny_model), adapter=adapters[2]))
         with pytest.raises(UnreachableEngineError):
             await second.generate(ask(1))
         one_place_a_node.add()
         began = time.perf_counter()
         async with asyncio.timeout(BACK_S):
-            while len(events) < 2:
-                await asyncio.sleep(0.05)
+            await back.wait()
         print(f"back {time.perf_counter() - began:.1f} s after the node was started")
         assert [(name, facts["replica"]) for name, facts in events] == [("engine_left_out", 1), ("engine_back", 1)]
         assert events[1][1]["version"] == 2

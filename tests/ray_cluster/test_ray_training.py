@@ -35,7 +35,7 @@ class Training:
         self.run = folder / "run"
         self._errors = (folder / "stderr").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "finqa_cli", "train", *words, f"--set=cluster.address={cluster.address}"],
+            [sys.executable, "-m", "finqa_cli", "train", *words, f"--cluster-address={cluster.address}"],
             cwd=folder,
             env={**os.environ, "FINQA_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

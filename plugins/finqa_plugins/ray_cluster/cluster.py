@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import structlog
+from ray._private import worker
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -20,6 +22,8 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_plugins.ray_cluster.folder_files import FolderFiles, read_folder
+
+log = structlog.get_logger(__name__)
 
 PLACE_S = 60.0
 """Seconds that nodes may take to join or to become free, before the cluster is too small."""
@@ -67,7 +71,7 @@ class Cluster:
                         f"The Ray cluster has no room for {len(bundles)} of {name}, which take {wanted['CPU']:g} CPUs "
                         f"and {wanted['GPU']:g} GPUs: it has {there['CPU']:g} CPUs and {there['GPU']:g} GPUs, some of "
                         "which may be taken.",
-                        remedy="ray status",
+                        remedy="--engine-replicas and --learner-processes with smaller numbers, or more nodes",
                     )
                 self._groups[name] = group
             self._in_use[name] += 1
@@ -175,11 +179,18 @@ def check_version(version: str, node: str) -> None:
         )
 
 
+def _note(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """Logs what Ray says of nodes. It would print to stdout, which is for a command's result, and has no option."""
+    del ignore_prefix
+    log.debug("Ray says", lines=data["lines"])
+
+
 def _connect(address: str) -> None:
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # what it logs of nodes that are gone is an error of ours
+    worker.print_to_stdstream = _note
     details: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False, **details)
@@ -188,7 +199,7 @@ def _connect(address: str) -> None:
             raise
         raise ServiceUnavailableError(
             f"No Ray cluster can be reached at cluster.address={address}: {str(error).splitlines()[0]}",
-            remedy="ray start --head, or --set cluster.address=local",
+            remedy="--set cluster.address=local, or the address of the head: HOST:PORT",
         ) from error
     finally:
         if main:

@@ -70,14 +70,10 @@ class EngineActor:
         self._generation = generation
         if self._engine is None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
-            context = replace(self._context, home=home, replica=0, replicas=1)
+            context = replace(self._context, home=_home(), replica=0, replicas=1)
             engine = registry().create("engine", self._name, self._options, context)
             if not isinstance(engine, TokenEngine):
-                raise ConfigError(
-                    f"Engine {self._name!r} takes messages, not token ids; only token engines can be placed.",
-                    remedy=f"--engine {self._name}",
-                )
+                raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
             self._engine = engine
         await self._engine.start()
         return Started(
@@ -115,7 +111,7 @@ class EngineActor:
         if adapter is not None:
             folder = self._folder / f"v{policy.number:05d}-{adapter.digest[:16]}"
             await asyncio.to_thread(write_folder, adapter, folder)
-            self._current(generation)  # a late process must not load what nobody waits for
+            self._current(generation)  # a late process must not load it
         await engine.load(replace(policy, adapter=folder))
         for old in sorted(self._folder.glob("v*"))[: -self._context.versions - 1]:
             shutil.rmtree(old, ignore_errors=True)
@@ -137,3 +133,8 @@ class EngineActor:
                 f"{generation}, not {self._generation}."
             )
         return self._engine
+
+
+def _home() -> Path:
+    """Return FINQA_HOME of the node."""
+    return Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()

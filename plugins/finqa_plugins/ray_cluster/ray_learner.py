@@ -69,19 +69,19 @@ class RayLearner(Learner):
 
     @property
     def keeps_reference(self) -> bool:  # type: ignore[override]
-        """As the wrapped learner says."""
+        """Whether the wrapped learner still knows the policy that training began from."""
         return self._started().keeps_reference
 
     @property
     def has_value_function(self) -> bool:  # type: ignore[override]
-        """As the wrapped learner says."""
+        """Whether the wrapped learner has a value function."""
         return self._started().has_value_function
 
     def start(self) -> None:
         """Connects to the cluster, places the ranks and starts their learners. Idempotent.
 
         Raises:
-            ConfigError: The cluster is too small, a node has another finqa, or the learner's model or options are wrong.
+            ConfigError: The cluster is too small, a node has another finqa, or model or options are wrong.
             ServiceUnavailableError: There is no cluster.
             LearnerProcessError: A rank ended.
         """
@@ -107,7 +107,7 @@ class RayLearner(Learner):
         return self._scores("values", samples)
 
     def packs(self) -> bool:
-        """As the wrapped learner says."""
+        """Whether the wrapped learner takes a micro-batch as one row without padding."""
         return self._started().packs
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
@@ -225,6 +225,4 @@ class RayLearner(Learner):
     def _gone(self, rank: int, reason: Exception | None) -> FinqaError:
         where = f" on node {self._places[rank].node}" if rank < len(self._places) else ""
         why = str(reason).splitlines()[0] if reason is not None and str(reason) else "it ended early"
-        return LearnerProcessError(
-            f"Learner process {rank + 1} of {self._context.processes}{where} is gone: {why}", remedy="ray status"
-        )
+        return LearnerProcessError(f"Learner process {rank + 1} of {self._context.processes}{where} is gone: {why}")

@@ -55,5 +55,5 @@ def test_a_folder_replaces_the_one_that_was_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="There is no folder .*nothere"):
+    with pytest.raises(StorageError, match=r"There is no folder .*nothere"):
         read_folder(tmp_path / "nothere")

@@ -13,7 +13,7 @@ from ray_cluster.nodes import Cluster, running_cluster
 from finqa_cli.testing.contract.engine_play import make_adapter
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
-TIMEOUT_S = 300
+TIMEOUT_S = 420
 JOIN_S = 60.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -46,6 +47,7 @@ class Node:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
 
     @property
@@ -116,6 +118,11 @@ def running_cluster(nodes: int = 2, cpus: int = 2) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _end_with_parent() -> None:
+    """Has the kernel end this process with the tests (PR_SET_PDEATHSIG); `ray start` then ends what it started."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _children(pid: int) -> list[int]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,8 +128,26 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
         assert [(name, facts["replica"]) for name, facts in events] == [("engine_left_out", 1), ("engine_back", 1)]
         assert events[1][1]["version"] == 2
         assert (await second.generate(ask(2))).policy_version == 2
+        with pytest.raises(UnreachableEngineError, match="for its generation 1, not "):
+            await second._ask(second._actor.generate, 1, ask(3))  # type: ignore[attr-defined]
         ended.set()
         assert sum(await asyncio.gather(*players)) > 20 and not faults
+
+
+async def test_an_answer_of_an_earlier_start_is_not_taken() -> None:
+    from finqa_plugins.ray_cluster.ray_engine import RayEngine
+
+    engine = RayEngine("transformers", None, EngineContext(model="m"))
+    answer: asyncio.Future[tuple[Completion, dict[str, int]]] = asyncio.get_running_loop().create_future()
+    engine._actor = SimpleNamespace(generate=SimpleNamespace(remote=lambda *arguments: answer))
+    engine._generation = 1
+    engine._back.set()
+    asked = asyncio.create_task(engine.generate(ask(1)))
+    await asyncio.sleep(0)
+    engine._generation = 2
+    answer.set_result((Completion(token_ids=(1,), logprobs=(0.0,), stop="stop", policy_version=0), {}))
+    with pytest.raises(UnreachableEngineError):
+        await asked
 
 
 async def _load_large(together: EngineSet, model: Path, adapter: Path, folder: Path, number: int) -> float:

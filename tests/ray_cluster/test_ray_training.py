@@ -19,7 +19,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 
-RUN_S = 200.0
+RUN_S = 300.0
 GROUPS, MEMBERS = 4, 4
 SMALL = [
     *("--model=embedded", "--sandbox=local", "--sandboxes=4", f"--group-size={MEMBERS}", "--target-groups-per-iter=0"),

@@ -92,7 +92,7 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
 ) -> None:
     events: list[tuple[str, Mapping[str, Any]]] = []
     faults: list[Exception] = []
-    ended, left_out, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ended, under_way, left_out, back = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def note(name: str, facts: Mapping[str, Any]) -> None:
         events.append((name, facts))
@@ -106,6 +106,8 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
             except Exception as error:
                 faults.append(error)
             number += 1
+            if number == 3:
+                under_way.set()
         return number
 
     async with running_replicas(one_place_a_node, tiny_model, 2, note) as together:
@@ -113,7 +115,7 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
         assert first.node != second.node  # type: ignore[attr-defined]
         await together.load(PolicyVersion(number=1, model=str(tiny_model), adapter=adapters[1]))
         players = [asyncio.create_task(play(together, player)) for player in range(4)]
-        await asyncio.sleep(1.0)
+        await under_way.wait()
         (node,) = (node for node in one_place_a_node.nodes if node.running() and node.address == second.node)  # type: ignore[attr-defined]
         node.kill()
         await left_out.wait()

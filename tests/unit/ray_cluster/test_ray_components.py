@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from fixtures.command_calls import document
 from pydantic import ValidationError
 
 from finqa_cli.contracts import EngineContext, LearnerContext
@@ -47,6 +48,12 @@ def test_an_engine_that_runs_no_model_is_not_placed(name: str) -> None:
     with pytest.raises(ConfigError, match="runs no model") as caught:
         registry().find("engine", f"ray:{name}")
     assert caught.value.remedy == f"--engine {name}"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ray:transformers", "engine"), ("ray:torch", "learner")])
+def test_its_options_are_shown(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = document(["plugins", "show", name], capsys)["components"]
+    assert (shown["kind"], shown["name"]) == (kind, name) and shown["options"]
 
 
 def test_an_unknown_name_is_corrected() -> None:

@@ -46,13 +46,13 @@ $(VLLM)/.installed: tests/vllm_server/requirements.txt | $(STAMP)
 
 # Ray joins the packages of .venv in an environment of its own; nodes are started on loopback addresses.
 RAY := .venv-ray
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 test-ray: install $(RAY)/.installed  ## Engines and learners on two Ray nodes on loopback, which are killed; some minutes on 2 cores.
 	$(RAY)/bin/python -m pytest -m ray tests/ray_cluster $(ARGS)
 
 $(RAY)/.installed: Makefile | $(STAMP)
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	echo "import site; site.addsitedir('$(CURDIR)/$(VENV)/lib/$(notdir $(wildcard $(VENV)/lib/python3*))/site-packages')" \
-		> $(@D)/lib/$(notdir $(wildcard $(@D)/lib/python3*))/site-packages/finqa-venv.pth
+	echo "import site; site.addsitedir('$$($(CURDIR)/$(BIN)/python $(SITE))')" > "$$($(@D)/bin/python $(SITE))/finqa-venv.pth"
 	$(@D)/bin/python -m pip install --quiet ray==2.60.0
 	touch $@
 

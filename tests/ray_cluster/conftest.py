@@ -36,15 +36,13 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def two_nodes(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with two live nodes, and this process connected to it."""
-    import ray
-
     from finqa_plugins.ray_cluster import cluster as connection
 
     joined = connection.join(cluster.address)
     try:
         for _ in range(2 - sum(node.running() for node in cluster.nodes)):
             cluster.add()
-        wait_for(lambda: len(live_nodes(ray)) == 2, JOIN_S)
+        wait_for_nodes(2)
         yield cluster
     finally:
         connection.leave(joined)
@@ -65,6 +63,13 @@ def live_nodes(ray: object) -> list[str]:
     """Addresses of the nodes with CPUs."""
     nodes = ray.nodes()  # type: ignore[attr-defined]
     return [node["NodeManagerAddress"] for node in nodes if node["Alive"] and "CPU" in node["Resources"]]
+
+
+def wait_for_nodes(count: int) -> None:
+    """Waits until so many nodes with CPUs have joined the cluster of this process."""
+    import ray
+
+    wait_for(lambda: len(live_nodes(ray)) == count, JOIN_S)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray_cluster.conftest import wait_for_nodes
 from ray_cluster.nodes import Cluster
 
 from finqa_cli.contracts import EngineContext
@@ -123,10 +124,11 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
         with pytest.raises(UnreachableEngineError):
             await second.generate(ask(1))
         one_place_a_node.add()
+        await asyncio.to_thread(wait_for_nodes, 2)
         began = time.perf_counter()
         async with asyncio.timeout(BACK_S):
             await back.wait()
-        print(f"back {time.perf_counter() - began:.1f} s after the node was started")
+        print(f"back {time.perf_counter() - began:.1f} s after its node joined")
         assert [(name, facts["replica"]) for name, facts in events] == [("engine_left_out", 1), ("engine_back", 1)]
         assert events[1][1]["version"] == 2
         assert (await second.generate(ask(2))).policy_version == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 PLACE_S = 60.0
 """Seconds that nodes may take to join or to become free, before the cluster is too small."""
+
+REACH_S = 10.0
+"""Seconds that the head may take to accept a connection."""
 
 MOST_SENT = 4
 """Folders whose files stay in the object store, the last ones that were sent."""
@@ -179,6 +183,13 @@ def check_version(version: str, node: str) -> None:
         )
 
 
+def _reach(address: str) -> None:
+    """Raises OSError where nothing listens at HOST:PORT, for which Ray tries again for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+
+
 def _note(data: Mapping[str, Any], ignore_prefix: bool) -> None:
     """Logs what Ray says of nodes. It would print to stdout, which is for a command's result, and has no option."""
     del ignore_prefix
@@ -193,6 +204,7 @@ def _connect(address: str) -> None:
     worker.print_to_stdstream = _note
     details: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
+        _reach(os.environ.get("RAY_ADDRESS", "") if address == "auto" else address)
         ray.init(address=address, log_to_driver=False, configure_logging=False, **details)
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, FinqaError):

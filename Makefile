@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,12 +12,13 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-trl test-vllm test-ray test-libraries check docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-browser test-trl test-vllm test-ray test-libraries check docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
 # torch comes first and alone: it is by far the largest, and its exact version decides what the others resolve to.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): about 2.3 GB, which takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -80,6 +81,18 @@ test-libraries: install $(LIBRARIES)/verifiers/.installed $(LIBRARIES)/verifiers
 $(LIBRARIES)/%/.installed: Makefile
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet $(PACKAGES)
+	touch $@
+
+# Chromium comes from the system's packages. The rules of axe-core, which judge accessibility, are one file of a Python package.
+AXE := .venv-browser
+CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable
+test-browser: install $(AXE)/.installed  ## Reports and the viewer in headless Chromium; slow ones as well.
+	for name in $(CHROMIUMS); do command -v $$name && exit; done; $$(test $$(id -u) = 0 || echo sudo) apt-get install --yes chromium
+	FINQA_AXE=$(CURDIR)/$(AXE)/axe_playwright_python/axe.min.js $(BIN)/python -m pytest -m 'slow or not slow' \
+		tests/end_to_end/test_report_in_a_browser.py tests/end_to_end/test_view_in_a_browser.py $(ARGS)
+
+$(AXE)/.installed: | $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) axe-playwright-python==0.1.8
 	touch $@
 
 check: install  ## Format, lint, types and architecture.

@@ -1,4 +1,4 @@
-"""Trainings beside their controls: a command in a process of its own, and what counts as learned."""
+"""Trainings beside their controls: a command in its own process, and what counts as learned."""
 
 from __future__ import annotations
 

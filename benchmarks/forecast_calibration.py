@@ -44,7 +44,7 @@ HEAD = (
 
 
 def finqa(*arguments: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One command in a process of its own; the document that `--json` prints."""
+    """One command in its own process; the document that `--json` prints."""
     assigned = [text for name, value in {**QUESTIONS, **settings}.items() for text in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "finqa_cli", *arguments, "--environment", "forecast", "--json", *assigned]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

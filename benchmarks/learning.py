@@ -24,7 +24,7 @@ HEAD = (
 
 
 def train(seed: int, *, shuffled: bool, folder: Path) -> dict[str, Any]:
-    """One run of the command in a process of its own; the document that `--json` prints."""
+    """One run of the command in its own process; the document that `--json` prints."""
     command = [sys.executable, "-m", "finqa_cli", "train", "--seed", str(seed), "--run-dir", str(folder), "--json"]
     if shuffled:
         command.append("--shuffle-rewards")

@@ -4,7 +4,7 @@
 
 Each run is the product's own commands, one process each. `grpo`, `rloo` and `ppo` train the embedded policy, whose
 habits are careless, by `finqa train`; `dpo` trains it on pairs of its own attempts (`finqa sample`, `prefs`, `dpo`);
-`sft` begins from nothing (weights at random, a tokenizer made anew) and imitates a careful expert on companies that
+`sft` begins from nothing (weights at random, a tokenizer made again) and imitates a careful expert on companies that
 the embedded data set does not have. All are measured greedily on the same held-out questions.
 
 Prints a row for each run, with the 95 % interval of its accuracy (clustered by company), and one for each method: the

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaffolds [--only KIND] [--out FOLDER]
 
-Each package is installed with pip into a folder of its own, which is on the path of its commands only. A line of JSON
+Each package is installed with pip into its own folder, which is on the path of its commands only. A line of JSON
 for each kind, with the seconds of each command, and those of the processor in all of them (`cpu`), which other work
 on the machine does not change.
 """

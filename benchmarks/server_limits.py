@@ -78,7 +78,7 @@ FOREIGN = (
 
 
 class HealthProbe:
-    """Asks servers for `/health` from a process of its own, as the attacking one has no time to measure.
+    """Asks servers for `/health` from its own process, as the attacking one has no time to measure.
 
     `worst_ms` and `failed` have figures by port once the block is left.
     """

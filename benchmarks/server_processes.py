@@ -52,7 +52,7 @@ async def wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> Non
 
 
 def reset_peak(pid: int) -> None:
-    """Begin to count the peak of a process's memory anew."""
+    """Begin to count the peak of a process's memory again."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
 
 

@@ -87,7 +87,7 @@ async def be_honest(url: str, until: float, seed: int, figures: Figures) -> None
 
 
 async def bomb(url: str, until: float, seed: int, bombs: int, figures: Figures) -> None:
-    """Episodes of bombs and the right answer; an episode that has begun is played to its end."""
+    """Episodes of bombs and the right answer; an episode that has started is played to its end."""
     dice = random.Random(seed)
     while time.monotonic() < until:
         client = OpenEnvClient(url)

@@ -53,9 +53,9 @@ FLAGS = {
     "pool.sessions_per_sandbox": 16,  # 64 attempts at once
     "train.iterations": 8,
     "train.group_size": 8,  # attempts at one question, so that 8 groups fill the sandboxes
-    "train.target_groups_per_iter": 0,  # an iteration plays as many groups as the sandboxes hold,
-    "train.max_rollout_rounds": 1,  # once
-    "train.updates_per_iteration": 2,  # in the second step the policy is not the one that sampled any more
+    "train.target_groups_per_iter": 0,  # no target: an iteration fills the sandboxes
+    "train.max_rollout_rounds": 1,  # exactly once
+    "train.updates_per_iteration": 2,  # in the second step, the policy is no longer the one that sampled
     "train.learning_rate": 1e-3,
     "train.seed": 0,
     "lora.rank": 16,
@@ -66,7 +66,7 @@ FLAGS = {
     "optimizer.options.clip_low": 0.2,
     "optimizer.options.clip_high": 0.2,
 }
-"""Settings by the names that they have in `finqa train --set NAME=VALUE`."""
+"""Settings, with the names of `finqa train --set NAME=VALUE`."""
 
 EQUAL_REWARDS = 1e-6
 LARGEST_CORRECTION = 2.0
@@ -76,15 +76,15 @@ async def train(settings: Settings, folder: Path) -> list[dict[str, float]]:
     """Trains the policy, prints the figures of each iteration and returns them.
 
     Args:
-        settings: Those of `finqa train`. Used are the ones in `FLAGS` and the limits of an episode.
-        folder: Where the adapters are written.
+        settings: Settings of `finqa train`; the file uses those in `FLAGS` and the limits of an episode.
+        folder: Folder for the adapters.
     """
     torch.set_num_threads(1)  # the model is too small for more
     start = resolve(settings.model.name)  # version 0: the model without an adapter
     learner = Policy(start.model, settings)
     figures = []
     async with stage(settings, start, run_id="grpo-in-one-file", reporter=NullReporter(), trains=True) as parts:
-        assert isinstance(parts.engine, TokenEngine), "`stage` takes no other engine for training"
+        assert isinstance(parts.engine, TokenEngine), "`stage` returns a token engine for training"
         player = parts.player(settings, temperature=settings.generation.temperature)
         walk = TaskWalk(parts.environment.tasks(settings.data.train_split), seed=settings.train.seed)
         for iteration in range(1, settings.train.iterations + 1):
@@ -102,7 +102,7 @@ async def train(settings: Settings, folder: Path) -> list[dict[str, float]]:
 
 
 async def play_groups(player: Player, walk: TaskWalk, iteration: int, settings: Settings) -> list[Group]:
-    """Plays `train.group_size` attempts at each of the next questions of the walk, as many as the sandboxes hold.
+    """Plays `train.group_size` attempts at each of the next questions of the walk, until the sandboxes are full.
 
     An attempt leases a sandbox and opens a session of its question there. The engine continues the conversation and
     the sandbox runs the tool calls in it, until the policy submits an answer, which the environment grades. All that
@@ -133,7 +133,7 @@ async def play_groups(player: Player, walk: TaskWalk, iteration: int, settings: 
 def group_advantages(rewards: Sequence[float]) -> list[float]:
     """A_i = (r_i - mean(r)) / (std(r) + 1e-8) over the attempts at one question; empty where all rewards are equal.
 
-    Such a group, all right or all wrong, does not tell which attempt is better, so nothing is learned from it.
+    Such a group, all right or all wrong, does not show which attempt is better, so it is not used.
     """
     if len(rewards) < 2 or max(rewards) - min(rewards) <= EQUAL_REWARDS:
         return []
@@ -143,10 +143,10 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 def group_samples(group: Group) -> list[Sample]:
-    """The token sequences of a group: prompt, completion, tool reply, completion, ... exactly as they were sampled.
+    """The token sequences of a group: prompt, completion, tool reply, completion, ... exactly as sampled.
 
     A sample marks the tokens that the policy chose, with their log-probabilities at that time and the advantage of the
-    attempt. An attempt that ended in a fault of the infrastructure has no reward, and is left out.
+    attempt. An attempt that ended in an infrastructure fault has no reward and is skipped.
     """
     graded = [(member, member.reward) for member in group.trajectories if member.reward is not None]
     advantages = group_advantages([reward for _, reward in graded])
@@ -161,10 +161,10 @@ def group_samples(group: Group) -> list[Sample]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A batch of B sequences, padded on the right to L tokens. What is [B, L - 1] leaves out the first token of each.
+    """A batch of B sequences, padded on the right to L tokens. Shapes [B, L - 1] exclude the first token of each.
 
     Attributes:
-        ids: [B, L] token ids. Attention is causal, so that no token sees the padding.
+        ids: [B, L] token ids. Attention is causal, so no token attends to the padding.
         mask: [B, L - 1] True where the policy chose the token.
         sampled: [B, L - 1] the engine's log-probability of the token when it sampled it.
         advantages: [B, L - 1] the advantage of the attempt where the policy chose the token.
@@ -179,7 +179,7 @@ class Tokens:
 
 
 def make_tokens(samples: Sequence[Sample]) -> Tokens:
-    """Makes a batch of samples."""
+    """Makes a batch from samples."""
 
     def padded(name: str) -> torch.Tensor:
         return pad_sequence([torch.from_numpy(getattr(sample, name)) for sample in samples], batch_first=True)
@@ -201,21 +201,21 @@ def make_tokens(samples: Sequence[Sample]) -> Tokens:
 def clipped_loss(
     logprobs: torch.Tensor, anchor: torch.Tensor, batch: Tokens, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss, and the share of the chosen tokens whose gradient the clip cuts off.
+    """The loss, and the share of the chosen tokens whose gradient the clip removes.
 
     r = exp(logprobs - anchor) is the ratio of the current policy to the one before the first step: 1 in that step. A
-    token contributes min(r A, clip(r, 1 - low, 1 + high) A): one that has already become so much likelier, or with A
-    below 0 so much less likely, moves the policy no further.
+    token contributes min(r A, clip(r, 1 - low, 1 + high) A): a token whose probability has already changed by more than
+    the clip in the direction of A has no gradient any more.
 
-    An engine rounds otherwise than the learner, which computes the anchor. The ratio of the anchor to what the engine
-    said corrects for that, cut off at 2 (truncated importance sampling).
+    The engine and the learner, which computes the anchor, round differently. The ratio of the anchor to the engine's
+    probability corrects for this, with a maximum of 2 (truncated importance sampling).
 
     Args:
         logprobs: [B, L - 1] under the current weights, with gradient.
         anchor: [B, L - 1] under the weights before the first step.
         batch: The tokens.
-        low: How far below 1 the ratio counts.
-        high: How far above 1 the ratio counts.
+        low: Largest distance of the ratio below 1.
+        high: Largest distance of the ratio above 1.
     """
     ratio = (logprobs - anchor).exp()
     clipped = ratio.clamp(1.0 - low, 1.0 + high)
@@ -229,7 +229,7 @@ class Policy:
     """The weights that are trained: a LoRA adapter on a causal language model, with its optimizer."""
 
     def __init__(self, model: str, settings: Settings) -> None:
-        """Loads the model and adds an adapter whose output is 0 at first, so that the policy is the model's."""
+        """Loads the model and adds an adapter whose initial output is 0, so that the policy equals the model."""
         lora, self.train, self.settings = settings.lora, settings.train, settings
         config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules))
         base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -246,7 +246,7 @@ class Policy:
         return normalized.gather(-1, batch.ids[:, 1:, None])[..., 0]
 
     def update(self, samples: Sequence[Sample]) -> list[dict[str, float]]:
-        """Takes the steps of an iteration, each on its share of the samples, and returns the figures of each."""
+        """Runs the steps of an iteration, each on its share of the samples, and returns the figures of each step."""
         count, options = self.train.updates_per_iteration, self.settings.optimizer.options
         batches = [make_tokens(share) for first in range(count) if (share := samples[first::count])]
         with torch.no_grad():
@@ -287,14 +287,14 @@ def summarize(iteration: int, groups: Sequence[Group], steps: Sequence[dict[str,
 
 
 def print_row(figures: dict[str, float]) -> None:
-    """Prints the figures of an iteration; before those of the first one, their names."""
+    """Prints the figures of an iteration, with a header before the first one."""
     if figures["iteration"] == 1:
         print("".join(f"{name:>14}" for name in figures))
     print("".join(f"{value:>14.4g}" for value in figures.values()), flush=True)
 
 
 def main() -> None:
-    """Trains with `FLAGS`. Other settings come from `finqa`'s usual layers, such as the profile of the model."""
+    """Trains with `FLAGS`. Other settings come from the usual layers of `finqa`, such as the profile of the model."""
     logs.configure()
     transformers_logging.disable_progress_bar()
     warnings.simplefilter("ignore", FutureWarning)  # PEFT uses names that transformers deprecates

@@ -5,7 +5,7 @@
 >>> evaluation.accuracy, evaluation.n
 (1.0, 4)
 
-Nothing heavy is imported before a function is called. `docs/python.md` describes all of it.
+Heavy packages are imported only when a function is called. `docs/python.md` describes the interface.
 """
 
 from __future__ import annotations

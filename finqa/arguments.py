@@ -31,7 +31,7 @@ class Arguments:
 
     Attributes:
         function: Name of the function that is called.
-        values: Dotted path, how it is written, and the value of each setting.
+        values: Dotted path, spelling in the call, and value of each setting.
         config: Settings files.
     """
 
@@ -48,11 +48,11 @@ class Arguments:
         """Resolve the settings of the call and place them, as the command does.
 
         Args:
-            implied: Settings that the call implies by its target, or by `quick_test`; those that are given win.
+            implied: Settings that the call implies by its target, or by `quick_test`; given settings override them.
             purpose: What runs.
 
         Raises:
-            ConfigError: A setting is unknown or wrong, or what is to run does not fit on this machine.
+            ConfigError: A setting is unknown or wrong, or the run does not fit on this machine.
             UsageError: A setting is given twice, or would have no effect.
         """
         loaded = read_layers(flags=implied, files=self.config, arguments=self.values)
@@ -64,13 +64,13 @@ class Arguments:
         return place_settings(loaded, purpose)
 
     def refuse(self, run: Path) -> dict[str, Any]:
-        """Return the settings of a call that resumes a run, of which it takes few: other settings are another run.
+        """Return the settings of a call that resumes a run. Only few settings are allowed; others would be another run.
 
         Args:
             run: Folder of the run.
 
         Raises:
-            UsageError: Another one is given.
+            UsageError: A setting is given that is not allowed.
         """
         free = {path for path, each in DECLARATIONS.items() if each.about.resumable}
         refused = [name for path, name, value in self.values if value is not None and path not in free]

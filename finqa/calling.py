@@ -1,4 +1,4 @@
-"""How a workflow is called: in this thread or another one, or in the caller's event loop; callbacks, Ctrl-C, errors."""
+"""Calls of workflows: in this thread or another one, or in the caller's event loop; callbacks, Ctrl-C, errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _SIGNALS_BEFORE_LEAVING = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """Functions of the caller, called while a workflow runs; what they return is not used.
+    """Functions of the caller, called while a workflow runs. Their return values are ignored.
 
     Attributes:
         on_episode: Called with each episode once it is on disk.
-        on_progress: Called with how far a phase is.
-        on_message: Called with what the command prints on stderr, a sentence at a time.
+        on_progress: Called with the progress of a phase.
+        on_message: Called with each line that the command prints to stderr.
     """
 
     on_episode: OnEpisode | None = None
@@ -49,7 +49,10 @@ class Callbacks:
 
 
 class CallbackReporter(Reporter):
-    """Passes progress to callbacks. One that raises ends the workflow, and its error is raised to the caller."""
+    """Passes progress to callbacks.
+
+    If a callback raises an exception, the workflow ends and the exception is raised to the caller.
+    """
 
     live = True
 
@@ -60,20 +63,20 @@ class CallbackReporter(Reporter):
         self.failure: BaseException | None = None
 
     def line(self, text: str) -> None:
-        """Passes a sentence on, without secrets."""
+        """Passes on a line, with secrets masked."""
         self._call(self._callbacks.on_message, Masker()(text))
 
     def start(self, phase: str, total: int | None) -> None:
-        """Passes on that a phase begins."""
+        """Reports the start of a phase."""
         self._show(Progress(phase=phase, done=0, total=total))
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
-        """Passes on how far a phase is."""
+        """Reports the progress of a phase."""
         if (state := self._phases.get(phase)) is not None:
             self._show(Progress(phase=phase, done=done, total=state.total, fields=fields))
 
     def finish(self, phase: str) -> None:
-        """Passes on that a phase has ended."""
+        """Reports the end of a phase."""
         if (state := self._phases.get(phase)) is not None:
             self._show(Progress(phase=phase, done=state.done, total=state.total, fields=state.fields, ended=True))
             del self._phases[phase]
@@ -83,7 +86,7 @@ class CallbackReporter(Reporter):
         self._phases.pop(phase, None)
 
     def episode(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> None:
-        """Passes an episode on as `Run.episodes` has it, but for its number."""
+        """Passes on an episode as in `Run.episodes`, but without its number."""
         if self._callbacks.on_episode is not None:
             record = {"schema_version": SCHEMA_VERSION, **facts, **trajectory_record(trajectory)}
             self._call(self._callbacks.on_episode, Episode.of_record(record))
@@ -108,9 +111,9 @@ class Call(Generic[Result]):
 
     Attributes:
         start: Creates its coroutine.
-        remedy: Shown when a signal ends it.
-        learner: Name of the learner that it trains; empty where it trains none.
-        notes: Sentences for the caller before it begins.
+        remedy: Shown if a signal stops it.
+        learner: Name of the learner; empty if nothing is trained.
+        notes: Lines for the caller before the start.
     """
 
     start: Callable[[Reporter, Stopper], Coroutine[Any, Any, Result]]
@@ -126,14 +129,14 @@ class Call(Generic[Result]):
 
 
 def call(prepare: Callable[[], Call[Result]], callbacks: Callbacks) -> Result:
-    """Run a workflow to its end, also where an event loop runs in this thread, as in a notebook.
+    """Run a workflow to its end, also if an event loop is running in this thread, as in a notebook.
 
-    Without a running loop it runs in this thread. In the main thread SIGINT, SIGTERM and SIGHUP then end it as they end
-    the commands, as far as the program does not handle them itself; the handlers are restored afterwards. With a
-    running loop it runs in another thread, which the same signals stop.
+    Without a running loop it runs in this thread. In the main thread SIGINT, SIGTERM and SIGHUP then stop it as they
+    stop the commands, unless the program handles them itself; the handlers are restored afterwards. With a running
+    loop it runs in another thread, which the same signals stop.
 
     Args:
-        prepare: Resolves the settings; raises what is wrong with them.
+        prepare: Resolves the settings; raises an error if they are invalid.
         callbacks: Functions of the caller.
 
     Raises:
@@ -158,7 +161,7 @@ async def call_async(prepare: Callable[[], Call[Result]], callbacks: Callbacks) 
     """Run a workflow in the running event loop; callbacks are called in it. Cancelling it ends the run cleanly.
 
     Args:
-        prepare: Resolves the settings, in another thread; raises what is wrong with them.
+        prepare: Resolves the settings, in another thread; raises an error if they are invalid.
         callbacks: Functions of the caller.
 
     Raises:

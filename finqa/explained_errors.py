@@ -1,4 +1,4 @@
-"""Errors as callers see them: those of finqa where they are a user's, without secrets, with the remedy as a note."""
+"""Errors for callers: errors that a user can fix become errors of finqa, without secrets, with the remedy as a note."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from finqa_cli.masking import Masker
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise what the command line explains as an error of finqa; tracebacks show its remedy as `fix: ...`.
+    """Convert exceptions that the command line explains to errors of finqa; tracebacks show the remedy as `fix: ...`.
 
     A notebook saves its tracebacks, so secrets are masked here as on a terminal.
     """

@@ -24,10 +24,10 @@ _VERDICTS = {True: "right", False: "wrong", None: "not graded"}
 
 
 def run_html(summary: RunSummary, episodes: Sequence[Sequence[object]], count: str) -> str:
-    """Return what is known of a run, and its first episodes.
+    """Return the summary of a run and its first episodes.
 
     Args:
-        summary: What `finqa ls` shows of it.
+        summary: Summary of the run, as in `finqa ls`.
         episodes: Number, id, question, answer, right answer and verdict of each episode that is shown.
         count: Number of all episodes, or why they cannot be read.
     """

@@ -1,10 +1,11 @@
-"""Runs on disk as Python objects: a run, its episodes and its metrics. Nothing is read before it is asked for."""
+"""Runs on disk as Python objects: a run, its episodes and its metrics. Files are read when they are used."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,21 +51,21 @@ class Episode:
     """One attempt at a question, as it is recorded.
 
     Attributes:
-        number: Its place in the run, from 1, as the episodes ended; 0 in a callback.
+        number: Position in the run, from 1, in the order in which episodes ended; 0 in a callback.
         id: Its id in the run.
         question: The question as the policy read it.
-        answer: What was submitted or stated; empty when nothing was.
-        truth: The right answer, where the environment tells it to evaluators; else empty.
+        answer: The submitted or stated answer; empty if there is none.
+        truth: The right answer, if the environment provides it; else empty.
         correct: The verdict; None for a fault, which is not graded.
         reward: Total reward; None for a fault.
         components: Named parts of the reward.
         explanation: The grader's reason, or the fault's.
         status: Why it ended, such as `completed` or `sandbox_error`.
-        messages: The whole conversation: its opening, then what the policy said and was answered.
+        messages: The whole conversation: the prompt, then the turns of the policy and the replies.
         turns: Turns of the policy with tool calls and observations.
         tokens: Sampled tokens; 0 for engines without tokens.
         seconds: Wall time of the attempt.
-        record: The whole record, as the line of trajectories.jsonl has it.
+        record: The whole record, as in trajectories.jsonl.
     """
 
     number: int
@@ -88,7 +89,7 @@ class Episode:
         """Return the episode of a record.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError, OverflowError: It is no record of an episode.
+            KeyError, TypeError, ValueError, AttributeError, OverflowError: It is not the record of an episode.
         """
         outcome, trajectory = read_outcome(record), recorded_trajectory(record)
         exchanged = [message for turn in record["turns"] for message in exchange(turn)]
@@ -156,9 +157,9 @@ class Episode:
 
 
 class Episodes(Sequence[Episode]):
-    """The episodes of a run in the order in which they ended; each is read when it is asked for.
+    """The episodes of a run in the order in which they ended; each is read when it is accessed.
 
-    An index is a place from 0, `["eval/..."]` an id or its beginning, as for `finqa show`.
+    An index is a position from 0; `["eval/..."]` is an id or its beginning, as in `finqa show`.
     """
 
     def __init__(self, run: Path, numbers: Sequence[int] | None = None) -> None:
@@ -197,8 +198,8 @@ class Episodes(Sequence[Episode]):
         """Return some of the episodes, as `finqa show --failed --search TEXT` does.
 
         Args:
-            failed: Only those that are not right, or ended in a fault.
-            search: Only those with this text in their record, in any case.
+            failed: Only episodes that are wrong or ended in a fault.
+            search: Only episodes whose record contains this text, ignoring case.
 
         Raises:
             DataError: A record is malformed.
@@ -221,7 +222,8 @@ class Episodes(Sequence[Episode]):
     def _named(self, reference: str) -> Episode:
         if reference.isdecimal():
             raise UsageError(
-                f"{reference!r} is no id of an episode.", remedy=f"give the place as a number: episodes[{reference}]"
+                f"{reference!r} is not the id of an episode.",
+                remedy=f"give the place as a number: episodes[{reference}]",
             )
         number, record = find_episode(self._run, reference)
         return self._episode(number, record)
@@ -234,7 +236,7 @@ class Episodes(Sequence[Episode]):
         try:
             record = json.loads(line)
         except ValueError as error:
-            reason = f"{file}, line {number}: no JSON ({error})."
+            reason = f"{file}, line {number}: not valid JSON ({error})."
             raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
         return self._episode(number, record)
 
@@ -281,7 +283,9 @@ class Records(Sequence[dict[str, Any]]):
         return self._records[index]
 
     def __repr__(self) -> str:
-        return repr(list(self._records))
+        kinds = Counter(str(each["kind"]) for each in self if "kind" in each)
+        shown = f": {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else ""
+        return f"<{len(self)} records{shown}>"
 
     def where(self, **fields: Any) -> Records:
         """Return the records that have these values, such as `where(kind="train")`."""
@@ -318,7 +322,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that made it, as in `finqa COMMAND`."""
+        """The command that wrote it, as in `finqa COMMAND`."""
         return self.summary.command
 
     @property
@@ -366,13 +370,13 @@ class Run:
 
         Args:
             out: The file; None: report.html in the folder of the run.
-            beside: Another run, which the report compares this one with question by question.
-            control: The same training on shuffled rewards, which is shown beside this one.
+            beside: Another run to compare with, question by question.
+            control: The control of this run: the same training on shuffled rewards.
 
         Raises:
             DataError: The run has no records, or one is damaged.
-            UsageError: Both `beside` and `control` are given, or the control or this run is no training.
-            ConfigError: `out` is a file that is no report, or `control` is no control of this run.
+            UsageError: Both `beside` and `control` are given, or the control or this run is not a training.
+            ConfigError: `out` is a file that is not a report, or `control` is not a control of this run.
         """
         from finqa_cli.publishing.report.run_report import write_report
 
@@ -388,7 +392,7 @@ class Run:
         """Resume the run, as `finqa.evaluate(resume=...)`, `train` or `sample` do; returns their result.
 
         Args:
-            options: Callbacks, and what else these functions take with `resume`.
+            options: Callbacks, and other arguments that these functions accept with `resume`.
 
         Raises:
             UsageError: It is a run of another command, or it is finished.

@@ -1,4 +1,4 @@
-"""What the functions return and report: frozen, typed, each with the run that it is of."""
+"""Results and progress of the functions: frozen and typed, each result with its run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from finqa.recordings import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a phase of a workflow is.
+    """Progress of a phase of a workflow.
 
     Attributes:
-        phase: What is done, such as `eval`, `rollout` or `train`.
+        phase: Name of the phase, such as `eval`, `rollout` or `train`.
         done: Number of finished steps.
-        total: Number of planned steps; None where it is not known.
-        fields: Figures of the moment, such as the mean reward.
+        total: Number of planned steps; None if it is not known.
+        fields: Current figures, such as the mean reward.
         ended: The phase has ended.
     """
 
@@ -36,10 +36,10 @@ class Evaluation:
     Attributes:
         target: Policy or engine that played.
         split: Split of the questions.
-        accuracy: Share of right answers of the graded episodes; None where none could be graded.
-        interval: Its 95 % interval, clustered by what questions share; None where there is no accuracy.
+        accuracy: Share of right answers of the graded episodes; None if none could be graded.
+        interval: Its 95 % interval, clustered by company or another property of questions; None without an accuracy.
         n: Number of graded episodes.
-        faults: Episodes that infrastructure ended; they are in no mean.
+        faults: Episodes that ended in infrastructure faults; they are excluded from means.
         report: All figures, as `finqa eval --json` prints them.
         run: The run on disk.
     """
@@ -68,7 +68,7 @@ class Training:
         before: All figures of the evaluation before; empty without one.
         after: All figures of the last evaluation.
         seconds: Wall time of this call, in seconds.
-        was_finished: The run was to be resumed, and all of its iterations were done before.
+        was_finished: The call resumed a run whose iterations were all done already.
         run: The run on disk; `finqa.evaluate(str(training.run.path))` evaluates its policy.
     """
 
@@ -93,10 +93,10 @@ class Samples:
         target: Policy or engine that played.
         candidates: Number of graded candidates.
         questions: Number of questions with candidates.
-        faults: Attempts that infrastructure ended; they are no candidates.
-        report: All figures, as report.json has them.
+        faults: Attempts that ended in infrastructure faults; they are not candidates.
+        report: All figures, as in report.json.
         seconds: Wall time of this call, in seconds.
-        candidates_path: File with texts, token ids and log-probabilities of the candidates, one line a question.
+        candidates_path: File with texts, token ids and log-probabilities of the candidates, one line per question.
         scores_path: File with their rewards.
         run: The run on disk.
     """

@@ -61,18 +61,18 @@ def evaluate(
 
     Args:
         target: A run, a checkpoint, a model folder or hub id, `embedded`, or `scripted` (the expert).
-        resume: Evaluation to resume, with its settings: plays what is missing or ended in faults.
-        fresh: Begin a new run, also where the same call began one in ./runs that did not end.
+        resume: Evaluation to resume, with its settings: plays missing attempts and attempts that ended in faults.
+        fresh: Start a new run, even if the same call started one in ./runs that did not finish.
         quick_test: A short run: 16 questions in 8 sandboxes, unless they are given.
-        config: Settings files, or names of settings that ship with finqa.
+        config: Settings files, or names of included settings files.
         settings: Any setting by its dotted path, such as `{"environment.options.grader": "strict"}`.
         on_episode: Called with each `Episode` once it is on disk.
         on_progress: Called with the `Progress` of a phase.
-        on_message: Called with what the command prints on stderr, a sentence at a time.
+        on_message: Called with each line that the command prints to stderr.
         keywords: Any flag of `finqa eval`, such as `split="test"`, `limit=16`, `sandboxes=4`, `run_dir="runs/a"`.
 
     Raises:
-        FinqaError: It failed; `remedy` says how to fix it.
+        FinqaError: It failed; `remedy` contains the fix.
         InterruptedRun: Ctrl-C or a signal stopped it; the run can be resumed.
         ThresholdError: More episodes ended in faults than `pool.max_fault_share` allows.
     """
@@ -114,17 +114,17 @@ def train(
     """Train a LoRA policy by reinforcement learning, as `finqa train` does; evaluates before and after.
 
     Args:
-        resume: Run to resume from its newest checkpoint; it takes `iterations` and `learner_processes`.
+        resume: Run to resume from its newest checkpoint; only `iterations` and `learner_processes` can be changed.
         quick_test: A short run: 2 iterations of 4 groups, unless they are given.
-        config: Settings files, or names of settings that ship with finqa.
+        config: Settings files, or names of included settings files.
         settings: Any setting by its dotted path.
         on_episode: Called with each `Episode` once it is on disk, those of evaluations too.
         on_progress: Called with the `Progress` of a phase.
-        on_message: Called with what the command prints on stderr, a sentence at a time.
+        on_message: Called with each line that the command prints to stderr.
         keywords: Any flag of `finqa train`, such as `model="embedded"`, `iterations=4`, `lr=1e-4`.
 
     Raises:
-        FinqaError: It failed; `remedy` says how to fix it.
+        FinqaError: It failed; `remedy` contains the fix.
         InterruptedRun: Ctrl-C or a signal stopped it; the run can be resumed.
     """
     read = partial(read_arguments, "train", keywords, settings, config, offered=OF_TRAIN, own=_OWN[1:])
@@ -175,17 +175,17 @@ def sample(
         top_p: Nucleus sampling mass.
         split: Split of the questions; empty: the training split.
         limit: Number of questions; 0: all.
-        resume: Interrupted run to resume: plays what is missing or ended in faults.
+        resume: Interrupted run to resume: plays missing attempts and attempts that ended in faults.
         quick_test: Four candidates of 16 questions, unless another `limit` is given.
-        config: Settings files, or names of settings that ship with finqa.
-        settings: Any setting by its dotted path, but those that are arguments here.
+        config: Settings files, or names of included settings files.
+        settings: Any setting by its dotted path, except those that are arguments of this function.
         on_episode: Called with each `Episode` once it is on disk.
         on_progress: Called with the `Progress` of a phase.
-        on_message: Called with what the command prints on stderr, a sentence at a time.
+        on_message: Called with each line that the command prints to stderr.
         keywords: Any further flag of `finqa sample`.
 
     Raises:
-        FinqaError: It failed; `remedy` says how to fix it.
+        FinqaError: It failed; `remedy` contains the fix.
         InterruptedRun: Ctrl-C or a signal stopped it; the run can be resumed.
         ThresholdError: More attempts ended in faults than `pool.max_fault_share` allows.
     """
@@ -234,7 +234,7 @@ def _evaluation(
         name, given = _target(target, "evaluate"), arguments.given
         implied = {**target_settings(given, name), **(without_given(QUICK_EVAL, given) if quick_test else {})}
         plan = plan_evaluation(arguments.load(implied, purpose="play").settings, name, fresh=fresh)
-    begun = f"{plan.run} was begun by the same call and is continued; fresh=True begins anew"
+    begun = f"{plan.run} was started by the same call and is resumed; fresh=True starts a new run"
     return Call(
         start=partial(_evaluated, plan),
         remedy=plan.resume_command,
@@ -355,6 +355,6 @@ def _target(target: str | Path | None, function: str) -> str:
 def _refuse_target(target: str | Path | None, run: Path, function: str) -> None:
     if target is not None:
         raise UsageError(
-            f"A resumed run keeps its policy, so that {str(target)!r} would have no effect.",
+            f"A resumed run keeps its policy, so {str(target)!r} would have no effect.",
             remedy=f"leave it out, as in finqa.{function}(resume={str(run)!r})",
         )

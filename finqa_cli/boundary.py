@@ -14,7 +14,7 @@ import typer
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 from finqa_cli.masking import Masker
 
-REPORT = "This is a bug in finqa. Please report it with what the same command prints with --debug."
+REPORT = "This is a bug in finqa. Please report it with the output of the same command with --debug."
 
 ANOTHER_PATH = "Choose another path, or change its permissions."
 

@@ -61,7 +61,7 @@ def are_plugins_known(environment: Mapping[str, str]) -> bool:
 def remember_plugins(components: Mapping[str, Mapping[str, str]], environment: Mapping[str, str]) -> None:
     """Write the components of plugins that are not finqa's own, for the next completion.
 
-    No file is made where there are none, and a folder that cannot be written to is no error.
+    No file is made where there are none, and a folder that cannot be written to is not an error.
 
     Args:
         components: Kind -> name -> summary.

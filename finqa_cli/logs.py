@@ -87,7 +87,7 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
 def _one_of(name: str, variables: Mapping[str, str], allowed: tuple[str, ...], *, default: str) -> str:
     value = variables.get(name, "").strip().lower() or default
     if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}; it takes {', '.join(allowed)}.", remedy=f"unset {name}")
+        raise ConfigError(f"{name} is {value!r}; allowed values are {', '.join(allowed)}.", remedy=f"unset {name}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Virtual environments below FINQA_HOME that `finqa setup` makes, for packages whose pins do not fit beside ours."""
+"""Virtual environments below FINQA_HOME that `finqa setup` creates, for packages that are incompatible with finqa's."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Reproduces the embedded policies of the environments `code`, `forecast`, `mbpp` and `finqa-text` from nothing, with the
-# product's own commands: about a quarter of an hour on one core.
+# Trains the embedded policies of the environments `code`, `forecast`, `mbpp` and `finqa-text` from scratch, with
+# finqa's own commands. This takes about a quarter of an hour on one core.
 #
 #   recipes/text_policies.sh [WORK_FOLDER]        (default runs/text_policies; must not exist yet)
 #
-# Demonstrations are careless, so that there is something to learn by reinforcement: 70 % of the functions forget to
-# return their result, 60 % of the forecasts the <answer> tags, and of the problems in several attempts 90 % forget it at
-# first and 85 % again after feedback; half of the answers about reports average a row for any figure of it. None shows a task
-# that is held out: functions are of the split `train` of the same 1400, and shares and reports are of another seed, with
-# no ticker of the embedded ones that is held out.
-# Forecasts are of two types: of one alone a policy this small learned the form, but not the answers. Reports are asked
-# about whole rows only: to find single figures and copy them was not learned within ten minutes. Without a slow rise of the rate
-# it does not learn which row is asked for.
+# Demonstrations contain mistakes, so that reinforcement learning can improve the policies: 70 % of the functions do not
+# return their result, 60 % of the forecasts have no <answer> tags, and for problems with several attempts, 90 % of the
+# first attempts and 85 % of the attempts after feedback do not return the result. Half of the answers about reports use
+# the average of a row for any question about it. No demonstration shows a held-out task: functions come from the split
+# `train` of the same 1400, and stocks and reports use another seed, without held-out tickers of the embedded ones.
+# Forecasts are of two types, because with one type a policy this small learned the format, but not the answers.
+# Questions about reports are about whole rows only, because copying single figures was not learned within ten minutes.
+# The learning rate increases slowly, because otherwise the policy does not learn which row a question is about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Reproduces the embedded policy from nothing, with the product's own commands: about half an hour on one core.
+# Trains the embedded policy from scratch, with finqa's own commands. This takes about half an hour on one core.
 #
 #   recipes/tiny_policy.sh [WORK_FOLDER]        (default runs/tiny_policy; must not exist yet)
 #
-# The demonstrations come from companies that the embedded data set does not have. The scripted expert plays them
-# carelessly: 85 % of its episodes leave all year columns unquoted, and half of its growth rates and margins are
-# percentages, not ratios.
+# The demonstrations use companies that are not in the embedded data set. The scripted expert makes mistakes: in 85 %
+# of its episodes it does not quote year columns, and half of its growth rates and margins are percentages, not ratios.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,1 +1,1 @@
-"""Does training while rollouts go on pay, and does it learn as much?"""
+"""Does training while rollouts continue pay, and does it learn as much?"""

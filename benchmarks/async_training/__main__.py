@@ -1,4 +1,4 @@
-"""Training while rollouts go on, against one after the other: every figure with its limit, pass or fail.
+"""Training while rollouts continue, against one after the other: every figure with its limit, pass or fail.
 
     python -m benchmarks.async_training [--only speed|accuracy] [--quick] [--seeds 3] [--out FOLDER]
 

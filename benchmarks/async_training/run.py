@@ -51,7 +51,7 @@ async def train_simulated(
 
     Args:
         settings: Of the run.
-        run: Its folder, made anew.
+        run: Its folder, made again.
         engine: Generates.
         learner: Takes the time of updates.
         environment: Default: one of 64 tasks.

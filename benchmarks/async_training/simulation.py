@@ -111,7 +111,7 @@ class SimulatedCodec(ChatCodec):
 
 
 class SimulatedEngine(TokenEngine):
-    """Each request takes `turn_s`; swaps while requests are under way, which end under their own version."""
+    """Each request takes `turn_s`; swaps while requests are in progress, which end under their own version."""
 
     max_context = 4096
 
@@ -140,7 +140,7 @@ class SimulatedEngine(TokenEngine):
 
 @dataclass(slots=True)
 class SimulatedLearner(Learner):
-    """An update takes `update_s` of somebody else's processor.
+    """An update takes `update_s` of another user's processor.
 
     Attributes:
         spans: When each update began and ended, on the monotonic clock.

@@ -1,4 +1,4 @@
-"""How much faster iterations follow each other when rollouts go on during updates."""
+"""How much faster iterations follow each other when rollouts continue during updates."""
 
 from __future__ import annotations
 

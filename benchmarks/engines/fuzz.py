@@ -1,4 +1,4 @@
-"""Token fuzz: the test of that name, in a process of its own."""
+"""Token fuzz: the test of that name, in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters that are swapped while requests are under way: how long that takes, and whose tokens come back.
+"""Adapters that are swapped while requests are in progress: how long that takes, and whose tokens come back.
 
 Which version served a completion is not taken from its label: the learner, brought back to that version, must say the
 same log-probabilities, and must say other ones at the neighbouring version, or the check would show nothing.
@@ -49,7 +49,7 @@ async def swap(name: str, engine: TokenEngine, versions: Versions, *, requests: 
 
 
 async def _across(engine: TokenEngine, loaded: int, published: list[PolicyVersion], requests: int) -> Swaps:
-    """Half of the requests of each version are under way, or have just been asked, when the next one is loaded."""
+    """Half of the requests of each version are in progress, or have just been asked, when the next one is loaded."""
     done, each = Swaps(), requests // len(published)
 
     async def served(number: int) -> None:

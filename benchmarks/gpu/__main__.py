@@ -10,7 +10,7 @@ of updates with LoRA of rank 16 at 16k tokens. `plan`: predicted memory against 
 fit. `mismatch`: log-probabilities of engine and learner in bfloat16. `engine`: its speed beside `generate`. `train`:
 the small forecast policy, killed and resumed. `profile`, only when it is named: the longest kernels of an update.
 
-Each part is a process of its own, `learner` one for each model, and is ended after 4 minutes. Prints a markdown table
+Each part is its own process, `learner` one for each model, and is ended after 4 minutes. Prints a markdown table
 and, as the last line, the same as JSON; the exit status is 1 when a figure fails. On a machine without CUDA, `--shapes
 tiny` runs the same code on the CPU, without limits that depend on the machine; other shapes are refused with exit
 status 2.

@@ -77,7 +77,7 @@ def _errors(
 ) -> list[Figure]:
     """Of the output and of the three gradients, over all segments and in the worst segment."""
     rounded = _inputs(segments, kv_heads, dtype)
-    exact = _copies(rounded, torch.float64)  # what rounding the inputs costs is no error
+    exact = _copies(rounded, torch.float64)  # what rounding the inputs costs is not an error
     wanted, found = reference(*exact, segments), attend(*rounded, segments)
     direction = torch.randn(wanted.shape, dtype=dtype, device=wanted.device, generator=_generator(1))
     wanted.backward(direction.double())  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ PUBLISHED_GIB = 23.3
 
 
 def learning_speed(scale: Scale, scratch: Path) -> list[Figure]:
-    """Of every model: one sequence as published, then episodes as they are trained on."""
+    """Of every model: one sequence as published, then episodes as they are used for training."""
     figures: list[Figure] = []
     for shape in scale.models:
         figures += _of_model(shape, scale, scratch)

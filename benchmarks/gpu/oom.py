@@ -33,7 +33,7 @@ Failures = Callable[[], int]
 
 
 def oom(scale: Scale, scratch: Path) -> list[Figure]:
-    """In float32, where gradients must be equal, and in bfloat16, in which models are trained on GPUs."""
+    """In float32, where gradients must be equal, and in bfloat16, in which models are used for training GPUs."""
     figures = []
     for shape, dtype in ((scale.small, "float32"), (scale.main, "bfloat16")):
         with random_model(shape, scratch) as folder:

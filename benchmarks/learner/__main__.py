@@ -5,7 +5,7 @@
 `turns`: whole episodes against the published form, one sequence a turn. `trl`: against TRL's GRPOTrainer in an
 environment of its own, which `make test-trl` makes; without one the part is skipped. `budgets`: peak memory over token
 budgets and numbers of episodes. `vocabulary`: a head of 150 thousand tokens. All on this machine's CPU in float32,
-every measurement in a process of its own. Prints a markdown table and, as the last line, the same as JSON; the exit
+every measurement in its own process. Prints a markdown table and, as the last line, the same as JSON; the exit
 status is 1 when a figure fails. `--quick` is for a look: too small for its figures to be judged, save the gradients.
 """
 

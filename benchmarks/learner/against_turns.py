@@ -24,7 +24,7 @@ Pair = tuple[Measured, Measured]
 def against_turns(
     folder: Path, *, episodes: int, repeats: int, repeat_episodes: int, threads: int, shape: Shape = SHAPE
 ) -> list[Figure]:
-    """One pair of updates on all episodes, then shorter pairs in turns; each update in a process of its own."""
+    """One pair of updates on all episodes, then shorter pairs in turns; each update in its own process."""
     prepare(Preparation(folder=folder, shape=shape, scored=episodes), threads=threads)
     longest = shape.prompt + shape.turns * shape.sampled + (shape.turns - 1) * shape.tool
     ours = Job(

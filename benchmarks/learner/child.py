@@ -1,4 +1,4 @@
-"""What runs in a process of its own; see `jobs`. The last line of its output is the result as JSON."""
+"""What runs in its own process; see `jobs`. The last line of its output is the result as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements, each in a process of its own: the memory of one is not that of another, and none meets a warm cache."""
+"""Measurements, each in its own process: the memory of one is not that of another, and none meets a warm cache."""
 
 from __future__ import annotations
 

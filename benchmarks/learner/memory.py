@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_iter
 
 
 def resident_mib(which: str = "VmRSS") -> float:
-    """Memory of this process in RAM; its most so far as `VmHWM`, which begins anew with each program, as the maximum
+    """Memory of this process in RAM; its most so far as `VmHWM`, which begins again with each program, as the maximum
     of getrusage does not.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8")

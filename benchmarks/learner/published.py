@@ -1,13 +1,13 @@
 """The published form of an update: each turn of an episode is a training sequence of its own, with its whole prompt.
 
 Follows `grpo_update` of Daytona's guide "FinQA evaluation and training on sandboxes" (github.com/daytonaio/daytona,
-guides/python/reinforcement-learning/openenv/train.py, commit 7094b0f), written anew after it: turns are sorted by
+guides/python/reinforcement-learning/openenv/train.py, commit 7094b0f), written again after it: turns are sorted by
 length and cut into micro-batches of 12; each is padded on the right, with an attention mask; the whole model gives
 logits for the full vocabulary at every position; those that predict the completion are picked out of them. The loss is
 -(advantage x log-probability), meaned over the tokens of an episode and then over episodes; gradients are clipped to
 norm 1 and AdamW steps. As there: PEFT's LoRA of rank 16 on transformers' model, with gradient checkpointing.
 
-One difference: prompts here are the exact ids of the episode so far, where the guide renders the history anew through
+One difference: prompts here are the exact ids of the episode so far, where the guide renders the history again through
 the chat template.
 """
 
@@ -31,7 +31,7 @@ _IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class TurnSequence:
-    """One turn as it is trained on.
+    """One turn as it is used for training.
 
     Attributes:
         ids: Prompt and completion.

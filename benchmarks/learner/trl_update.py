@@ -44,7 +44,7 @@ class TimedTrainer(trl.GRPOTrainer):
     """TRL's trainer, with a clock that starts when the completions are scored.
 
     Attributes:
-        began: Wall and CPU time, in seconds, at which the update under way began.
+        began: Wall and CPU time, in seconds, at which the update in progress began.
     """
 
     began = (0.0, 0.0)

@@ -29,7 +29,7 @@ SEEDS = 50
 
 
 def measure(requirement: Requirement, scale: Scale) -> list[Figure]:
-    """Measures one promise in a folder of its own. What fails otherwise is a figure that fails."""
+    """Measures one promise in its own folder. What fails otherwise is a figure that fails."""
     if requirement.measure is None:
         return []
     with tempfile.TemporaryDirectory(prefix="finqa-reliability-") as folder:

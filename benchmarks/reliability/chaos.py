@@ -19,7 +19,7 @@ from benchmarks.reliability.places import DaytonaPlace, LocalPlace, wait_until
 from benchmarks.reliability.schedule import Kind, Place, Strike, draw, place_of
 from benchmarks.reliability.small_disk import SmallDisk
 from benchmarks.reliability.striking import Striker
-from benchmarks.reliability.trainings import Difference, Results, Training, compare, home_of, read_results
+from benchmarks.reliability.trainings import ITERATIONS, Difference, Results, Training, compare, home_of, read_results
 from benchmarks.sandboxes.processes import Identity, family, survivors
 
 TRAININGS = 5
@@ -86,8 +86,15 @@ class Outcome:
 class Campaign:
     """Undisturbed runs, and runs that are compared with them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, iterations: int = ITERATIONS) -> None:
+        """Starts nothing.
+
+        Args:
+            folder: Contains the folder of each run.
+            iterations: Iterations of each training.
+        """
         self._folder = folder
+        self._iterations = iterations
         self._expected: dict[int, Results] = {}
 
     def expected(self, seed: int) -> Results:
@@ -99,7 +106,8 @@ class Campaign:
         if seed not in self._expected:
             folder = self._folder / f"undisturbed-{seed}"
             folder.mkdir(parents=True)
-            training = Training(folder, seed=seed, arguments=("--sandbox=local",), variables={})
+            arguments = ("--sandbox=local",)
+            training = Training(folder, seed=seed, arguments=arguments, variables={}, iterations=self._iterations)
             if status := training.start().wait(TIMEOUT_S):
                 raise RuntimeError(f"The undisturbed run ended with {status}: {training.output().read_text()[-2000:]}")
             self._expected[seed] = read_results(training.run)
@@ -114,9 +122,12 @@ class Campaign:
             home = home_of(disk.folder)
             shutil.copytree(home_of(self._folder / f"undisturbed-{seed % TRAININGS}") / "snapshots", home / "snapshots")
             with LocalPlace(home) if place == "local" else DaytonaPlace(home, seed) as there:
-                arguments = (f"--sandbox={place}",)
                 training = Training(
-                    disk.folder, seed=seed % TRAININGS, arguments=arguments, variables=there.variables()
+                    disk.folder,
+                    seed=seed % TRAININGS,
+                    arguments=(f"--sandbox={place}",),
+                    variables=there.variables(),
+                    iterations=self._iterations,
                 )
                 striker = Striker(training, there, disk)
                 relatives = _let_happen(training, striker, strikes, expected.size, outcome)

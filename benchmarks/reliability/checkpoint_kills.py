@@ -50,7 +50,7 @@ def main(instants: int, seed: int, folder: Path) -> dict[str, int]:
     """Kills so many writes.
 
     Returns:
-        Numbers of instants: `loadable` afterwards, `lost` more than the write under way, killed before the new one
+        Numbers of instants: `loadable` afterwards, `lost` more than the write in progress, killed before the new one
         had its name (`before`) and after (`after`), and `leftovers` of files that no later write removed.
     """
     rng, counts = random.Random(f"checkpoint {seed}"), Counter[str]()

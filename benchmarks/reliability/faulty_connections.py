@@ -19,7 +19,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class FaultyConnections:
-    """Forwards every connection to one port of this machine; runs in a thread of its own.
+    """Forwards every connection to one port of this machine; runs in its own thread.
 
     Attributes:
         port: Where it listens.

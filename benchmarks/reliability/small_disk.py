@@ -68,7 +68,7 @@ class SmallDisk:
         """Mounts it again, read-only or not, while no file is open.
 
         Raises:
-            subprocess.CalledProcessError: It is no file system of its own, or a file is open for writing.
+            subprocess.CalledProcessError: It is not a file system of its own, or a file is open for writing.
         """
         option = f"remount,{'rw' if allowed else 'ro'}"
         subprocess.run(["mount", "-o", option, str(self.folder)], capture_output=True, check=True)

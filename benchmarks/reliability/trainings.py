@@ -15,11 +15,12 @@ from typing import Any
 from benchmarks.reliability import clock
 from finqa_cli.runs.durable_files import sha256_of
 
+ITERATIONS = 3
 WORKLOAD = (
-    *("--model=embedded", "--sandboxes=8", "--iterations=3", "--group-size=4", "--limit=8", "--quiet"),
+    *("--model=embedded", "--sandboxes=8", "--group-size=4", "--limit=8", "--quiet"),
     *("--set=train.target_groups_per_iter=2", "--set=train.keep_checkpoints=0", "--no-preflight"),
 )
-"""Two evaluations of 8 episodes and 3 iterations of 2 to 4 groups, of a policy that learns: 12 s of a processor."""
+"""Two evaluations of 8 episodes and iterations of 2 to 4 groups, of a policy that learns."""
 
 COUNTERS = ("timing", "recoveries", "retries")
 """What of the metrics may differ: seconds, and how often a fault was recovered from."""
@@ -60,7 +61,15 @@ class Difference:
 class Training:
     """One run folder and the processes that work on it, one after the other."""
 
-    def __init__(self, folder: Path, *, seed: int, arguments: tuple[str, ...], variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int,
+        arguments: tuple[str, ...],
+        variables: Mapping[str, str],
+        iterations: int = ITERATIONS,
+    ) -> None:
         """Starts nothing.
 
         Args:
@@ -68,12 +77,14 @@ class Training:
             seed: Seed of the training.
             arguments: What is added to the command, such as the sandbox provider.
             variables: What is added to the environment.
+            iterations: Iterations of the training.
         """
         self.folder = folder
         self.run = folder / "run"
         self.starts = 0
         self._clock = folder / "clock"
-        self._command = ("train", *WORKLOAD, f"--seed={seed}", f"--run-dir={self.run}", *arguments)
+        options = (f"--iterations={iterations}", f"--seed={seed}", f"--run-dir={self.run}")
+        self._command = ("train", *WORKLOAD, *options, *arguments)
         paths = (str(Path(clock.__file__).parent), os.environ.get("PYTHONPATH", ""))
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("FINQA_", "DAYTONA_"))},

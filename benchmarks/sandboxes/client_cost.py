@@ -163,7 +163,7 @@ async def _play(home: Path, load: Load) -> Cost:
                     await asyncio.sleep(load.window_s)
                     cpu_s, seconds = time.process_time() - cpu, time.perf_counter() - began
                     after = await asyncio.to_thread(server.facts)
-                    raise _Measured  # cancels what is under way
+                    raise _Measured  # cancels what is in progress
     turns = sum(after["served"].values()) - sum(before["served"].values())
     return Cost(
         cpu_s=cpu_s,
@@ -265,7 +265,7 @@ class HttpxTransport(Transport):
 
 
 async def _requests(home: Path, kind: type[Transport], at_once: int) -> float:
-    """CPU milliseconds of one completion, with so many under way all the time."""
+    """CPU milliseconds of one completion, with so many in progress all the time."""
     replies = [(*range(2, COMPLETION_IDS + 1), 1)]
     with token_server(home, replies, seconds=1.0, home=home) as server:
         config = ServerConfig(base_url=server.url, max_concurrent=at_once, max_retries=0)

@@ -33,7 +33,7 @@ class PublishedIteration:
         groups: Exact groups; each episode in one was played under this iteration's policy.
         left_over: Episodes that found no group; the script trains them in a later iteration, under a later policy.
         cancelled: Episodes that were thrown away at the ends of the rounds.
-        length_bias: Mean turns of the finished episodes by those of all that were begun, less 1.
+        length_bias: Mean turns of the finished episodes by those of all that were started, less 1.
         engine_load: Requests that the engine served at once, on average.
     """
 
@@ -130,7 +130,7 @@ class _Round:
                 return
 
     async def cancel(self) -> list[PublishedEpisode]:
-        """Throws away what is under way and drops its sockets."""
+        """Throws away what is in progress and drops its sockets."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -21,7 +21,7 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.25, 5.0
 
 @dataclass(slots=True, kw_only=True)
 class PublishedEpisode:
-    """An episode under way, or ended when it has a reward.
+    """An episode in progress, or ended when it has a reward.
 
     Attributes:
         zeroed: The reward of 0 represents a fault of the sandbox, not for a wrong answer.
@@ -69,7 +69,7 @@ class PublishedSandbox:
         random.Random(derive(self._seed, "deal", self._number, self._connections)).shuffle(self._left)
 
     async def begin(self) -> PublishedEpisode:
-        """Whatever question comes next. Tries again for ever, with growing pauses."""
+        """Whatever question comes next. Tries again forever, with growing pauses."""
         pause = FIRST_BACKOFF_S
         while True:
             try:

@@ -50,7 +50,7 @@ class Aftermath:
         sandboxes: After its exit; after `finqa sandbox reap` when it was killed.
         processes: Two seconds after its exit.
         watched: Processes that it had, itself included.
-        complaint: Why this is no proper ending; empty when it is one.
+        complaint: Why this is not a proper ending; empty when it is one.
     """
 
     sandboxes: int

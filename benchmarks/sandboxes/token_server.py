@@ -1,4 +1,4 @@
-"""A server of tokens in a process of its own, which speaks as vLLM does and computes nothing.
+"""A server of tokens in its own process, which speaks as vLLM does and computes nothing.
 
     python -m benchmarks.sandboxes.token_server --root MODEL [--port N] [--seconds S] [--replies FILE]
 
@@ -38,7 +38,7 @@ class Tokens:
         adapters: Name -> what tells its weights from others.
         paths: Name -> its folder; names stay when an adapter is unloaded.
         served: Name of a model or adapter -> completions.
-        waiting, most_waiting: Completions under way.
+        waiting, most_waiting: Completions in progress.
         request_seconds: Seconds of service, summed over the completions that ended.
         aborted: Completions whose connection was closed before their end.
     """

@@ -1,4 +1,4 @@
-"""Environment, codec and learner that only take time, as a plugin for `finqa train` in a process of its own.
+"""Environment, codec and learner that only take time, as a plugin for `finqa train` in its own process.
 
 Tokens come from real servers and versions are real adapters; the learner can kill a process just before a weight sync.
 """

@@ -1,4 +1,4 @@
-"""A loopback Daytona in a process of its own, and the product's pool, environment and provider set up against it."""
+"""A loopback Daytona in its own process, and the product's pool, environment and provider set up against it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def generalized_advantages(rewards: Sequence[Floats], values: Sequence[Floats], 
         rewards: [T] reward of each step, for each episode.
         values: [T] value of the state before each step, for each episode.
         gamma: Discount per step.
-        lam: 0 trusts the next value, 1 the rewards.
+        lam: 0 uses the next value, 1 the rewards.
 
     Raises:
         ValueError: There is not one value per reward.

@@ -89,8 +89,8 @@ def length_bias(
 ) -> float:
     """Mean length of the scored members over the mean length of all that were started, less 1; 0.0 without any.
 
-    Below 0 the long episodes are missing from what is trained on: schedulers that cancel stragglers do that. Here
-    none is cancelled, so only faults can; the length of a faulted member is what it had played until then, which
+    Below 0 the long episodes are missing from what is used for training: schedulers that cancel stragglers do that.
+    Here none is cancelled, so only faults can; the length of a faulted member is what it had played until then, which
     makes the figure an estimate from below. `length` may also give seconds.
     """
     started = [trajectory for group in groups for trajectory in group.trajectories]
@@ -114,7 +114,7 @@ def without_over_age(
         credits: Credits in the same order.
         version: Version of the weights that are about to be updated; the age of a token is this less the version that
             sampled it.
-        most: Oldest age that is trained on.
+        most: Oldest age that is used for training.
     """
     return tuple(
         replace(credit, dropped=OVER_AGE)

@@ -22,7 +22,7 @@ class PreferenceLoss(Loss):
     form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     """DPO's -log sigmoid(beta h), max(0, 1 - beta h), or (h - 1 / (2 beta))^2."""
     beta: float = Field(default=0.1, gt=0)
-    """Strength of the pull towards the reference policy."""
+    """Strength of the regularization towards the reference policy."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of preferences that may be the wrong way round, for `sigmoid`; at 0.5 nothing would be preferred."""
     reference_free: bool = False

@@ -32,7 +32,7 @@ class LengthLimit:
 
 
 def scored_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> dict[str, tuple[Sample, ...]]:
-    """Trajectory id -> the samples of all scored members of the groups that are trained on; advantages are 0."""
+    """Trajectory id -> the samples of all scored members of the groups that are used for training; advantages are 0."""
     return {
         trajectory.id: trajectory_samples(trajectory, 0.0)
         for group, credit in zip(groups, credits, strict=True)
@@ -108,7 +108,7 @@ def mask_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[
 
 
 def count_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> int:
-    """How many members with an advantage, in groups that are trained on, a limit ended."""
+    """How many members with an advantage, in groups that are used for training, a limit ended."""
     return sum(
         is_truncated(member) and advantage is not None
         for group, credit in zip(groups, credits, strict=True)

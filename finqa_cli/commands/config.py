@@ -20,7 +20,7 @@ app = CommandApp("Show the resolved settings and where each comes from.", epilog
 @offers("model.name", "engine.name", "sandbox.name", general=("config", "assign", "as_json"))
 def show(
     line: CommandLine,
-    origin: Annotated[bool, typer.Option("--origin", help="Also the layer that set each value.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Also show the layer that set each value.")] = False,
 ) -> None:
     """Print every setting as a run would see it: defaults < profile < files < .env < environment < flags.
 

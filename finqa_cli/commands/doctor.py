@@ -37,7 +37,9 @@ def main(
     line: CommandLine,
     assume_gpus: Annotated[
         str | None,
-        typer.Option("--assume-gpus", metavar="NUMBERxGIB", help="Only the placement on GPUs that are not here."),
+        typer.Option(
+            "--assume-gpus", metavar="NUMBERxGIB", help="Show only the placement on these GPUs, which need not exist."
+        ),
     ] = None,
 ) -> None:
     """Check plugins, settings, data, machine and services for a run, and name the command that fixes each fault.

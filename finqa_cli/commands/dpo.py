@@ -52,7 +52,7 @@ def main(
         Path | None, typer.Option("--resume", help="Interrupted run to resume after its newest checkpoint.")
     ] = None,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="Two steps on eight pairs, to see that everything works.")
+        bool, typer.Option("--quick-test", help="Two steps on eight pairs, as a quick test.")
     ] = False,
 ) -> None:
     """Train a policy to prefer the chosen attempt of each pair, and measure that on held-out companies.
@@ -115,7 +115,7 @@ def _text(result: DpoResult) -> str:
             f"{plural(result.pairs, 'pair')}, {plural(result.steps, 'step')} in {result.seconds:.0f} s",
             *measured,
             f"Policy: {result.policy}{best}",
-            f"Try it: finqa eval {result.policy}",
+            f"Evaluate it: finqa eval {result.policy}",
         ]
     )
 

@@ -33,15 +33,23 @@ def main(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Evaluation to resume, with its settings: plays what is missing or faulted."),
+        typer.Option(
+            "--resume",
+            help="Evaluation to resume, with its settings: plays missing attempts and attempts that ended in faults.",
+        ),
     ] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="A new run, also where the same command began one in ./runs that did not end."),
+        typer.Option(
+            "--fresh", help="Start a new run, even if the same command started one in ./runs that did not finish."
+        ),
     ] = False,
     rescore: Annotated[
         Path | None,
-        typer.Option("--rescore", help="Evaluation whose recorded attempts --grader or --reward grade again; no play."),
+        typer.Option(
+            "--rescore",
+            help="Evaluation whose recorded attempts are graded again with --grader or --reward, without playing.",
+        ),
     ] = None,
     quick_test: Annotated[bool, typer.Option("--quick-test", help=f"A short run: {shown_counts(QUICK_EVAL)}.")] = False,
 ) -> None:
@@ -66,7 +74,7 @@ def main(
         extra = {**target_settings(line.flags, target), **line.quick(QUICK_EVAL)}
         plan = plan_evaluation(line.load(extra, purpose="play").settings, target, fresh=fresh)
         if plan.resumes:
-            line.note(f"{plan.run} was begun by the same command and is continued; --fresh begins anew")
+            line.note(f"{plan.run} was started by the same command and is resumed; --fresh starts a new run")
     result = perform(
         line,
         lambda reporter, stopper: evaluate(
@@ -88,7 +96,7 @@ def evaluation_text(result: EvalResult) -> str:
     low, high = report["accuracy_interval"]
     asked = f"{result.target} on {result.data.name}/{result.split}"
     if report["faults"] == report["episodes"]:  # then its accuracy is no figure of the policy
-        return f"{asked}: no accuracy, for none of {plural(report['episodes'], 'episode')} could be graded"
+        return f"{asked}: no accuracy, because none of {plural(report['episodes'], 'episode')} could be graded"
     head = f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} ({_asked(report)})"
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)

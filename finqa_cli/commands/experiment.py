@@ -36,7 +36,7 @@ from finqa_cli.experiments.step_runner import return_to
 
 app = CommandApp("Run a matrix of experiments and answer its research questions.", epilog=EXIT_CODES)
 
-_SOURCES = {"measured": "measured in this folder", "given": "as the file gives them", "none": "none, so only counts"}
+_SOURCES = {"measured": "measured in this folder", "given": "from the file", "none": "none, so only counts"}
 
 FREE_ON_RESUME = ("only", "redo", "keep_going", "dry_run")
 
@@ -49,14 +49,14 @@ def run(
         str | None,
         typer.Argument(
             metavar="[FILE]",
-            help="An experiment file, or the name of one that ships with finqa: financial_qa, financial_qa_tiny.",
+            help="An experiment file, or the name of an included one: financial_qa, financial_qa_tiny.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
-            help="Folder; one that holds this experiment already is continued.",
+            help="Output folder. If it already contains this experiment, the experiment is resumed.",
             show_default="outputs/NAME of the experiment",
         ),
     ] = None,
@@ -68,17 +68,19 @@ def run(
         typer.Option("--only", metavar="CELL", help="Cells by name or pattern; repeatable."),
     ] = None,
     redo: Annotated[
-        str, typer.Option("--redo", metavar="CELL", help="A cell to do again; its old results are set aside.")
+        str, typer.Option("--redo", metavar="CELL", help="Cell to run again; its old results are moved aside.")
     ] = "",
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="The other cells continue when one fails.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Continue with the other cells if one fails.")
+    ] = False,
     seeds: Annotated[
         str,
         typer.Option(
-            "--seeds", metavar="N,N", help="Seeds that every cell is trained with.", show_default="the file's"
+            "--seeds", metavar="N,N", help="Train every cell with each of these seeds.", show_default="the file's"
         ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="The plan with estimates of time and cost; nothing is started.")
+        bool, typer.Option("--dry-run", help="Print the plan with estimates of time and cost, and start nothing.")
     ] = False,
 ) -> None:
     """Train and evaluate every cell of an experiment, compare them, and answer its questions from the numbers.
@@ -137,9 +139,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(word) for word in text.split(",") if word.strip())
     except ValueError as error:
-        raise UsageError(f"--seeds takes whole numbers, not {text!r}.", remedy="--seeds 0,1,2") from error
+        raise UsageError(f"--seeds must be whole numbers, not {text!r}.", remedy="--seeds 0,1,2") from error
     if len(set(numbers)) < len(numbers) or any(number < 0 for number in numbers):
-        raise UsageError(f"--seeds {text}: seeds are natural numbers, each once.", remedy="--seeds 0,1,2")
+        raise UsageError(f"--seeds {text}: seeds must be different natural numbers.", remedy="--seeds 0,1,2")
     return numbers
 
 
@@ -260,11 +262,11 @@ def _costs(found: Sequence[Estimate]) -> str:
     """Return how costs are calculated, or what is missing for it."""
     prices = sorted({one.gpu_hour_price for one in found if one.gpu_hour_price is not None})
     if not prices:
-        return "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."
+        return "Cost: not known, because the file has no gpu_hour_price (USD for one GPU and hour) under [rates]."
     shown = " or ".join(f"{price:g}" for price in prices)
     if all(one.cost is None for one in found):
-        return f"Cost: not known, for the time is not; a GPU-hour is {shown} USD."
-    return f"Cost: GPU-hours at {shown} USD each, as the file gives it; nothing else is in it."
+        return f"Cost: not known, because the time is not known; a GPU-hour costs {shown} USD."
+    return f"Cost: GPU-hours at {shown} USD each, as set in the file; other costs are not included."
 
 
 def _span(pair: tuple[float, float] | None, shown: Callable[[float], str]) -> str:

@@ -24,7 +24,7 @@ Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "ope
 WeightType = Annotated[
     Dtype | None,
     typer.Option(
-        "--dtype", help="Number format of a whole model's weights.", show_default="float32, gguf-ready bfloat16"
+        "--dtype", help="Number format of the weights of a complete model.", show_default="float32, gguf-ready bfloat16"
     ),
 ]
 BaseModel = Annotated[
@@ -37,7 +37,7 @@ Licence = Annotated[
     str, typer.Option("--license", metavar="SPDX", help="Licence for the model card.", show_default="not stated")
 ]
 Evaluations = Annotated[
-    list[Path], typer.Option("--eval", metavar="RUN", help="Evaluation of this policy, for the model card; may repeat.")
+    list[Path], typer.Option("--eval", metavar="RUN", help="Evaluation of this policy for the model card; repeatable.")
 ]
 
 
@@ -58,12 +58,16 @@ def main(
         Form,
         typer.Option(
             "--to",
-            help="peft: the adapter; merged: one whole model; gguf-ready: one for llama.cpp's converter; trl-sft, "
+            help="peft: the adapter; merged: one complete model; gguf-ready: a model for llama.cpp's "
+            "converter; trl-sft, "
             "trl-preference, openai-jsonl: attempts to train on; inspect: an evaluation as a log.",
         ),
     ],
     step: Annotated[
-        int | None, typer.Option("--step", min=0, help="Checkpoint, or evaluation for inspect.", show_default="newest")
+        int | None,
+        typer.Option(
+            "--step", min=0, help="Step of the checkpoint, or of the evaluation for inspect.", show_default="newest"
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder.", show_default="exports/NAME_step-N_FORM")
@@ -73,15 +77,16 @@ def main(
     licence: Licence = "",
     evaluations: Evaluations = [],  # noqa: B006  # Typer copies it
     min_reward: Annotated[
-        float | None, typer.Option("--min-reward", help="Only attempts with this reward and more.")
+        float | None, typer.Option("--min-reward", help="Only attempts with at least this reward.")
     ] = None,
     split: Annotated[str, typer.Option("--split", help="Only questions of this split.", show_default="all")] = "",
     rule: Annotated[
         Rule | None,
-        typer.Option("--rule", help="How trl-preference pairs a run's attempts.", show_default="best-worst"),
+        typer.Option("--rule", help="Rule of trl-preference for pairs of a run's attempts.", show_default="best-worst"),
     ] = None,
     allow_evaluation_data: Annotated[
-        bool, typer.Option("--allow-evaluation-data", help="Training data from data that is for evaluation only.")
+        bool,
+        typer.Option("--allow-evaluation-data", help="Export training data from data that is for evaluation only."),
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -165,7 +170,7 @@ def _records_text(written: Written, form: Form) -> str:
     left = f", {written.left_out} left out" if written.left_out else ""
     lines = [f"{plural(written.rows, what)}{left}: {written.file}"]
     if written.wrong:
-        lines.append(f"Not right: {written.wrong} of them. --min-reward leaves out what earned less.")
+        lines.append(f"Not right: {written.wrong} of them. --min-reward leaves out attempts with lower rewards.")
     return "\n".join(lines)
 
 

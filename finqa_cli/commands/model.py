@@ -19,18 +19,18 @@ from finqa_cli.placement.placement_types import Placement, plan_document, plan_l
 
 MOST_GB = 100_000
 
-app = CommandApp("Inspect a model's architecture and write the settings that fit it.", epilog=EXIT_CODES)
+app = CommandApp("Inspect the architecture of a model and write settings for it.", epilog=EXIT_CODES)
 
 
 @app.command()
 def inspect(
     model: Annotated[str, typer.Argument(help="Model folder, hub id, run, checkpoint, or `embedded`.")],
     rank: Annotated[int, typer.Option("--lora-rank", min=0, help="Adapter rank; 0 trains all weights.")] = 16,
-    gpu_memory: Annotated[float, typer.Option("--gpu-memory", help="GB of one GPU.")] = 80.0,
+    gpu_memory: Annotated[float, typer.Option("--gpu-memory", help="Memory of one GPU, in GB.")] = 80.0,
     out: Annotated[
         Path | None, typer.Option("--out", help="TOML file to write, for --config of other commands.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read what a model is built of, without its weights, and what it needs of GPUs; --out writes its settings.
@@ -45,11 +45,11 @@ def inspect(
     """
     logs.configure()
     if not 1 <= gpu_memory <= MOST_GB:
-        raise UsageError(f"--gpu-memory takes 1 to {MOST_GB:,} GB, not {gpu_memory:g}.")
+        raise UsageError(f"--gpu-memory must be 1 to {MOST_GB:,} GB, not {gpu_memory:g}.")
     found = workflow.inspect(model, rank=rank, gpu_bytes=gpu_memory * GB)
     if out is not None:
         workflow.write(tier_text(found), out, force=force)
-    written = f"\n\nWritten to {out}. Try it: finqa config show --config {out}" if out else ""
+    written = f"\n\nWritten to {out}. Show it: finqa config show --config {out}" if out else ""
     emit({**_document(found), "out": out}, as_json=as_json, text=lambda: _text(found) + written)
 
 

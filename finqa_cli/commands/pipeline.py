@@ -88,14 +88,12 @@ def _step(flag: str, help: str, default: str | bool = True) -> Any:
 )
 def main(
     line: CommandLine,
-    method: Annotated[
-        Method | None, typer.Option("--method", help="Method that trains the policy that imitation made.")
-    ] = None,
+    method: Annotated[Method | None, typer.Option("--method", help="Training method after imitation.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
-            help="Folder; one that holds this pipeline already is continued.",
+            help="Output folder. If it already contains this pipeline, the pipeline is resumed.",
             show_default="outputs/run_NNN, the next free",
         ),
     ] = None,
@@ -104,27 +102,31 @@ def main(
     ] = None,
     redo: Annotated[
         str,
-        typer.Option("--from", metavar="STEP", help="First of the steps to do again; their old results are set aside."),
+        typer.Option(
+            "--from", metavar="STEP", help="First step to run again; old results of it and later steps are moved aside."
+        ),
     ] = "",
     until: Annotated[str, typer.Option("--until", metavar="STEP", help="Last step.")] = "",
     past_gates: Annotated[
         bool,
         typer.Option(
             "--past-gates",
-            help="Continue though too few answers of 03 (90 %) or 04 (70 %) have the right form.",
+            help="Continue even if too few answers of step 03 (90 %) or 04 (70 %) have the right form.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="The command of every step is printed, and nothing is done.")
+        bool, typer.Option("--dry-run", help="Print the command of every step, and run nothing.")
     ] = False,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="Small counts throughout, to see that everything works.")
+        bool, typer.Option("--quick-test", help="Small counts in all steps, as a quick test.")
     ] = False,
     init: Annotated[Path | None, _step("--init", "TOML file that specifies a new model for step 03.")] = None,
     careless: Annotated[
         bool | None,
         _step(
-            "--careless/--careful", "Mistakes of the imitated expert.", "careless with `embedded` and `embedded-text`"
+            "--careless/--careful",
+            "Imitate an expert that makes mistakes.",
+            "careless with `embedded` and `embedded-text`",
         ),
     ] = None,
     demonstration_questions: Annotated[
@@ -148,12 +150,13 @@ def main(
         _step(
             "--final-test",
             "File of a test split, such as the published test.json: both policies are evaluated and compared on it at "
-            "the end, and what it shares with the training data is reported.",
+            "the end, and its overlap with the training data is reported.",
             "none",
         ),
     ] = None,
     compare_with: Annotated[
-        list[Path] | None, _step("--compare-with", "Another pipeline or evaluated run for step 11; repeatable.")
+        list[Path] | None,
+        _step("--compare-with", "Another pipeline or evaluated run to compare with in step 11; repeatable."),
     ] = None,
 ) -> None:
     """Run the whole cycle: check and prepare data, imitate, sample, train by a method, evaluate both policies, compare.
@@ -221,7 +224,9 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     """Return what the command line asks for together with the settings."""
     given = line.context.params
     if given["pair_rule"] is not None and method != "dpo":
-        raise UsageError(f"{method} learns from no pairs, so --pair-rule would have no effect.", remedy="--method dpo")
+        raise UsageError(
+            f"{method} does not train on pairs, so --pair-rule would have no effect.", remedy="--method dpo"
+        )
     for name, _, value in (each.partition("=") for each in line.assignments):
         if name.strip() in ("optimizer", "optimizer.name"):
             raise UsageError(
@@ -288,7 +293,7 @@ def _with_mistakes(settings: Settings, share: float) -> Settings:
     options = registry().config_class(registry().find("environment", choice.name))
     if options is None or "careless" not in options.model_fields:
         raise UsageError(
-            f"The environment {choice.name} demonstrates its gold solutions, always without mistakes.",
+            f"The environment {choice.name} demonstrates gold solutions without mistakes.",
             remedy="leave out --careless and --careful",
         )
     changed = choice.model_copy(update={"options": {**choice.options, "careless": share}})
@@ -307,12 +312,13 @@ def _check_policy(settings: Settings) -> None:
         raise UsageError(
             f"{model} is a small policy that speaks to the environment {wanted} alone; {environment.name} asks for "
             "another form, which it does not learn.",
-            remedy=f"--environment {wanted}; or {other}",
+            remedy=f"--environment {wanted}; or --model with what `finqa policy make --environment "
+            f"{shlex.quote(environment.name)}` makes; or {other}",
         )
     if environment.snapshotless and settings.data.path is not None:
         raise UsageError(
-            f"{model} is a small policy that was taught the embedded tasks of {wanted} alone; those of "
-            f"{settings.data.path} it does not learn.",
+            f"{model} is a small policy for the embedded tasks of {wanted} only; it cannot learn "
+            f"those of {settings.data.path}.",
             remedy=f"leave out --data; or {other}",
         )
 

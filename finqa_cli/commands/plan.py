@@ -33,7 +33,7 @@ def main(
     companies: Annotated[
         int | None,
         typer.Option(
-            "--companies", help="Number of companies that they are about.", min=2, show_default="one per question"
+            "--companies", help="Number of companies of the questions.", min=2, show_default="one per question"
         ),
     ] = None,
     attempts: Annotated[
@@ -92,8 +92,8 @@ def main(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Run that sizes and variation are taken from; repeat for two. Runs of one LABEL=RUN are seeds of a "
-            "method and tell its --run-deviation.",
+            help="Run from which sizes and variation are estimated; repeat for two. Runs with one label "
+            "(LABEL=RUN) are seeds of a method and give its --run-deviation.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -159,7 +159,7 @@ def _text(result: Plan) -> str:
             [
                 [
                     number,
-                    f"{100 * value:.1f}" if math.isfinite(value) else "none: one run says nothing of methods",
+                    f"{100 * value:.1f}" if math.isfinite(value) else "none: one run is no evidence about methods",
                 ]
                 for number, value in with_seeds(result, _SHOWN_SEEDS)
             ],
@@ -181,16 +181,16 @@ def _needed(result: Plan) -> list[str]:
     more = (
         f"{result.questions} questions, {per_company:.1f} per company, {plural(design.attempts, 'attempt')} each"
         if result.questions
-        else "more questions than there are"
+        else "more questions than exist"
     )
     repeated = (
         f"{plural(result.attempts, 'attempt')} at each of these {design.questions}"
         if result.attempts
-        else "no number of attempts at these questions suffices"
+        else "no number of attempts at these questions is sufficient"
     )
     seeds = (
         f"{result.seeds} seeds of each at these questions"
         if result.seeds
-        else "more than seeds alone: no number of them suffices at these questions"
+        else "more questions: no number of seeds is sufficient at these questions"
     )
     return [f"{needed}{more}; or {repeated}. Of two methods it takes {seeds}."]

@@ -39,7 +39,7 @@ def main(
             "--question",
             "-n",
             help="Id of the question.",
-            show_default="one drawn by the seed",
+            show_default="chosen by the seed",
         ),
     ] = None,
 ) -> None:
@@ -51,7 +51,7 @@ def main(
     settings = loaded.settings
     if loaded.origins.get("train.seed", "default") == "default" and question is None:
         settings = _with_drawn_seed(settings)
-        line.note(f"seed {settings.train.seed}, drawn at random; --seed repeats it")
+        line.note(f"seed {settings.train.seed}, chosen at random; --seed repeats it")
     policy = resolve_for(settings.engine.name, settings.model.name)
     shown = not line.as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
@@ -88,7 +88,7 @@ def _next_command(line: CommandLine, played: WatchedEpisode, settings: Settings)
     same = line.repeat("config", "environment.name", "data.snapshot", "data.path", "assign")
     if played.has_expert and engine != "scripted" and not is_right(trajectory):
         return (
-            f"finqa play --engine scripted --question {shlex.quote(trajectory.task.id)}{same}   (how an expert does it)"
+            f"finqa play --engine scripted --question {shlex.quote(trajectory.task.id)}{same}   (the expert's solution)"
         )
     modelless = registry().find("engine", engine).modelless
     target = ("scripted" if engine == "human" else engine) if modelless else settings.model.name

@@ -13,8 +13,8 @@ from finqa_cli.commands.plugins import app
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.contracts import ChatEngine, TrackerContext
-from finqa_cli.errors import ConfigError
+from finqa_cli.contracts import ChatEngine, Environment, TrackerContext
+from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, registry
 from finqa_cli.extend.contract_check import CheckedKind, Promise, check_parameters, registered_kind, run_suite
 from finqa_cli.extend.scaffold import command_of, write_package
@@ -44,8 +44,8 @@ MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 @offers(general=("as_json",))
 def new(
     line: CommandLine,
-    kind: Annotated[CheckedKind, typer.Argument(help="What the component is.")],
-    name: Annotated[str, typer.Argument(help="Its name, such as my-reward.")],
+    kind: Annotated[CheckedKind, typer.Argument(help="Kind of the component.")],
+    name: Annotated[str, typer.Argument(help="Name of the component, such as my-reward.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write to.", show_default="finqa-NAME in this folder")
     ] = None,
@@ -88,7 +88,7 @@ def check(
     report = registry().report_of(component)
     settings = _settings(line, component)
     make = _makers(settings, component)
-    promises = [Promise(name="the plugin's import is quick and prints nothing", status="passed")]
+    promises = [Promise(name="the import of the plugin is fast and prints nothing", status="passed")]
     if report is not None and report.warnings:
         promises = [Promise(name=promises[0].name, status="failed", detail="; ".join(report.warnings))]
     subject = make["subject"](settings.data.home)
@@ -99,6 +99,7 @@ def check(
         "name": component.name,
         "plugin": report.shown if report is not None else "",
         "kept": not any(promise.status == "failed" for promise in promises),
+        "tools": _tools(subject),
         "promises": [{"name": each.name, "status": each.status, "detail": each.detail} for each in promises],
     }
     emit(document, as_json=line.as_json, text=lambda: _print(document, promises))
@@ -159,12 +160,25 @@ def _model(settings: Settings) -> str:
     return resolve("embedded" if named == AUTO else named).model
 
 
+def _tools(subject: object) -> list[str]:
+    """Return the tools that the first task of an environment opens with; none where only an episode shows them."""
+    if not isinstance(subject, Environment):
+        return []
+    try:
+        prompt = subject.opening(subject.tasks(subject.splits()[0])[0])
+    except (FinqaError, IndexError):  # the suite says what is wrong
+        return []
+    return [tool.name for tool in prompt.tools] if prompt is not None else []
+
+
 def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:
     print(f"{document['kind']} {document['name']} of {document['plugin']}")
+    if document["tools"]:
+        print(f"  tools    {', '.join(document['tools'])}")
     for promise in promises:
         detail = f": {promise.detail}" if promise.detail else ""
         print(f"  {MARKS[promise.status]}  {promise.name}{detail}")
     failed = sum(promise.status == "failed" for promise in promises)
     skipped = sum(promise.status == "skipped" for promise in promises)
-    unseen = f", but {plural(skipped, 'promise')} could not be tested" if skipped else ""
-    print(f"It breaks {plural(failed, 'promise')} of its contract." if failed else f"It keeps its contract{unseen}.")
+    unseen = f", but {plural(skipped, 'rule')} could not be tested" if skipped else ""
+    print(f"It violates {plural(failed, 'rule')} of its contract." if failed else f"It meets its contract{unseen}.")

@@ -18,7 +18,7 @@ from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.settings import Settings, to_public_dict
 
-app = CommandApp("Show, check and begin plugins.", epilog=EXIT_CODES, needs_command=False)
+app = CommandApp("Show, check and create plugins.", epilog=EXIT_CODES, needs_command=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -181,7 +181,7 @@ def _print_details(document: Mapping[str, Any]) -> None:
 
 def _print_options(kind: str, fields: list[dict[str, Any]] | None) -> None:
     if fields is None:
-        print("  options: known once its packages are installed")
+        print("  options: known after its packages are installed")
     elif not fields:
         print("  options: none")
     else:

@@ -15,7 +15,7 @@ from finqa_cli.commands.shared.output import emit, progress
 from finqa_cli.experiments.make_policy import SCRIPTED, Made, Wanted, make_policy
 from finqa_cli.settings import Settings
 
-app = CommandApp("Make small policies that learn on a processor within minutes.", epilog=EXIT_CODES)
+app = CommandApp("Create small policies that learn on a CPU within minutes.", epilog=EXIT_CODES)
 
 SANDBOXES = 8
 """Sandboxes for the demonstrations, unless a number is given."""
@@ -44,13 +44,13 @@ def make(
             "--careless",
             min=0.0,
             max=1.0,
-            help="Share of the tasks that are demonstrated with a mistake, where the environment has the option.",
+            help="Share of the tasks that are demonstrated with a mistake, if the environment has this option.",
         ),
     ] = 0.0,
     expert: Annotated[
         str,
         typer.Option(
-            "--expert", help="Engine that is imitated: scripted (the environment's own expert), random, openai, ..."
+            "--expert", help="Engine to imitate: scripted (the environment's own expert), random, openai, ..."
         ),
     ] = SCRIPTED,
 ) -> None:
@@ -79,16 +79,21 @@ def make(
             show=lambda text: None if line.as_json or line.quiet else print(text, file=sys.stderr, flush=True),
         )
     document = {"policy": str(made.policy), "training": str(made.training), "samples": made.samples}
-    emit(document, as_json=line.as_json, text=lambda: _text(made, settings))
+    emit(document, as_json=line.as_json, text=lambda: _text(made, settings, wanted))
 
 
-def _text(made: Made, settings: Settings) -> str:
+def _text(made: Made, settings: Settings, wanted: Wanted) -> str:
     samples = made.samples or {}
     rates = ""
     if samples.get("accuracy") is not None:
         rate = samples.get("parse_rate")
         form = f"{100 * rate:.0f} % of the right form, " if rate is not None else ""
         rates = f"Answers to {samples['questions']} held-out tasks: {form}accuracy {samples['accuracy']:.3f}\n"
+    if wanted.expert == SCRIPTED and samples.get("accuracy") == 0.0:
+        rates += (
+            f"None is right: {made.demonstrations} demonstrations taught the form of the answers alone, and rewards "
+            "may have nothing to reinforce. Take more tasks or a larger --epochs, with another --output.\n"
+        )
     environment = f"--environment {shlex.quote(settings.environment.name)}"
     return (
         f"{rates}Policy: {made.policy}\n"

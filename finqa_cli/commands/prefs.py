@@ -26,7 +26,7 @@ def main(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of finqa sample, eval or train with several attempts per question, or their "
+            help="Runs of finqa sample, eval or train with several attempts per question, or their "
             "candidates.jsonl or trajectories.jsonl."
         ),
     ],
@@ -34,17 +34,20 @@ def main(
         Rule,
         typer.Option(
             "--rule",
-            help="best-worst: best with worst, second best with second worst, ...; all: every pair that differs "
-            "enough; right-wrong: right with wrong ones.",
+            help="best-worst: best with worst, second best with second worst, ...; all: every pair with a "
+            "sufficient difference; right-wrong: right with wrong attempts.",
         ),
     ] = "best-worst",
-    margin: Annotated[float, typer.Option("--margin", help="Rewards of a pair differ by this at least.")] = 0.0,
-    most: Annotated[int, typer.Option("--pairs-per-question", min=1, help="Pairs of a question at most.")] = 4,
+    margin: Annotated[float, typer.Option("--margin", help="Smallest difference of the rewards of a pair.")] = 0.0,
+    most: Annotated[int, typer.Option("--pairs-per-question", min=1, help="Largest number of pairs per question.")] = 4,
     held_out_share: Annotated[
-        float, typer.Option("--held-out-share", min=0, max=0.9, help="Share of the companies that only measure.")
+        float,
+        typer.Option(
+            "--held-out-share", min=0, max=0.9, help="Share of the companies that is held out for validation."
+        ),
     ] = 0.1,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help=f"Look at the first {QUICK_QUESTIONS} questions only.")
+        bool, typer.Option("--quick-test", help=f"Use only the first {QUICK_QUESTIONS} questions.")
     ] = False,
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", help="New folder.", show_default="runs/prefs_YYYYMMDD_HHMMSS")

@@ -31,7 +31,10 @@ def main(
         ),
     ],
     prefix: Annotated[
-        str, typer.Option("--repo-prefix", metavar="NAME", help="Owner on the hub, or OWNER/BEGINNING of the names.")
+        str,
+        typer.Option(
+            "--repo-prefix", metavar="NAME", help="Owner on the hub, or OWNER/PREFIX of the repository names."
+        ),
     ],
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="Checkpoint to push.", show_default="newest")
@@ -42,16 +45,18 @@ def main(
     to: Annotated[
         Literal["peft", "merged", "gguf-ready"] | None,
         typer.Option(
-            "--to", help="Form: the adapter or one whole model.", show_default="the adapter, where there is one"
+            "--to", help="Format: the adapter or one complete model.", show_default="the adapter, if there is one"
         ),
     ] = None,
     dtype: WeightType = None,
-    private: Annotated[bool, typer.Option("--private", help="Private repositories; public ones are refused.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Push to private repositories; existing public ones are refused.")
+    ] = False,
     base_model: BaseModel = "",
     licence: Licence = "",
     evaluations: Evaluations = [],  # noqa: B006  # Typer copies it
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="The planned pushes with their model cards; nothing is sent.")
+        bool, typer.Option("--dry-run", help="Print the planned pushes with their model cards, and upload nothing.")
     ] = False,
     endpoint: Annotated[
         str | None,
@@ -68,7 +73,7 @@ def main(
     logs.configure()
     dotenv_variables()  # HF_TOKEN may be there
     if step is not None and num is not None:
-        raise UsageError("--step names one checkpoint and --num several.", remedy="give one of them")
+        raise UsageError("--step selects one checkpoint, --num several.", remedy="give one of them")
     sources = [find_source(source, step)] if num is None else find_sources(source, num)
     plans = plan_pushes(
         sources, _wish(sources, to, dtype, base_model), prefix, licence=licence, evaluations=evaluations

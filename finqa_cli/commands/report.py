@@ -22,18 +22,23 @@ def main(
         typer.Argument(help="Folder of a run of eval, train or sample; two folders are compared question by question."),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file; replaces an older report.", show_default="RUN/report.html")
+        Path | None,
+        typer.Option("--out", help="File to write; an older report is overwritten.", show_default="RUN/report.html"),
     ] = None,
     control: Annotated[
         Path | None,
         typer.Option(
             "--control",
-            help="The same training with --shuffle-rewards, shown beside RUN: what it gains is not learned.",
+            help="The control of RUN: the same training with --shuffle-rewards.",
         ),
     ] = None,
     episodes: Annotated[
         int,
-        typer.Option("--episodes", help="Most episodes of a run in full; whole steps are left out beyond it.", min=1),
+        typer.Option(
+            "--episodes",
+            help="Largest number of episodes of a run in the file; beyond it, whole steps are left out.",
+            min=1,
+        ),
     ] = MOST_EPISODES,
     as_json: AsJson = False,
 ) -> None:

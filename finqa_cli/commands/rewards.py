@@ -25,7 +25,7 @@ app = CommandApp("Show, test and apply rewards.", epilog=EXIT_CODES)
 Name = Annotated[
     str | None, typer.Argument(help="Name of a reward, such as weighted.", show_default="of the settings, or weighted")
 ]
-Spec = Annotated[Path | None, typer.Option("--spec", help="A reward_spec.yaml, for rewards that follow one.")]
+Spec = Annotated[Path | None, typer.Option("--spec", help="A reward_spec.yaml, for rewards that use one.")]
 Weights = Annotated[
     str | None,
     typer.Option("--weights", help="Weights of its parts, such as exact=1.0,numerical=0.8,program=0.3,format=-0.2."),
@@ -42,7 +42,7 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a reward, or `environment` for that one's own verdict.", show_default="list them all"
+            help="Name of a reward, or `environment` for the environment's own reward.", show_default="list them all"
         ),
     ] = None,
     spec: Spec = None,
@@ -117,10 +117,10 @@ def score(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for scores.jsonl.", show_default="beside FILE")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a scores.jsonl that is there.")] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave malformed rows out instead of failing.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing scores.jsonl.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed rows instead of failing.")] = False,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help=f"Score the first {QUICK_ROWS} rows, to see that everything works.")
+        bool, typer.Option("--quick-test", help=f"Score the first {QUICK_ROWS} rows, as a quick test.")
     ] = False,
 ) -> None:
     """Score answers in a file and write scores.jsonl.

@@ -30,7 +30,9 @@ def main(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Interrupted run to resume: plays what is missing or ended in faults."),
+        typer.Option(
+            "--resume", help="Interrupted run to resume: plays missing attempts and attempts that ended in faults."
+        ),
     ] = None,
     candidates: Annotated[int, typer.Option("--num-candidates", "-k", min=1, help="Candidates per question.")] = 4,
     temperature: Annotated[float, typer.Option("--temperature", min=0, max=10, help="Sampling temperature.")] = 0.8,
@@ -38,7 +40,7 @@ def main(
     split: Annotated[str, typer.Option("--split", help="Split of the questions.", show_default="train")] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="Number of questions; 0: all.")] = 0,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="Four candidates of 16 questions, to see that everything works.")
+        bool, typer.Option("--quick-test", help="Four candidates of 16 questions, as a quick test.")
     ] = False,
 ) -> None:
     """Sample candidates of each question: texts, token ids, log-probabilities and rewards.
@@ -99,6 +101,8 @@ def _text(result: SampleResult) -> str:
     shares = [f"{100 * rate:.1f} % could be read" if rate is not None else "", passes]
     mixed = report["questions"] - report["questions_all_right"] - report["questions_none_right"]
     spread = f"{report['questions_with_spread']} of {plural(report['questions'], 'question')} have unequal rewards"
+    imitable = not report["questions_with_spread"] and report["questions_all_right"]
+    following = "sft" if imitable else "prefs"
     return "\n".join(
         [
             f"{report['target']} on {report['data']['name']}/{report['split']}: {report['candidates']} candidates of "
@@ -107,6 +111,6 @@ def _text(result: SampleResult) -> str:
             f"{spread}, {mixed} right and wrong candidates, {report['questions_none_right']} no right one",
             "",
             f"Candidates: {result.run / 'candidates.jsonl'}; rewards: {result.run / 'scores.jsonl'}",
-            f"Next: finqa prefs {result.run}",
+            f"Next: finqa {following} {result.run}",
         ]
     )

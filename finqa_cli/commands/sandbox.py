@@ -20,7 +20,7 @@ from finqa_cli.errors import UsageError
 from finqa_cli.types import SandboxInfo
 from finqa_cli.wiring import sandbox_owners
 
-app = CommandApp("List sandboxes and end those that were left behind.", epilog=EXIT_CODES)
+app = CommandApp("List sandboxes and remove those that were left behind.", epilog=EXIT_CODES)
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -29,7 +29,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 @offers("sandbox.name", general=("config", "assign", "as_json"))
 def list_sandboxes(
     line: CommandLine,
-    run: Annotated[str, typer.Option("--run", help="Only those of this run.", show_default=False)] = "",
+    run: Annotated[str, typer.Option("--run", help="Only sandboxes of this run.", show_default=False)] = "",
 ) -> None:
     """List the sandboxes of this user, with the process that started each and whether it is running.
 
@@ -48,13 +48,15 @@ def list_sandboxes(
 def reap(
     line: CommandLine,
     ids: Annotated[list[str] | None, typer.Argument(help="Just these sandboxes.", show_default=False)] = None,
-    run: Annotated[str, typer.Option("--run", help="Those of this run.", show_default=False)] = "",
+    run: Annotated[str, typer.Option("--run", help="Sandboxes of this run.", show_default=False)] = "",
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Those of at least this age: 90s, 30m, 2h, 1d.", show_default=False)
+        str, typer.Option("--older-than", help="Sandboxes of at least this age: 90s, 30m, 2h, 1d.", show_default=False)
     ] = "",
-    everything: Annotated[bool, typer.Option("--all", help="All of them, also those in use.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended, and end nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sandboxes in use are ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All sandboxes, also those in use.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the sandboxes that would be removed, and remove nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before sandboxes in use are removed.")] = False,
 ) -> None:
     """End sandboxes and wait until they are gone: those left behind by ended processes of this machine, or others
     by id, --run, --older-than or --all.
@@ -98,7 +100,7 @@ def parse_age(text: str) -> float | None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if not found:
-        raise UsageError(f"--older-than takes an age such as 90s, 30m, 2h or 1d, not {text!r}.")
+        raise UsageError(f"--older-than must be an age such as 90s, 30m, 2h or 1d, not {text!r}.")
     return float(found[1]) * SECONDS[found[2]]
 
 
@@ -108,7 +110,7 @@ def _agreed(sandboxes: Sequence[SandboxInfo]) -> bool:
     if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     verb = "is" if len(used) == 1 else "are"
-    return typer.confirm(f"{len(used)} of {plural(len(sandboxes), 'sandbox')} {verb} in use. End them?", err=True)
+    return typer.confirm(f"{len(used)} of {plural(len(sandboxes), 'sandbox')} {verb} in use. Remove them?", err=True)
 
 
 def _document(each: SandboxInfo) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def _print_list(sandboxes: Sequence[SandboxInfo], provider: str) -> None:
 
 def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:
     if not sandboxes:
-        print(f"No {provider} sandbox to end. All there are: {sandbox_owners.list_command(provider)}")
+        print(f"No {provider} sandbox to remove. List all: {sandbox_owners.list_command(provider)}")
     elif dry_run:
         _print_table(sandboxes)
         print(f"Would end {plural(len(sandboxes), f'{provider} sandbox')}.")

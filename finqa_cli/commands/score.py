@@ -25,11 +25,12 @@ SHOWN = 3
 @offers(general=("as_json",))
 def main(
     line: CommandLine,
-    predictions: Annotated[Path, typer.Argument(help="Predictions in the form of the metric's own script.")],
+    predictions: Annotated[Path, typer.Argument(help="Predictions in the format of the metric's official script.")],
     metric: Annotated[str, typer.Option("--metric", help=f"{', '.join(METRICS)}.")],
     truth: Annotated[Path, typer.Option("--truth", help="The data set: its file, or for openenv its folder.")],
     rows: Annotated[
-        Path | None, typer.Option("--rows", help="CSV file to write, with figures and reason of each prediction.")
+        Path | None,
+        typer.Option("--rows", help="CSV file to write, with the figures and the reason of each prediction."),
     ] = None,
 ) -> None:
     """Score a file of predictions as the data set's own script does, with 95 % intervals and reasons.
@@ -90,7 +91,7 @@ def _text(found: OfficialScores, rows: Path | None) -> str:
     if scored.missing:
         lines.append(f"{plural(scored.missing, 'question')} without a prediction.")
     if scored.unknown:
-        lines.append(f"{plural(scored.unknown, 'prediction')} of no question of the data, left out.")
+        lines.append(f"{plural(scored.unknown, 'prediction')} without a question in the data, skipped.")
     lines += [f"{row.id}: {row.reason}" for row in wrong[:SHOWN]]
     if rows is not None:
         lines.append(f"Rows: {rows}")

@@ -26,7 +26,7 @@ QUICK = {"sft.epochs": 1.0, "sft.batch_tokens": 4096, "sft.validate_every": 2, "
 """Counts of --quick-test, unless they are given."""
 
 OF_A_MODEL = ("model.name", "lora")
-"""Settings without effect on a model that is created anew and trained whole."""
+"""Settings without effect on a model that is created again and trained whole."""
 
 DECIDED_BY_FLAG = {
     "environment.name": "environment.",
@@ -57,7 +57,7 @@ def main(
         Path | None, typer.Option("--init", help="TOML file that specifies a new tokenizer and model.")
     ] = None,
     quick_test: Annotated[
-        bool, typer.Option("--quick-test", help="One pass over 16 demonstrations, to see that everything works.")
+        bool, typer.Option("--quick-test", help="One pass over 16 demonstrations, as a quick test.")
     ] = False,
 ) -> None:
     """Train a model (or with --init a new one) to say what the demonstrations say; loss on assistant tokens only.
@@ -127,7 +127,7 @@ def _text(result: SftResult) -> str:
         f"loss {result.loss:.4f}{held_out}.",
         *_samples(result),
         f"Policy: {result.policy}{best}",
-        f"Try it: finqa eval {result.policy}",
+        f"Evaluate it: finqa eval {result.policy}",
     ]
     return "\n".join(lines)
 

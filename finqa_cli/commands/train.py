@@ -96,7 +96,7 @@ def _on_groups(line: CommandLine, settings: Settings, run: Path, *, resume: bool
 def _finished_text(result: TrainResult) -> str:
     """Say that a run that was to be resumed is finished."""
     return (
-        f"{result.run} is finished: all of its {plural(result.iterations, 'iteration')} were done before.\n"
+        f"{result.run} is already finished: all of its {plural(result.iterations, 'iteration')} are done.\n"
         f"Next: finqa report {result.run}\n"
         f"  or  finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N"
     )

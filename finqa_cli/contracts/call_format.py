@@ -1,4 +1,4 @@
-"""Call formats: how a model family writes a tool call. Pure text; codecs do the tokens."""
+"""Call formats: how a model family writes a tool call. Text only; codecs convert it to tokens."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 class CallError(Exception):
-    """What is wrong with a call, in words for the model."""
+    """Describes an invalid call, in a message for the model."""
 
 
 class NoCallError(CallError):
-    """There is no trace of a call: the turn is in plain words."""
+    """The turn contains no call, only text."""
 
 
 class CallFormat(ABC):
-    """Base class of all call formats, constructed as `Format(None)`: it takes no options.
+    """Base class of all call formats, constructed as `Format(None)`: it has no options.
 
-    Writes a call as the family's chat template does, and finds it in what a model wrote. It needs no care for control
+    Writes a call as the family's chat template does, and finds it in what a model wrote. It need not handle control
     tokens: a codec renders calls with placeholders in them.
     """
 
     @property
     @abstractmethod
     def separator(self) -> str:
-        """What stands between an assistant's words and the call."""
+        """Separator between an assistant's text and the call."""
 
     @abstractmethod
     def render(self, call: ToolCall) -> str:
@@ -42,7 +42,7 @@ class CallFormat(ABC):
         writes as text. Any text is possible.
 
         Raises:
-            CallError: There is more than one, or one that cannot be read.
+            CallError: There is more than one call, or one that cannot be parsed.
             NoCallError: There is none.
         """
 
@@ -53,11 +53,11 @@ class CallFormat(ABC):
         Default: the one of `find`.
 
         Raises:
-            CallError: One of them cannot be read.
+            CallError: One of them cannot be parsed.
             NoCallError: There is none.
         """
         return (self.find(spoken, schemas),)
 
     @abstractmethod
     def words(self, spoken: str) -> str:
-        """What stands before the first call in a text in which `find` found one, without the separator."""
+        """The text before the first call that `find` found, without the separator."""

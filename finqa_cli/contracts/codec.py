@@ -1,4 +1,4 @@
-"""Chat codecs: between messages and token ids, for one model family."""
+"""Chat codecs: conversion between messages and token ids, for one model family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ReplyRole = Literal["tool", "user"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecContext:
-    """What a codec needs to know.
+    """Context of a codec.
 
     Attributes:
         model: Folder or hub id whose tokenizer and chat template are used.
@@ -35,8 +35,8 @@ class PlayedTurn:
     Attributes:
         completion_ids: [Lc] what was sampled, stop id included when it was sampled.
         stopped: A stop id was sampled; False when the turn was cut.
-        reply: The text that came back.
-        role: Who it came from.
+        reply: The reply of the environment.
+        role: Role of the reply.
         further_replies: The replies to the further calls of a turn with several.
     """
 
@@ -48,7 +48,7 @@ class PlayedTurn:
 
     @property
     def replies(self) -> tuple[str, ...]:
-        """All texts that came back, in the order of the calls."""
+        """All replies, in the order of the calls."""
         return (self.reply, *self.further_replies)
 
 
@@ -59,7 +59,7 @@ class ChatCodec(ABC):
     an episode without tools). Sampled ids are never decoded and encoded again. Content (questions, replies) is encoded
     so that control-token strings inside it stay ordinary text.
 
-    A chat template may write earlier turns anew, as when it drops their reasoning. Then `rewrites` returns True, and an
+    A chat template may rewrite earlier turns, for example to drop their reasoning. Then `rewrites` returns True, and an
     episode gets the whole prompt of each turn from `history`; it starts a new sequence where that does not begin with
     the tokens so far. These two methods have defaults, and so have `parse_calls` and `tool_replies`, by which a codec
     takes turns with several calls; the others are required.
@@ -72,7 +72,7 @@ class ChatCodec(ABC):
 
     @abstractmethod
     def opening(self, prompt: Prompt) -> tuple[int, ...]:
-        """[L] system, tools and user messages, ending where the assistant is to speak."""
+        """[L] system, tools and user messages, up to the start of the assistant's turn."""
 
     @abstractmethod
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
@@ -85,7 +85,8 @@ class ChatCodec(ABC):
         """[L] as `tool_reply`, with a message of the user.
 
         Raises:
-            ConfigError: The chat template takes no second message of the user, or not one that can be followed.
+            ConfigError: The chat template takes no second message of the user, or rewrites messages in an unsupported
+                way.
         """
 
     @abstractmethod
@@ -94,7 +95,10 @@ class ChatCodec(ABC):
 
     @abstractmethod
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
-        """Finds the tool call in a completion. Any input gives a turn: a call, or a reason why there is none."""
+        """Find the tool call in a completion.
+
+        Any input results in a turn: with a call, or with the reason why there is none.
+        """
 
     def parse_calls(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Parse as `parse` does, for a session that takes several calls in one turn.
@@ -112,7 +116,9 @@ class ChatCodec(ABC):
             ConfigError: There are several, and this codec takes turns with one call only.
         """
         if len(texts) > 1:
-            raise ConfigError(f"Codec {type(self).__name__} takes one call in a turn, and this turn has {len(texts)}.")
+            raise ConfigError(
+                f"Codec {type(self).__name__} supports one call per turn, but this turn has {len(texts)}."
+            )
         return self.tool_reply(texts[0], stopped=stopped)
 
     def rewrites(self, role: ReplyRole) -> bool:
@@ -121,17 +127,17 @@ class ChatCodec(ABC):
         Default: False, episodes append and `history` is not called.
 
         Raises:
-            ConfigError: It does so in a way that cannot be followed.
+            ConfigError: The template rewrites messages in an unsupported way.
         """
         return False
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
-        """[L] the conversation as the template renders it, ending where the assistant is to speak.
+        """[L] the conversation as the template renders it, up to the start of the assistant's turn.
 
         What is left of an earlier turn are the ids that were sampled wherever the template keeps the text whole.
 
         Args:
-            prompt: How the episode opened.
+            prompt: The opening prompt of the episode.
             turns: All turns since, at least one.
         """
         raise ConfigError(f"Codec {type(self).__name__} rewrites no history.")

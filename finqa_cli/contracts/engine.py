@@ -1,4 +1,7 @@
-"""Engines: who generates. A token engine can serve training; a chat engine (expert, person, hosted API) cannot."""
+"""Engines generate turns.
+
+A token engine can be used for training; a chat engine (expert, person, hosted API) cannot.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,23 @@ of that server.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What wiring tells an engine.
+    """Context of an engine.
 
     Attributes:
         model: Folder or hub id of the base model; empty for engines without one.
         seed: Seed of everything that is not seeded by a request.
         dispatch_wait_ms: Longest wait to fill a batch, counted from its oldest request.
         tensor_parallel_size: GPUs that share one copy of the model.
-        gpu_memory_utilization: Share of GPU memory that the engine may take.
-        devices: CUDA devices of this replica, as this process counts them; empty: chosen by the engine.
-        sleep: The engine is to free its devices during updates (`TokenEngine.sleeps`).
+        gpu_memory_utilization: Share of GPU memory that the engine may use.
+        devices: CUDA devices of this replica, as numbered in this process; empty: chosen by the engine.
+        sleep: The engine must free its devices during updates (`TokenEngine.sleeps`).
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
         needs_tokens: The run trains, or plays an adapter: an engine that can also be a chat engine is to be a token
             engine, or to refuse.
         replica: Which of `replicas` this engine is: it has devices or a server of its own.
         replicas: Engines that share the run's requests.
-        versions: Policy versions that may have requests under way at once.
+        versions: Policy versions that may have requests in progress at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
         cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
@@ -68,7 +71,7 @@ class EngineContext:
 
 
 class Engine(ABC):
-    """What token engines and chat engines have in common; an engine derives from `TokenEngine` or `ChatEngine`.
+    """Common base class of token engines and chat engines; an engine is a subclass of `TokenEngine` or `ChatEngine`.
 
     Constructed as `Engine(config, context)`.
     """
@@ -78,7 +81,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Get ready, and load the model where there is one. Idempotent.
+        """Start the engine, and load its model if it has one. Idempotent.
 
         Raises:
             ConfigError: The model folder is incomplete or does not fit; the message says what is missing.
@@ -89,7 +92,7 @@ class Engine(ABC):
         """Free the model and other resources. Idempotent."""
 
     def seat(self) -> AbstractContextManager[None]:
-        """Announce one live episode for as long as the context is open. Default: the engine does not count them.
+        """Register one live episode while the context is open. Default: the engine does not count episodes.
 
         The engine knows so how many requests can still arrive: when every seat is waiting there is nothing to gain
         from waiting longer, and in lockstep mode the composition of each batch, and with it each bit of the result,
@@ -117,7 +120,7 @@ class TokenEngine(Engine):
     sleeps: bool = False
     """Whether the engine gives its device to the learner during updates, with `sleep` and `wake`.
 
-    Nothing may be under way then, so rollouts cannot overlap with updates.
+    Nothing may be in progress then, so rollouts cannot overlap with updates.
     """
 
     probe_tolerance: float | Literal["measured"] | None = None
@@ -148,12 +151,13 @@ class TokenEngine(Engine):
 
     @abstractmethod
     async def load(self, policy: PolicyVersion) -> None:
-        """Switch to another policy version. Later requests use it; those under way end under the version that they
+        """Switch to another policy version. Later requests use it; those in progress end under the version that they
         began with, so that each completion is of one version. An engine that serves one at a time waits for them.
 
         Raises:
             EngineError: The adapter cannot be loaded; the old version keeps serving.
-            ServiceUnavailableError: The engine is gone. A set of replicas leaves it out until it has loaded the current
+            ServiceUnavailableError: The engine is not reachable. A set of replicas leaves it out until it has loaded
+                the current
                 version. For `UnreachableEngineError`, where no replica is left, the run waits up to
                 `train.sync_wait_s`.
         """
@@ -183,7 +187,7 @@ class TokenEngine(Engine):
 
         Raises:
             EngineError: A replica failed.
-            ServiceUnavailableError: The engine is gone.
+            ServiceUnavailableError: The engine is not reachable.
         """
         raise ConfigError(f"Engine {type(self).__name__} cannot be probed.")
 

@@ -1,4 +1,4 @@
-"""Environments: they provide tasks and judge the attempts at them."""
+"""Environments provide tasks and grade attempts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from finqa_cli.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPrediction:
-    """What the published evaluation of a data set says of one prediction.
+    """Result of the published evaluation of a data set for one prediction.
 
     Attributes:
         id: Id of its question, or of the turn of a dialogue.
-        cluster: What it shares with others.
+        cluster: Cluster of the question.
         figures: The measures by name, each from 0 to 1.
-        reason: Why it is not right; empty when it is.
+        reason: Why it is wrong; empty if it is right.
     """
 
     id: str
@@ -47,7 +47,7 @@ class ScoredPredictions:
     """All predictions of a file.
 
     Attributes:
-        rows: What counts, as the published evaluation counts it.
+        rows: All results that count in the published evaluation.
         known: Predictions of questions that the data has.
         missing: Questions without a prediction.
         unknown: Predictions of questions that the data does not have, which are left out.
@@ -61,12 +61,12 @@ class ScoredPredictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentContext:
-    """What an environment is constructed with besides its own options.
+    """Context of an environment.
 
     Attributes:
         snapshot: The compiled data, or None for an environment that reads files or brings its own.
         data: The file or folder to read tasks from, or None for the environment's embedded ones.
-        reward: What judges instead of the environment's own verdict, or None.
+        reward: Reward that replaces the environment's own, or None.
         max_turns: Tool calls after which an episode ends.
     """
 
@@ -77,7 +77,7 @@ class EnvironmentContext:
 
 
 class BaseSession(ABC):
-    """What sessions with and without tools have in common; a session derives from `Session` or `TextSession`."""
+    """Common base class of sessions with and without tools; a session is a subclass of `Session` or `TextSession`."""
 
     @abstractmethod
     def prompt(self) -> Prompt:
@@ -106,7 +106,7 @@ class Session(BaseSession):
     """One episode with tools. Calls are strictly serial.
 
     Attributes:
-        takes_text: A turn without a call is an answer in words, for `reply`. Otherwise it is the policy's mistake.
+        takes_text: A turn without a call is passed to `reply`. If False, it is a mistake of the policy.
     """
 
     takes_text: bool = False
@@ -148,7 +148,7 @@ class Environment(ABC):
 
     @abstractmethod
     def splits(self) -> Sequence[str]:
-        """Return the names of the splits, in the order in which a person would list them."""
+        """Return the names of the splits, in the usual order."""
 
     @abstractmethod
     def tasks(self, split: str) -> Sequence[Task]:
@@ -179,7 +179,7 @@ class Environment(ABC):
         return None
 
     def inputs(self) -> Mapping[str, str]:
-        """Return digests of what besides the data decides the prompts, by name, for the run's manifest.
+        """Return digests of inputs other than the data that determine the prompts, by name, for the run's manifest.
 
         There may be more once a session is open. A resumed run with another digest is refused. Default: nothing.
         """
@@ -205,7 +205,7 @@ class Environment(ABC):
         return None
 
     def right_answer(self, task: Task) -> str:
-        """Return the right answer to a task as a person reads it, for the records of an evaluation.
+        """Return the right answer to a task as readable text, for the records of an evaluation.
 
         It never reaches a policy, a sandbox or a client of a server: no prompt, reply or explanation contains it.
         Default: empty, it is not known.
@@ -213,16 +213,16 @@ class Environment(ABC):
         return ""
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return what a perfect policy says next in this conversation, for demonstrations and tests of rewards.
+        """Return the next turn of a perfect policy in this conversation, for demonstrations and tests of rewards.
 
         Default: None, no solution is known.
         """
         return None
 
     def demonstrate_task(self, task: str, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return what a perfect policy says next in an episode of the task with this id.
+        """Return the next turn of a perfect policy in an episode of the task with this id.
 
-        Default: `demonstrate`, for environments whose conversation tells which task it is.
+        Default: `demonstrate`, for environments whose conversation identifies the task.
         """
         return self.demonstrate(messages)
 
@@ -240,7 +240,7 @@ class Environment(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no published evaluation.")
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
-        """Compute the environment's own figures of a set of episodes. Pure.
+        """Compute the environment's own measures of a set of episodes. Pure.
 
         Args:
             trajectories: The episodes of an evaluation or of an iteration of training, including failed ones.

@@ -1,4 +1,4 @@
-"""Learners: the only owners of trainable weights."""
+"""Learners own and update the trainable weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, Update
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerContext:
-    """What a learner is built with, beside its own options.
+    """Context of a learner.
 
     Attributes:
         model: Folder or hub id of the base model.
@@ -27,9 +27,10 @@ class LearnerContext:
         max_grad_norm: Global gradient norm is clipped to this.
         temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
         seed: Seed of the initialisation and of dropout.
-        token_budget: Most tokens of a forward pass that the learner cuts itself (scoring); 0 lets the learner choose.
+        token_budget: Maximum tokens of a forward pass that the learner splits itself (scoring); 0: chosen by the
+            learner.
         processes: How many processes train together. The learner starts all but the first, this one.
-        devices: CUDA device index, as this process sees them, of each learner process; empty: chosen by the learner.
+        devices: CUDA device index of each learner process, as numbered in this process; empty: chosen by the learner.
         logs: Folder for the output of processes that the learner starts; None writes it to stderr.
         cluster: Address of the Ray cluster, for a learner that runs on its nodes (`cluster.address`).
     """
@@ -53,11 +54,11 @@ class LearnerContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerEvents:
-    """Receives what a learner reports beside its results. Called in any thread.
+    """Receives events of a learner. Called in any thread.
 
     Attributes:
-        event: Takes name and facts of an event for the run's records, such as a smaller token budget.
-        failed: Takes the error when another process of the learner is gone, also between two calls.
+        event: Receives name and fields of an event for the run's records, such as a smaller token budget.
+        failed: Receives the error if another process of the learner has died, also between two calls.
     """
 
     event: Callable[[str, Mapping[str, Any]], None]
@@ -67,8 +68,8 @@ class LearnerEvents:
 class Learner(ABC):
     """Constructed as `Learner(config, context)`. Methods block; callers run them in a thread.
 
-    What a learner can do beyond steps and scores is said by class attributes, which are False by default, and done by
-    the methods that they name.
+    Class attributes, False by default, declare optional features beyond steps and scores; each attribute has a method
+    that implements it.
     """
 
     keeps_reference: ClassVar[bool] = False
@@ -80,7 +81,7 @@ class Learner(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Loads the model and makes the trainable parameters. Idempotent.
+        """Load the model and create the trainable parameters. Idempotent.
 
         Raises:
             ConfigError: The model folder is incomplete, or a target module does not exist.
@@ -88,7 +89,7 @@ class Learner(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, loss: Loss) -> UpdateReport:
-        """One optimizer step over the batch. The gradient does not depend on how it is cut into micro-batches.
+        """One optimizer step over the batch. The gradient does not depend on the division into micro-batches.
 
         Raises:
             ConfigError: The learner has no function for the loss.
@@ -105,11 +106,11 @@ class Learner(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes weights, optimizer state and random state, enough to continue exactly."""
+        """Write weights, optimizer state and random state, so that training can continue exactly."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Restores what `save` wrote.
+        """Restore the state that `save` wrote.
 
         Raises:
             ConfigError: It belongs to another base model, rank or set of target modules.
@@ -134,14 +135,14 @@ class Learner(ABC):
         raise ConfigError(f"Learner {type(self).__name__} has no value function.")
 
     def packs(self) -> bool:
-        """Whether the learner takes a micro-batch as one row without padding, with this model. Starts the learner.
+        """Whether the learner processes a micro-batch of this model as one row without padding. Starts the learner.
 
         A micro-batch then costs the tokens of its samples, otherwise its samples times the longest.
         """
         return False
 
     def report_to(self, events: LearnerEvents) -> None:
-        """Sends events there from now on. By default there are none."""
+        """Send events to this receiver. By default there are no events."""
         return
 
     def close(self) -> None:
@@ -157,7 +158,7 @@ class LearnerProcesses(ABC):
 
     @abstractmethod
     def serve(self) -> int:
-        """In the others: takes part in each call of the first process's learners, and in nothing else.
+        """Take part in each call of the learners of the first process. Called in all other processes.
 
         Returns:
             The exit status, once the first process closed or is gone. After a failure of its own it may end this
@@ -166,4 +167,4 @@ class LearnerProcesses(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """In the first: ends the others' service. Idempotent for a group that failed."""
+        """End the service of the other processes. Called in the first process. Idempotent for a group that failed."""

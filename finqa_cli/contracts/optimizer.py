@@ -17,35 +17,37 @@ class Optimizer(ABC):
 
     @abstractmethod
     def credit(self, group: Group) -> Credit:
-        """Advantages of one group, faults excluded, or the reason why it carries no signal."""
+        """Advantages of one group, excluding faults, or the reason why the group is not informative."""
 
     @abstractmethod
     def loss(self) -> Loss:
         """Which loss the tokens get."""
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """The final credits of a batch, in order, for advantages that depend on other groups as well.
+        """The final credits of a batch, in order, for advantages that also depend on other groups.
 
         Dropped groups are not part of the batch and stay as they are.
 
         Args:
             groups: All groups of the batch.
-            credits: What `credit` made of each group by itself.
+            credits: Result of `credit` for each group.
         """
         return tuple(credits)
 
     def kl_penalty(self) -> KlPenalty | None:
-        """Divergence from the reference policy that is taken from the rewards before credit; None for nothing.
+        """KL penalty that is subtracted from the rewards before credit; None: no penalty.
 
         Which groups carry signal is still judged by the rewards as they were graded: the penalty needs a forward pass
-        of the learner, and groups are judged while they are played. Groups that are trained on get their credit again.
+        of the learner, and groups are judged while they are played. Groups that are used for training get their credit
+        again.
         """
         return None
 
     def estimation(self) -> AdvantageEstimation | None:
-        """How rewards and the learner's values become advantages of each token; None for methods without values.
+        """How advantages per token are computed from rewards and the learner's values; None for methods without values.
 
-        With it, `credit` only says which members are trained on: those with an advantage that is neither None nor 0.
+        With it, `credit` only says which members are used for training: those with an advantage that is neither None
+        nor 0.
         The KL penalty is taken from the reward of each token, and credit is not assigned again.
         """
         return None
@@ -58,16 +60,16 @@ class Optimizer(ABC):
         return None
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Options, also those at their default, that change no gradient in iterations of so many optimizer steps.
+        """Options, including defaults, that change no gradient in iterations with this number of optimizer steps.
 
-        One that the user set is refused.
+        Setting one of them is an error.
         """
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairPlan:
-    """How a method goes through its pairs.
+    """Schedule of a method over its pairs.
 
     Attributes:
         epochs: Passes over the pairs.
@@ -85,7 +87,7 @@ class PairPlan:
 
 
 class PreferenceOptimizer(Optimizer):
-    """A method for `finqa dpo`: it learns from recorded pairs of attempts instead of groups that are played."""
+    """A method for `finqa dpo`: it trains on recorded pairs of attempts instead of played groups."""
 
     @abstractmethod
     def pair_loss(self) -> Loss:
@@ -93,7 +95,7 @@ class PreferenceOptimizer(Optimizer):
 
     @abstractmethod
     def plan(self) -> PairPlan:
-        """How to go through the pairs."""
+        """The schedule over the pairs."""
 
     def loss(self) -> Loss:
         """Raises NotImplementedError: the method learns from pairs, and `check_method` refuses to play for it."""

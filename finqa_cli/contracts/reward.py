@@ -1,4 +1,4 @@
-"""Rewards: they turn the policy's answer into a number and its parts. Pure."""
+"""Rewards compute a number and its parts from the policy's answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OWN_PREFIX = "environment_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRequest:
-    """One answer to judge, with everything that a reward may know.
+    """One answer to grade, with all information for a reward.
 
     Attributes:
         task: The question.
-        solution: What the policy answered: the submitted answer, or the whole text of a single-turn reply.
-        truth: The right answer, as the data set has it.
+        solution: The policy's answer: the submitted answer, or the whole text of a single-turn reply.
+        truth: The right answer from the data set.
         program: The right program in FinQA's language; empty when the data has none.
-        table: [R][C] the table that a program may read, header first; empty when there is none.
+        table: [R][C] the table for programs, header first; empty if there is none.
         data_source: Name of the data set: the first argument of verl's reward functions.
         extra_info: Further facts about the row (`question_type`, `uncertainty`, ...).
     """
@@ -42,7 +42,7 @@ class Reward(ABC):
 
     @abstractmethod
     def score(self, request: RewardRequest) -> Rewards:
-        """Judge an answer. Any solution gets a verdict: one that cannot be read is a wrong answer, not an error.
+        """Grade an answer. Any solution gets a verdict: one that cannot be parsed is a wrong answer, not an error.
 
         Raises:
             EnvironmentFault: The reward itself failed (a user's function raised): never a reward of 0.
@@ -60,13 +60,17 @@ class Reward(ABC):
         return ()
 
     def score_beside(self, request: RewardRequest, own: Rewards) -> Rewards:
-        """Judge an answer and keep the parts of the environment's own verdict beside the reward's parts.
+        """Grade an answer and keep the parts of the environment's own verdict in addition to the reward's parts.
 
         A part of the environment whose name the reward uses too gets the prefix `environment_`, except `correct`,
-        which stays the environment's because accuracy follows it.
+        which stays the environment's because accuracy follows it. A reward without an explanation gets that of the
+        environment, marked as such where the totals differ.
         """
         given = self.score(request)
         clashing = given.components.keys() - {"correct"}
         beside = {f"{OWN_PREFIX}{name}" if name in clashing else name: part for name, part in own.components.items()}
         components = {**given.components, **beside}
-        return replace(given, components=components, explanation=given.explanation or own.explanation)
+        reason = own.explanation
+        if reason and given.total != own.total:
+            reason = f"from the reward that was chosen; the environment says: {reason}"
+        return replace(given, components=components, explanation=given.explanation or reason)

@@ -34,7 +34,7 @@ class Sandbox(ABC):
 
     @property
     def server_id(self) -> str:
-        """Return what names the server process or machine behind the sandbox: those with one value end together.
+        """Return the id of the server process or machine of the sandbox: sandboxes with the same id end together.
 
         Default: the sandbox's own id.
         """
@@ -62,7 +62,7 @@ class ExecutingSandbox(Sandbox):
 
     @abstractmethod
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Execute an untrusted command; nothing of it is left when this returns. Several may run at once.
+        """Execute an untrusted command; no process or file of it remains afterwards. Several may run at once.
 
         Raises:
             SandboxError: The sandbox failed, so the outcome of the code is unknown. Never because of what the code did.
@@ -90,7 +90,9 @@ class SandboxProvider(ABC):
         """
 
     def check_key(self) -> None:  # noqa: B027 - optional: most providers need none
-        """Raise at once where every start would be refused for want of a key; without a request. Default: no check.
+        """Raise an error at once if every start would fail because the key is missing; sends no request.
+
+        Default: no check.
 
         Raises:
             AuthenticationError: The key is missing.
@@ -109,7 +111,7 @@ class SandboxProvider(ABC):
         """End a sandbox by id, also one that another process started, and return when it has ended. Idempotent.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
 
     @abstractmethod
@@ -117,7 +119,10 @@ class SandboxProvider(ABC):
         """End every sandbox that this object started and free its resources. Idempotent."""
 
     def leftovers(self) -> Sequence[Path]:
-        """Return files of this provider on this machine that ended processes left and nothing needs. Default: none."""
+        """Return files of this provider on this machine that ended processes left and that are no longer needed.
+
+        Default: none.
+        """
         return ()
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:

@@ -1,4 +1,4 @@
-"""Trackers: they copy the run's metrics to services and files for people. The run folder stays the truth."""
+"""Trackers copy the run's metrics to services and files. The run folder remains the primary record."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerContext:
-    """What a tracker is constructed with besides its own options.
+    """Context of a tracker.
 
     Attributes:
         run_dir: The run folder.
         run_id: Its name.
-        project: The project under which services file the run.
+        project: Project of the run at the service.
     """
 
     run_dir: Path

@@ -61,10 +61,12 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
     repeats = [", ".join(ids) for ids in repeated_questions(asked)]
     empty = [f"{table.company}/{table.name}" for table in dataset.tables if not table.columns]
     return [
-        *finding("empty_table", "tables are empty: they are listed, and no query can read them", empty),
-        *finding("odd_cell", "cells are no numbers in columns of numbers", cells),
-        *finding("repeated_question", "questions are asked more than once of a company", repeats),
-        *finding("company_in_splits", "companies are in more than one split, so training on it is refused", crossing),
+        *finding("empty_table", "tables are empty: they are listed, but cannot be queried", empty),
+        *finding("odd_cell", "cells in numeric columns are not numbers", cells),
+        *finding("repeated_question", "questions about a company occur more than once", repeats),
+        *finding(
+            "company_in_splits", "companies are in more than one split, so training on this data is refused", crossing
+        ),
     ]
 
 
@@ -135,7 +137,7 @@ def report_tasks(
         environment: Name of the environment.
         tasks: Its tasks of the data, by split.
         info: What it says of the data.
-        trained: Tasks of other data that is trained on.
+        trained: Tasks of other data that is used for training.
         other: Where those are.
     """
     every = [task for part in tasks.values() for task in part]
@@ -146,12 +148,12 @@ def report_tasks(
         "question_types": count_values(task.kind or "unnamed" for task in every),
     }
     general = _general(path)
-    findings = finding("left_out", "rows are malformed in general", [str(problem) for problem in general.problems])
+    findings = finding("left_out", "rows are malformed", [str(problem) for problem in general.problems])
     shared = find_overlap(trained, every)
     for code, text, found in (
-        ("shared_cluster", "companies are trained on too", shared.clusters),
-        ("shared_question", "questions about the same company are trained on too", shared.questions),
-        ("shared_id", "ids are trained on too", shared.ids),
+        ("shared_cluster", "companies are also in the training data", shared.clusters),
+        ("shared_question", "questions about the same company are also in the training data", shared.questions),
+        ("shared_id", "ids are also in the training data", shared.ids),
     ):
         findings += finding(code, f"{text}, in {other}", found)
     return replace(
@@ -255,10 +257,10 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
     prompt = next((name for name in _PROMPTS if name in names), None)
     identity = next((name for name in _IDS if name in names), None)
     if not read.rows and not read.problems:
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows"))
     if read.rows and prompt is None:
         found = ", ".join(names)
-        reason = f"is no question file: there is none of the columns {', '.join(_PROMPTS)}; it has: {found}"
+        reason = f"is not a question file: it has none of the columns {', '.join(_PROMPTS)}; it has: {found}"
         raise ProblemError(Problem(file=str(path), reason=reason))
     problems = list(read.problems)
     seen: set[str] = set()
@@ -269,7 +271,7 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
         if not isinstance(text, str) or not text.strip():
             problems.append(Problem(file=str(path), row=number, field=prompt or "", reason="must not be empty"))
         elif key in seen:
-            problems.append(Problem(file=str(path), row=number, field=identity or "", reason=f"{key!r} comes twice"))
+            problems.append(Problem(file=str(path), row=number, field=identity or "", reason=f"{key!r} occurs twice"))
         else:
             seen.add(key)
             questions.append((key, str(fields.get("company") or ""), text))
@@ -284,7 +286,7 @@ def _check_questions(path: Path, read: _Rows) -> CheckReport:
             "prompt_characters": sizes(len(text) for _, _, text in questions),
         },
         schema=read.schema.document(),
-        findings=tuple(finding("repeated_question", "questions are asked more than once", repeats)),
+        findings=tuple(finding("repeated_question", "questions occur more than once", repeats)),
         problems=tuple(sorted(problems, key=lambda problem: problem.row)),
         source=about.source or "unknown",
         licence=about.licence or "unknown",
@@ -351,20 +353,20 @@ def _summary(report: CheckReport) -> Iterator[str]:
     if count:
         yield f"{count} problem{'s' * (count != 1)}."
     elif report.environment:
-        yield f"All is well: environment {report.environment} takes it."
+        yield f"No problems found: environment {report.environment} can use this data."
     elif report.kind == "layout":
-        yield "All is well."
+        yield "No problems found."
     else:
         prepared = any(column["column"] == "input_text" for column in report.schema)
         reader = "finqa-text" if report.kind == "finqa" or prepared else "ENVIRONMENT"
         path = shlex.quote(str(report.path))
-        yield f"All is well as rows. Whether an environment takes them: finqa data check {path} --for {reader}"
+        yield f"No problems found in the rows. To check them for an environment: finqa data check {path} --for {reader}"
         if reader == "ENVIRONMENT" and reads_as_questions(report.path):
             yield f"For questions about tables: finqa data import tables SOURCE --questions {path} --out DIR"
 
 
 def _facts(report: CheckReport) -> str:
-    use = "for evaluation only" if report.evaluation_only else "may be trained on"
+    use = "for evaluation only" if report.evaluation_only else "can be used for training"
     return f"{report.kind}, source {report.source}, licence {report.licence}, {use}"
 
 

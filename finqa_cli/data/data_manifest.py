@@ -67,7 +67,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
     for name in files:
         if (folder / name).exists():
             remedy = f"--out {shlex.quote(free_name(folder))}"
-            raise StorageError(f"{folder / name} is there already; it is not overwritten.", remedy=remedy)
+            raise StorageError(f"{folder / name} already exists and is not overwritten.", remedy=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -36,11 +36,12 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """Carries a problem to the caller that decides what to do about it."""
+    """Carries a problem, and its remedy where it has one of its own, to the caller that decides what to do about it."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, remedy: str = "") -> None:
         super().__init__(str(problem))
         self.problem = problem
+        self.remedy = remedy
 
 
 def as_data_error(problems: Sequence[Problem], *, remedy: str = "") -> DataError:
@@ -85,7 +86,7 @@ def finish_import(
     """
     if problems and not skip_bad:
         raise as_data_error(
-            problems, remedy="correct them, or --skip-bad leaves them out" if dataset.questions else remedy
+            problems, remedy="correct them, or --skip-bad, which skips them" if dataset.questions else remedy
         )
     if not dataset.questions:
         raise DataError(nothing, remedy=remedy)

@@ -121,7 +121,7 @@ class SplitShares:
         if not all(map(math.isfinite, shares)) or min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-6:
             given = ",".join(f"{share:g}" for share in shares)
             raise DataError(
-                f"Split shares must be three numbers of 0 or more that sum to 1, but are {given}.",
+                f"Split shares must be three non-negative numbers that sum to 1, but are {given}.",
                 remedy="--splits 0.6,0.15,0.25",
             )
 

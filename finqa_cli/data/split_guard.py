@@ -1,6 +1,7 @@
 """The split guard: keeps evaluation data out of training.
 
-Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is trained on must
+Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is used for
+training must
 share nothing with what is evaluated on: no cluster (for FinQA the company), no question and, within a data set, no id.
 
 Texts are compared without case, punctuation and spacing. Within a data set a question is the pair of its cluster and
@@ -55,7 +56,7 @@ def check_training_data(
     *,
     allow_evaluation_only: bool = False,
     allow_overlap: bool = False,
-    division: str = "divide the train and dev files by company",
+    division: str = "split the train and dev files by company",
 ) -> None:
     """Refuses to train on these tasks.
 
@@ -74,8 +75,8 @@ def check_training_data(
     check_permission(data, allow_evaluation_only=allow_evaluation_only)
     if not allow_evaluation_only and any(task.split == "test" for task in training):
         raise DataError(
-            f"The split test of {data.name!r} is for evaluation, not for training.",
-            remedy=f"--set data.train_split=train, or say {ALLOW_EVALUATION_DATA}",
+            f"The split test of {data.name!r} is for evaluation only, not for training.",
+            remedy=f"--set data.train_split=train, or pass {ALLOW_EVALUATION_DATA}",
         )
     if allow_overlap:
         return
@@ -83,9 +84,10 @@ def check_training_data(
     if overlap:
         splits = ", ".join(dict.fromkeys(task.split for task in evaluation))
         raise DataError(
-            f"What is trained on ({data.name!r}, split {training[0].split}) is also evaluated on (split {splits}): "
-            f"{describe(overlap)}. The evaluation would measure memory.",
-            remedy=f"{division}, or say {ALLOW_OVERLAP}",
+            f"The training data ({data.name!r}, split {training[0].split}) overlaps with the "
+            f"evaluation data (split {splits}): "
+            f"{describe(overlap)}. The evaluation would measure memorization.",
+            remedy=f"{division}, or pass {ALLOW_OVERLAP}",
         )
 
 
@@ -102,9 +104,9 @@ def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[T
     """
     if overlap := find_overlap_of_sets(training, evaluation):
         raise DataError(
-            f"What is trained on overlaps with the snapshot {name!r}, which is for evaluation only: "
-            f"{describe(overlap)}. An evaluation on it would measure memory.",
-            remedy=f"train on other data, or say {ALLOW_OVERLAP}",
+            f"The training data overlaps with the snapshot {name!r}, which is for evaluation only: "
+            f"{describe(overlap)}. An evaluation on it would measure memorization.",
+            remedy=f"train on other data, or pass {ALLOW_OVERLAP}",
         )
 
 
@@ -112,12 +114,12 @@ def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> 
     """Refuses to train on data that is kept for evaluation.
 
     Raises:
-        DataError: It is for evaluation only, and the user has not said that it may be trained on.
+        DataError: It is for evaluation only, and the user has not said that it can be used for training.
     """
     if data.evaluation_only and not allow_evaluation_only:
         raise DataError(
-            f"{data.name!r} is not trained on: it is marked for evaluation only.",
-            remedy=f"train on other data (finqa snapshot list), or say {ALLOW_EVALUATION_DATA}",
+            f"{data.name!r} cannot be used for training: it is marked for evaluation only.",
+            remedy=f"train on other data (finqa snapshot list), or pass {ALLOW_EVALUATION_DATA}",
         )
 
 
@@ -146,7 +148,7 @@ def check_demonstrations(
     if held_out := [task.id for task in tasks if task.split == "test"]:
         raise DataError(
             f"{len(held_out)} of {len(tasks)} demonstrations in {source} solve questions of the split test: "
-            f"{_examples(sorted(set(held_out)))}. Imitating them would teach the test.",
+            f"{_examples(sorted(set(held_out)))}. Training on them would leak the test questions.",
             remedy=f"demonstrations of another split (finqa eval scripted --split train), or {ALLOW_EVALUATION_DATA}",
         )
 

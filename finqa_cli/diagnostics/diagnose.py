@@ -43,7 +43,7 @@ class Probe:
 
     Attributes:
         name: Name of the finding when it raises or hangs.
-        look: Looks, in a thread of its own.
+        look: Looks, in its own thread.
         vital: When it raises or hangs that is a failed check; otherwise nothing is said.
     """
 
@@ -166,10 +166,10 @@ def snapshot(settings: Settings) -> list[Check]:
     if registry().find("environment", settings.environment.name).snapshotless:
         if path is None or path.exists():
             return [Check(name="data", status="ok", detail=str(path or "the environment's own tasks"))]
-        return [Check(name="data", status="fail", detail=f"There is no {path}.", remedy="give a path that exists")]
+        return [Check(name="data", status="fail", detail=f"There is no {path}.", remedy="pass an existing path")]
     store = LocalSnapshots(settings.data.home)
     if name == DEFAULT_NAME and not store.versions(name):
-        return [Check(name="snapshot", status="ok", detail=f"{name} is not built yet; the first run does it")]
+        return [Check(name="snapshot", status="ok", detail=f"{name} is not built yet; the first run builds it")]
     found = store.get(name)
     return [Check(name="snapshot", status="ok", detail=f"{name}, {found.digest[:19]}")]
 
@@ -182,7 +182,7 @@ def left_behind(settings: Settings) -> list[Check]:
     """
     left = strays(asyncio.run(_list_sandboxes(settings)))
     if not left:
-        return [Check(name="strays", status="ok", detail="no sandbox of an ended run is left")]
+        return [Check(name="strays", status="ok", detail="no sandboxes of ended runs are left")]
     what = "sandbox of an ended run is" if len(left) == 1 else "sandboxes of ended runs are"
     detail = f"{len(left)} {what} left"
     return [Check(name="strays", status="warn", detail=detail, remedy=reap_command(settings.sandbox.name))]
@@ -204,7 +204,7 @@ def hooks(settings: Settings) -> Iterator[Probe]:
             raise
         except Exception as error:
             failure = registry().describe_failure(plugin, "doctor_checks", error)
-            raise PluginError(f"The check itself failed: it {failure}", remedy=_author(plugin)) from error
+            raise PluginError(f"The check failed with an error: it {failure}", remedy=_author(plugin)) from error
 
     for name, caller in registry().each("doctor_checks"):
         yield Probe(name, functools.partial(look, name, caller))
@@ -241,7 +241,7 @@ def _raised(probe: Probe, error: BaseException) -> list[Check]:
         return []
     if isinstance(error, FinqaError):
         return [Check(name=probe.name, status="fail", detail=error.message, remedy=error.remedy)]
-    detail = f"The check itself failed: {type(error).__name__}: {error}"
+    detail = f"The check failed with an error: {type(error).__name__}: {error}"
     return [Check(name=probe.name, status="fail", detail=detail, remedy=_author(probe.name))]
 
 
@@ -250,7 +250,7 @@ def _author(plugin: str) -> str:
 
 
 def _late(probe: Probe, seconds: float) -> list[Check]:
-    detail, remedy = f"no answer within {seconds:g} s", "check the network, then run the same command again"
+    detail, remedy = f"no response within {seconds:g} s", "check the network, then run the same command again"
     return [Check(name=probe.name, status="fail", detail=detail, remedy=remedy)] if probe.vital else []
 
 

@@ -68,12 +68,12 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], 
         detail = f"no CUDA device; {name} runs slowly on the CPU"
         return Check(name="gpu", status="warn", detail=detail, remedy="--model embedded")
     if torch_cuda == "":
-        detail = f"{_names(devices)}, but the installed torch is built without CUDA"
+        detail = f"{_names(devices)}, but the installed torch was built without CUDA"
         return Check(name="gpu", status="fail", detail=detail, remedy="pip install --force-reinstall torch")
     taken = [str(number) for number, device in enumerate(devices) if device.free < FREE_SHARE * device.total]
     if taken:
-        detail = f"{_names(devices)}; other processes use memory of device {', '.join(taken)}"
-        remedy = "nvidia-smi shows them; CUDA_VISIBLE_DEVICES leaves devices out"
+        detail = f"{_names(devices)}; other processes use memory on device {', '.join(taken)}"
+        remedy = "nvidia-smi lists them; CUDA_VISIBLE_DEVICES excludes devices"
         return Check(name="gpu", status="warn", detail=detail, remedy=remedy)
     return Check(name="gpu", status="ok", detail=_names(devices))
 

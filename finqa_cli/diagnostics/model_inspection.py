@@ -78,11 +78,14 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
         count: plan([Device(index=n, total=gpu_bytes) for n in range(count)], architecture, ENGINE, work, Request())
         for count in GPU_COUNTS
     }
-    warnings = [*([f"no codec fits, so it cannot play episodes: {reason}"] if reason else []), *architecture.warnings]
+    warnings = [
+        *([f"no codec supports it, so it cannot play episodes: {reason}"] if reason else []),
+        *architecture.warnings,
+    ]
     if policy.adapter is not None:
         warnings.append(f"{name} is an adapter; this is its base model {policy.model}")
     if not any(isinstance(found, Placement) for found in plans.values()):
-        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB do not hold engine and learner")
+        warnings.append(f"eight GPUs of {gpu_bytes / GB:.0f} GB are too small for engine and learner")
     return Inspection(
         name=name,
         model=policy.model,
@@ -111,7 +114,7 @@ def write(text: str, out: Path, *, force: bool) -> None:
         with out.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise UsageError(f"{out} is there already.", remedy="name another file with --out, or give --force") from error
+        raise UsageError(f"{out} already exists.", remedy="name another file with --out, or give --force") from error
     except OSError as error:
         raise StorageError(f"Cannot write {out}: {error.strerror}.", remedy="name another file with --out") from error
 

@@ -98,7 +98,7 @@ async def _end(
     failed = [(sandbox.id, result) for sandbox, result in zip(sandboxes, results, strict=True) if result is not None]
     if failed:
         raise ServiceUnavailableError(
-            f"{len(failed)} of {len(sandboxes)} sandboxes could not be ended; the first is {failed[0][0]}: "
+            f"{len(failed)} of {len(sandboxes)} sandboxes could not be removed; the first is {failed[0][0]}: "
             f"{failed[0][1]}",
             remedy=list_command(settings.sandbox.name),
         )

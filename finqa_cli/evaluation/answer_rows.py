@@ -100,7 +100,7 @@ def read_truths(path: Path) -> Truths:
         else:
             name, truth = row.text("id"), _truth(row, (*TRUTH, ANSWER))
         if name in truths:
-            raise row.problem("id", f"{name[:80]!r} comes twice")
+            raise row.problem("id", f"{name[:80]!r} occurs twice")
         truths[name] = truth
     return truths
 
@@ -124,7 +124,7 @@ class _Row:
         """The one of these names that the row has, or nothing."""
         present = [name for name in names if self.fields.get(name) is not None]
         if len(present) > 1:
-            raise self.problem(present[1], f"says the same as {present[0]!r}; give one of them")
+            raise self.problem(present[1], f"has the same meaning as {present[0]!r}; give one of them")
         return present[0] if present else ""
 
     def text(self, field: str) -> str:
@@ -210,7 +210,7 @@ def _last_answer(row: _Row) -> str:
 def _solution(row: _Row) -> str:
     name = row.which(SOLUTION)
     if not name:
-        raise row.problem(SOLUTION[0], f"is missing; also taken: {', '.join(SOLUTION[1:])}, candidates")
+        raise row.problem(SOLUTION[0], f"is missing; also accepted: {', '.join(SOLUTION[1:])}, candidates")
     value = row.fields[name]
     return json.dumps(value) if isinstance(value, dict) else row.as_text(name, value)
 
@@ -238,7 +238,7 @@ def _shown(row: _Row) -> dict[str, Any]:
 def _truth(row: _Row, names: tuple[str, ...]) -> Truth:
     name = row.which(names)
     if not name:
-        raise row.problem(names[0], f"is missing; also taken: {', '.join(names[1:])}, target_json, or --truth FILE")
+        raise row.problem(names[0], f"is missing; also accepted: {', '.join(names[1:])}, target_json, or --truth FILE")
     value = row.fields[name]
     if isinstance(value, dict):  # as verl's data has it: {"answer": ...} or {"target": ...}
         inner = [value[key] for key in _WRAPPED if key in value]
@@ -264,7 +264,7 @@ def _known(row: _Row, field: str, name: str, truths: Truths) -> Truth:
     if name not in truths:
         names = ", ".join((*TRUTH, "target_json"))
         reason = (
-            f"the truths that were given have none for {name[:80]!r}"
+            f"the given truths contain none for {name[:80]!r}"
             if truths
             else (f"the row has no truth ({names}), and no --truth FILE was given")
         )

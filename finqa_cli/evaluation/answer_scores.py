@@ -82,7 +82,7 @@ def score(
     """
     path = out / SCORES
     if path.resolve() == source.resolve():
-        raise StorageError(f"{source} cannot hold its own scores.", remedy="--out DIR")
+        raise StorageError(f"{source} cannot be the output file of its own scores.", remedy="--out DIR")
     if path.exists() and not overwrite:
         raise StorageError(f"There is a {path} already.", remedy="--out DIR, or --overwrite")
     reads_json = wants_json(reward, settings)
@@ -97,7 +97,7 @@ def score(
             parsed = [parse_reply(solution).ok for solution in item.solutions] if reads_json else []
             totals.append((item, _score(reward, source, item), sum(parsed) / len(parsed) if parsed else 0.0))
     if problems and not skip_bad:
-        raise as_data_error(problems, remedy="correct them, or --skip-bad leaves them out")
+        raise as_data_error(problems, remedy="correct them, or --skip-bad, which skips them")
     if not totals:
         raise DataError(f"{source} has no row that can be scored.")
     lines = [_record(*one, reads_json=reads_json) for one in totals]
@@ -122,8 +122,8 @@ def _require_json_replies(run: Path) -> None:
     played = from_public_dict(read_settings(run))
     if not _is_snapshotless(played):
         raise ConfigError(
-            f"{run} is of the {played.environment.name} environment, which submits plain answers, but the reward "
-            "wants JSON.",
+            f"{run} is of the {played.environment.name} environment, which submits plain answers, but "
+            "the reward requires JSON.",
             remedy="--set reward.options.format=plain",
         )
 
@@ -140,7 +140,7 @@ def _truths_of_run(run: Path, settings: Settings) -> Truths:
     snapshot = LocalSnapshots(settings.data.home).get(played.data.snapshot)
     digest = facts.get("snapshot digest") or _digest_of_report(run)
     if digest != snapshot.digest:
-        was = f"is of {digest[:19]}" if digest else "does not say of which data it is"
+        was = f"is of {digest[:19]}" if digest else "does not record its data"
         raise DataError(
             f"{run} {was}, and snapshot {snapshot.name!r} is now {snapshot.digest[:19]}.", remedy=_GIVE_TRUTH
         )

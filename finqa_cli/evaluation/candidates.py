@@ -77,7 +77,7 @@ def sampling_settings(
     """
     if temperature <= 0 and candidates > 1:
         raise ConfigError(
-            f"At temperature {temperature:g} all {candidates} candidates of a question are alike.",
+            f"At temperature {temperature:g} all {candidates} candidates of a question are identical.",
             remedy="--temperature 0.8",
         )
     wanted = {"attempts": candidates, "temperature": temperature, "limit": limit, "seed": settings.train.seed}
@@ -172,7 +172,7 @@ def check_candidates(result: SampleResult, settings: Settings) -> None:
     faults, candidates = result.report["faults"], result.report["candidates"]
     if faults > settings.pool.max_fault_share * (faults + candidates):
         raise ThresholdError(
-            f"{faults} of {faults + candidates} attempts ended in faults; they are no candidates.",
+            f"{faults} of {faults + candidates} attempts ended in faults and are not candidates.",
             remedy=f"finqa sample --resume {result.run}",
         )
 
@@ -289,11 +289,12 @@ def _tell(report: dict[str, Any], policy: PolicyVersion, reporter: Reporter) -> 
     rate = report["parse_rate"]
     if rate is not None and rate < WANTED_PARSE_RATE:
         reporter.line(
-            f"Only {100 * rate:.0f} % of the candidates could be read, fewer than the {100 * WANTED_PARSE_RATE:.0f} % "
-            f"that training on them wants: teach {policy.model or report['target']} the form first (finqa sft)."
+            f"Only {100 * rate:.0f} % of the candidates could be parsed, fewer than the "
+            f"{100 * WANTED_PARSE_RATE:.0f} % that training needs: teach "
+            f"{policy.model or report['target']} the format first (finqa sft)."
         )
     if report["candidates"] and report["questions_none_right"] == report["questions"]:
-        reporter.line("No question has a right candidate: pairs of them would teach form, not answers.")
+        reporter.line("No question has a right candidate: pairs of them would teach the format, not the answers.")
 
 
 class CandidateWriter:
@@ -398,7 +399,7 @@ def joined(candidates: Record, scores: Record) -> Iterator[dict[str, Any]]:
     """
     prompt, verdicts = candidates["prompt"], {score["id"]: score for score in scores["scores"]}
     if candidates["id"] != scores["id"] or {each["id"] for each in candidates["candidates"]} != set(verdicts):
-        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} are not of one kind")
+        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} have different kinds")
     for candidate in candidates["candidates"]:
         shared = {"task": candidates["task"], "messages": prompt["messages"], "tools": prompt["tools"]}
         yield {**shared, **candidate, **verdicts[candidate["id"]]}

@@ -19,7 +19,7 @@ ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinq
 """The environment that reads the truths of a metric and scores predictions; `openenv` needs none."""
 
 METRICS = (*ENVIRONMENTS, "openenv")
-_OPENENV = 'the form is {"ID": answer, ...}, or rows with id and answer'
+_OPENENV = 'the format is {"ID": answer, ...}, or rows with id and answer'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def score_file(metric: str, predictions: Path, truth: Path, environment: Environ
     document = _read(predictions)
     scored = _openenv(document, truth) if environment is None else environment.score_predictions(document)
     if not scored.known:
-        reason = f"No prediction of {predictions} is of a question of {truth}."
+        reason = f"No prediction of {predictions} belongs to a question of {truth}."
         raise DataError(reason, remedy="compare their ids, and name another --truth")
     rows = scored.rows
     clusters = [row.cluster for row in rows]

@@ -61,8 +61,8 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
     if is_engine(target):
         if (other := given.get("engine.name")) not in (None, target):
             raise UsageError(
-                f"{target} plays by itself, so that --engine {other} would have no effect.",
-                remedy=f"leave --engine out, or name the policy that {other} is to play instead of {target}",
+                f"{target} has its own engine, so --engine {other} would have no effect.",
+                remedy=f"leave --engine out, or give a policy for {other} instead of {target}",
             )
         return {"engine.name": target}
     if (stored := settings_of(target)) is None:
@@ -78,12 +78,12 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
 
 
 def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedEvaluation:
-    """Return the evaluation of a target: the one that was begun with the same settings and did not end, or a new one.
+    """Return the evaluation of a target: the one that was started with the same settings and did not end, or a new one.
 
     Args:
         settings: Its settings.
         target: Policy or engine that plays.
-        fresh: Begin a new one, also where the same one was begun.
+        fresh: Begin a new one, also where the same one was started.
 
     Raises:
         ConfigError: The folder of the settings holds an unfinished evaluation of another policy or other settings.
@@ -102,13 +102,13 @@ def plan_resumption(run: Path, given: Mapping[str, Any]) -> PlannedEvaluation:
 
     Raises:
         UsageError: It is finished.
-        DataError: The folder does not say which policy it evaluates.
+        DataError: The folder does not record which policy it evaluates.
         ConfigError: Its settings are of another version of finqa, or do not fit on this machine.
     """
     if is_over(read_run(run)):
-        raise UsageError(f"{run} is finished: all of its attempts are played.", remedy=f"finqa show {run}")
+        raise UsageError(f"{run} is already finished: all of its attempts are played.", remedy=f"finqa show {run}")
     if (target := stored_target(run)) is None:
-        raise DataError(f"{run} does not say which policy it evaluates.", remedy="finqa eval TARGET")
+        raise DataError(f"{run} does not record which policy it evaluates.", remedy="finqa eval TARGET")
     return PlannedEvaluation(settings=stored_settings(run, "play", given), target=target, run=run, resumes=True)
 
 
@@ -122,18 +122,21 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
     if report.faults <= settings.pool.max_fault_share * report.episodes:
         return
     records = read_jsonl(result.run / "trajectories.jsonl")
-    reasons = Counter(str(record["error"]).rstrip(".") for record in records if Status(record["status"]).is_fault)
-    reason, count = reasons.most_common(1)[0]
+    faults = [record for record in records if Status(record["status"]).is_fault]
+    reasons = Counter((str(record["error"]).rstrip("."), str(record["status"])) for record in faults)
+    (reason, status), count = reasons.most_common(1)[0]
     run = shlex.quote(str(result.run))
-    others = "" if report.faults == report.episodes else " The accuracy is that of the others."
+    others = "" if report.faults == report.episodes else " The accuracy is computed from the others."
+    again = f"finqa eval --resume {run}, which plays those episodes again"
+    again += ", or another --run-dir after a change of its code" if status == Status.ENVIRONMENT_ERROR else ""
     raise ThresholdError(
-        f"{report.faults} of {report.episodes} episodes ended in faults, {count} by this: {reason}.{others}",
-        remedy=f"finqa show {run} lists the errors; finqa eval --resume {run}, which plays those episodes again",
+        f"{report.faults} of {report.episodes} episodes ended in faults, {count} with this error: {reason}.{others}",
+        remedy=f"finqa show {run} lists the errors; {again}",
     )
 
 
 def _begun(settings: Settings, target: str) -> Path | None:
-    """Return the evaluation that was begun with the same settings and did not end; None without one."""
+    """Return the evaluation that was started with the same settings and did not end; None without one."""
     if (named := settings.run.dir) is not None:
         return named if check_same(named, target, settings) else None
     return find_unfinished(RUNS, target, settings, policy_of(target, settings.engine.name))

@@ -1,4 +1,4 @@
-"""One episode that is watched: the named question, or one drawn by the seed."""
+"""One episode that is watched: the named question, or chosen by the seed."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def _choose_task(environment: Environment, settings: Settings, question: str | N
         return draw(tasks, seed=derive(settings.train.seed, "play"), position=0, count=1)[0][0]
     task = next((task for task in tasks if task.id == question), None)
     if task is None:
-        remedy = "leave --question out, and one is drawn"
+        remedy = "leave --question out for a random question"
         raise DataError(f"{environment.data().name!r} has no question {question!r}.", remedy=remedy)
     return task

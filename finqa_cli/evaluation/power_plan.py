@@ -111,7 +111,7 @@ def plan(
     read = [members[0] for members in methods]
     if len(read) == 2 and {assumptions.accuracy, assumptions.paired, assumptions.company} != {None}:
         raise UsageError(
-            "Two runs tell accuracy and correlations themselves.",
+            "Two runs already determine accuracy and correlations.",
             remedy="leave out --accuracy, --paired-correlation and --company-correlation, or one --from",
         )
     seen = observe(read[0].outcomes) if read else None
@@ -171,7 +171,7 @@ def _read(runs: Sequence[str]) -> list[list[EvaluatedRun]]:
         groups.setdefault(label or str(place), []).append(path)
     if len(groups) > 2:
         raise UsageError(
-            "A plan takes its variation from one run, or from two.",
+            "A plan estimates the variation from one run or from two runs.",
             remedy="give --from at most twice, or label the seeds of a method: --from a=RUN --from a=RUN",
         )
     read = [[load_run(path) for path in paths] for paths in groups.values()]
@@ -206,10 +206,10 @@ def _check(design: Design, wanted: float | None) -> None:
             design.companies > design.questions,
             f"{design.questions} questions cannot be about {design.companies} companies",
         ),
-        (design.companies < 2, "with fewer than two companies the spread between companies is unknown"),
-        (wanted is not None and not 0 < wanted < 1, f"a difference in accuracy of {wanted} is not inside 0 to 1"),
-        (not 0.5 < design.level < 1, f"a level of {design.level} is not inside 0.5 to 1"),
-        (not 0.5 <= design.power < 1, f"a power of {design.power} is not inside 0.5 to 1"),
+        (design.companies < 2, "with fewer than two companies the variance between companies is unknown"),
+        (wanted is not None and not 0 < wanted < 1, f"a difference in accuracy of {wanted} is not between 0 and 1"),
+        (not 0.5 < design.level < 1, f"a level of {design.level} is not between 0.5 and 1"),
+        (not 0.5 <= design.power < 1, f"a power of {design.power} is not between 0.5 and 1"),
     )
     for is_wrong, reason in wrong:
         if is_wrong:
@@ -242,10 +242,10 @@ def _seen_variation(first: EvaluatedRun, second: EvaluatedRun, repeated: float) 
     try:
         variation = observed_variation(first.outcomes, second.outcomes, repeated=repeated)
         if variation.between + variation.within == 0:
-            raise ValueError("they differ by the same on every question")
+            raise ValueError("the difference is the same on every question")
     except ValueError as error:
         raise DataError(
-            f"{first.path} and {second.path} do not tell how differences vary: {error}.",
+            f"{first.path} and {second.path} do not determine the variance of differences: {error}.",
             remedy="give one of them, or two larger runs",
         ) from error
     return variation
@@ -255,13 +255,14 @@ def _assumed(used: Mapping[str, tuple[float, str]], unevenness: float) -> Variat
     accuracy, origin = used["accuracy"]
     if not 0 < accuracy < 1:
         raise DataError(
-            f"With an accuracy of {accuracy:g} ({origin}) no question varies.",
+            f"With an accuracy of {accuracy:g} ({origin}) there is no variance between questions.",
             remedy="--accuracy with what you expect, such as 0.9",
         )
     paired, repeated, company = (used[name][0] for name in ("paired", "repeated", "company"))
     if paired > repeated:
         raise UsageError(
-            f"Two policies cannot be more alike (correlation {paired:g}, {used['paired'][1]}) than two attempts of one "
+            f"Two policies cannot be more similar (correlation {paired:g}, {used['paired'][1]}) than "
+            "two attempts of one "
             f"({repeated:g}, {used['repeated'][1]}).",
             remedy="--paired-correlation or --attempt-correlation",
         )

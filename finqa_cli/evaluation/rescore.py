@@ -44,7 +44,7 @@ class Rescored:
     Attributes:
         source: The evaluation that was graded again.
         run: Folder of the new verdict, an evaluation like any other.
-        before: Its report under the old rules, computed anew.
+        before: Its report under the old rules, computed again.
         after: Its report under the new ones.
         accuracy: New minus old share of right attempts, question by question; None without a graded attempt.
         reward: New minus old mean reward with its interval: difference, low, high; None without a graded attempt.
@@ -86,18 +86,18 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
 
     Raises:
         UsageError: Nothing changes, or a setting that decides more than the verdict.
-        DataError: It is no evaluation.
+        DataError: It is not an evaluation.
         ConfigError: Its settings are of another version of finqa, or a value is wrong.
     """
     if read_document(source / "run.json").get("command") != "eval":
         raise DataError(f"{source} is no evaluation.", remedy="finqa ls, which names the command of each run")
     if wrong := [path for path in changes if not path.startswith(RULES)]:
         raise UsageError(
-            f"{wrong[0]} decides more than the verdict on recorded attempts.",
-            remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward and reward.options",
+            f"{wrong[0]} affects more than the verdict on recorded attempts.",
+            remedy="finqa eval TARGET, which plays; --rescore accepts --grader, --reward and reward.options",
         )
     if not changes:
-        raise UsageError("No other rules are named.", remedy=advise_rules(source))
+        raise UsageError("No other rules are given.", remedy=advise_rules(source))
     public = from_record(read_settings(source))
     reward = dict(public["reward"])
     if "reward.name" in changes and changes["reward.name"] != reward["name"]:
@@ -117,7 +117,11 @@ def advise_rules(source: Path) -> str:
     name = str(read_settings(source).get("environment", {}).get("name"))
     options = registry().config_class(registry().find("environment", name))
     graded = options is not None and "grader" in options.model_fields
-    return f"finqa eval --rescore {source} --grader strict" if graded else "finqa eval TARGET, which plays again"
+    return (
+        f"finqa eval --rescore {source} --grader strict"
+        if graded
+        else "finqa eval TARGET, which plays the attempts again"
+    )
 
 
 async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Reporter, stopper: Stopper) -> Rescored:
@@ -186,7 +190,7 @@ async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewar
     if environment.sandbox_spec() is not None:
         raise ConfigError(
             f"{type(environment).__name__} grades in its sandbox: recorded attempts cannot be graded without one.",
-            remedy="finqa eval TARGET, which plays again",
+            remedy="finqa eval TARGET, which plays the attempts again",
         )
     session = await environment.open(trajectory.task, seed=trajectory.seed, sandbox=None)
     try:
@@ -196,7 +200,7 @@ async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewar
             if replies and [each.text for each in replies] != [each.text for each in recorded if each is not None]:
                 raise DataError(
                     f"The environment answers turn {number} of {trajectory.id} other than it did.",
-                    remedy="finqa eval TARGET, which plays again",
+                    remedy="finqa eval TARGET, which plays the attempts again",
                 )
         return await session.grade()
     finally:

@@ -51,7 +51,7 @@ def chosen(settings: Settings) -> Reward:
     reward = make_verdict(settings)
     if reward is None:
         raise ConfigError(
-            f"The own verdict of the environment {settings.environment.name} is no reward that can stand alone.",
+            f"The verdict of the environment {settings.environment.name} cannot be used as a separate reward.",
             remedy="finqa rewards show",
         )
     return reward
@@ -119,7 +119,7 @@ def run_cases(reward: Reward, name: str) -> list[CaseResult]:
     """
     cases = reward.cases()
     if not cases:
-        raise ConfigError(f"Reward {name!r} brings no tests.", remedy=f"finqa rewards score FILE {name}")
+        raise ConfigError(f"Reward {name!r} has no tests.", remedy=f"finqa rewards score FILE {name}")
     return [_result(reward, case) for case in cases]
 
 

@@ -56,8 +56,8 @@ def check_same(run: Path, target: str, settings: Settings) -> bool:
     differences += compare_settings(run, settings)
     if differences:
         raise ConfigError(
-            f"{run} holds an evaluation with other settings that did not end: {'; '.join(differences)}.",
-            remedy=f"finqa eval --resume {run}, which keeps its settings, or another --run-dir",
+            f"{run} contains an unfinished evaluation with other settings: {'; '.join(differences)}.",
+            remedy=f"finqa eval --resume {run}, which uses its settings, or choose another --run-dir",
         )
     return True
 

@@ -154,8 +154,8 @@ def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
     document = _find(reference)
     if "experiment" not in document.tree:
         raise ConfigError(
-            f"{document.name} is no experiment: it has no table [experiment].",
-            remedy=f"finqa config show --config {reference} shows it, if it holds settings",
+            f"{document.name} is not an experiment: it has no table [experiment].",
+            remedy=f"finqa config show --config {reference} shows it, if it contains settings",
         )
     try:
         file = ExperimentFile.model_validate(document.tree)
@@ -177,7 +177,7 @@ def _find(reference: str) -> Document:
         name.rpartition("/")[2] for name, file in known.items() if "experiment" in read_document(file).tree
     )
     raise ConfigError(
-        f"{reference!r} is neither a file nor the name of an experiment that ships with finqa ({names}).",
+        f"{reference!r} is neither a file nor the name of an included experiment ({names}).",
         remedy="finqa experiment run FILE.toml",
     )
 
@@ -186,7 +186,7 @@ def _check(document: Document, file: ExperimentFile) -> None:
     """Raises ConfigError where one part of the file names another that does not exist."""
     for name in file.variables:
         if not name.isupper() or name in PLACES:
-            why = f"variables are named in capitals, and {' and '.join(PLACES)} are taken"
+            why = f"names of variables must be in capitals, and {' and '.join(PLACES)} are taken"
             raise _wrong(document, f"variables.{name}", why)
     for axis, choices in file.axes.items():
         for choice, given in choices.items():
@@ -204,14 +204,16 @@ def _check_seeds(document: Document, place: str, seeds: Any) -> tuple[int, ...]:
     """Returns the seeds; raises ConfigError where they are no list of different natural numbers."""
     numbers = seeds if isinstance(seeds, list | tuple) else []
     if not numbers or any(type(seed) is not int or seed < 0 for seed in numbers) or len(set(numbers)) < len(numbers):
-        raise _wrong(document, place, f"{seeds!r} is no list of different natural numbers, such as [0, 1, 2]")
+        raise _wrong(document, place, f"{seeds!r} is not a list of different natural numbers, such as [0, 1, 2]")
     return tuple(numbers)
 
 
 def _check_question(document: Document, file: ExperimentFile, question: Question) -> None:
     place = f"question {question.name!r}"
     if question.axis not in file.axes or question.axis == file.experiment.compare_within:
-        raise _wrong(document, "questions", f"{place} compares along {question.axis!r}, which is no axis to compare on")
+        raise _wrong(
+            document, "questions", f"{place} compares along {question.axis!r}, which is not an axis of the experiment"
+        )
     choices: Mapping[str, Any] = file.axes[question.axis]
     for choice in (choice for pair in question.pairs for choice in pair):
         if choice not in choices:
@@ -306,12 +308,12 @@ def _value(node: ast.expr, names: Mapping[str, Scalar]) -> Any:
             return _COMPARISONS[type(comparison)](_value(left, names), _value(right, names))
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _BINARY:
             return _combined(operation, _value(left, names), _value(right, names))
-    raise FormulaError(f"{ast.unparse(node)!r} is not among what formulas take")
+    raise FormulaError(f"{ast.unparse(node)!r} is not allowed in formulas")
 
 
 def _combined(operation: ast.operator, left: Scalar, right: Scalar) -> Any:
     if (isinstance(left, str) or isinstance(right, str)) and not isinstance(operation, ast.Add):
-        raise FormulaError("texts are only joined, by +")
+        raise FormulaError("texts can only be joined with +")
     return _BINARY[type(operation)](left, right)
 
 
@@ -407,13 +409,13 @@ def _cell(document: Document, file: ExperimentFile, given: Mapping[str, Scalar],
         fixed |= {name: value for name, value in body.items() if name.isupper()}
         trees[f"axes.{axis}.{choice}"] = {name: value for name, value in body.items() if not name.isupper()}
     if len(set(seeds.values())) > 1:
-        raise _wrong(document, list(seeds)[-1], f"{next(iter(seeds))} gives other seeds to the same cell")
+        raise _wrong(document, list(seeds)[-1], f"{next(iter(seeds))} sets different seeds for the same cell")
     variables = {**file.variables, **given, **fixed}
     settings: dict[str, Any] = {}
     for place, tree in trees.items():
         settings |= _flat(document, place, tree, variables)
         if "train.seed" in settings:
-            raise _wrong(document, f"{place}.train.seed", "write seeds = [0, 1, 2] in its place, under [experiment]")
+            raise _wrong(document, f"{place}.train.seed", "write seeds = [0, 1, 2] under [experiment] instead")
     try:
         name = file.experiment.cell.format(**choices)
     except (KeyError, IndexError, ValueError) as error:

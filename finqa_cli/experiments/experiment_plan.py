@@ -153,7 +153,7 @@ def read_plan(document: Mapping[str, Any]) -> ExperimentPlan:
     try:
         return ExperimentPlan.model_validate(document)
     except ValidationError as error:
-        raise DataError(f"What the experiment was asked for cannot be read: {error.errors()[0]['msg']}.") from error
+        raise DataError(f"The parameters of the experiment cannot be read: {error.errors()[0]['msg']}.") from error
 
 
 def chosen_cells(planned: Mapping[str, PlannedCell], only: Sequence[str]) -> list[str]:
@@ -242,7 +242,7 @@ def _check_given(given: Mapping[str, Any], chosen: Sequence[Cell]) -> None:
     for name in given:
         if all(name in cell.fixed for cell in chosen):
             raise ConfigError(
-                f"{name} has no effect (environment {name}): every chosen cell has a value of its own for it.",
+                f"{name} has no effect (environment {name}): every selected cell sets its own value.",
                 remedy=f"unset {name}, or choose other cells with --only",
             )
 
@@ -253,8 +253,8 @@ def _check_distinct(chosen: Sequence[Cell], planned: Mapping[str, PlannedCell]) 
         settings = next(one.settings for one in planned.values() if one.label == cell.name)
         if (other := seen.setdefault(repr((settings, cell.evaluation)), cell.name)) != cell.name:
             raise ConfigError(
-                f"{other} and {cell.name} ask for the same, so there is nothing to compare.",
-                remedy=f"--only {other}, or unset the variable that makes them alike",
+                f"{other} and {cell.name} have the same settings, so there is nothing to compare.",
+                remedy=f"--only {other}, or unset the variable that makes them equal",
             )
 
 
@@ -377,7 +377,7 @@ def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
 
 
 def _counted(settings: Settings) -> tuple[tuple[str, int], ...] | str:
-    """Split and number of the questions to train on and of the attempts of an evaluation; or why they are unknown."""
+    """Split and number of the training questions and of the attempts of an evaluation; or why they are unknown."""
     path = settings.data.path
     if path is not None and not path.exists():
         return f"there is no data at {path}"
@@ -392,12 +392,12 @@ def _counted(settings: Settings) -> tuple[tuple[str, int], ...] | str:
 
 def _count_differences(planned: tuple[int, int], counted: tuple[tuple[str, int], ...] | str) -> Iterator[str]:
     if isinstance(counted, str):
-        yield f"the plan's numbers of questions are not compared with the data: {counted.rstrip('.')}."
+        yield f"the numbers of questions in the plan cannot be compared with the data: {counted.rstrip('.')}."
         return
-    parts = (("questions to train on", "rates.questions"), ("attempts in an evaluation", "rates.evaluated"))
+    parts = (("training questions", "rates.questions"), ("attempts in an evaluation", "rates.evaluated"))
     for (what, rate), wanted, (split, found) in zip(parts, planned, counted, strict=True):
         if wanted != found:
             yield (
-                f"the plan counts on {wanted:,} {what}, and split {split!r} has {found:,}: "
+                f"the plan assumes {wanted:,} {what}, and split {split!r} has {found:,}: "
                 f"change what the file calculates {rate} from."
             )

@@ -96,7 +96,7 @@ class ExperimentReport:
 
 
 def make_report(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> ExperimentReport:
-    """Reads the evaluations of the cells that are done, answers the questions and writes the comparisons anew.
+    """Reads the evaluations of the cells that are done, answers the questions and writes the comparisons again.
 
     Raises:
         DataError: An evaluation is damaged, or cells of one group cannot be compared.

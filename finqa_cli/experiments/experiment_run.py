@@ -152,7 +152,7 @@ def run_experiment(
         if path is not None and not path.exists():
             raise DataError(
                 f"Cell {plan.cells[name].label}: there is no data at {path}.",
-                remedy="put it there, or name another place (see the variables of the experiment file)",
+                remedy="put it there, or set another path (see the variables of the experiment file)",
             )
     for line in row_warnings(plan, chosen):
         show(f"warning: {line}")
@@ -171,7 +171,7 @@ def run_experiment(
                 if relay.stopped is not None or not keep_going:
                     raise
                 failed[name] = error
-                show(f"{name} failed, the other cells continue: {error.message}")
+                show(f"{name} failed; the other cells continue: {error.message}")
         states = _states(plan, run, folder)
         report = None
         if done := [name for name, state in states.items() if state == ("done", "done")]:

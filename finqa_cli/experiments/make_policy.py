@@ -100,11 +100,13 @@ class Made:
         policy: Its folder, which commands take as a model.
         training: Settings with which it can be trained on a processor.
         samples: Rates of its answers to held-out tasks; None where there are none.
+        demonstrations: Episodes that it was taught.
     """
 
     policy: Path
     training: Path
     samples: dict[str, Any] | None
+    demonstrations: int
 
 
 def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Reporter, show: Show) -> Made:
@@ -133,7 +135,9 @@ def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Repo
         folder.finish(steps)
     report = read_document(run / POLICY / "report.json")
     samples = (report.get("after") or {}).get("samples")
-    return Made(policy=run / POLICY, training=run / TRAINING, samples=samples)
+    return Made(
+        policy=run / POLICY, training=run / TRAINING, samples=samples, demonstrations=report.get("demonstrations", 0)
+    )
 
 
 def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
@@ -142,7 +146,7 @@ def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
     limit = ("--limit", f"{wanted.demonstrations}", "--attempts", "1", "--temperature", "1")
     careless = ("--set", f"environment.options.careless={wanted.careless:g}") if wanted.careless else ()
     split = ("--split", settings.data.train_split)
-    # `finqa sft` follows the demonstrations' environment, and would choose a sandbox of its own
+    # `finqa sft` follows the demonstrations' environment, and would choose its own sandbox
     sandbox = ("--config", f"{run / SANDBOX}") if _chooses_sandbox(settings) else ()
     return [
         Step(
@@ -193,7 +197,7 @@ def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int
     if silent and wanted.expert == SCRIPTED:
         raise ConfigError(
             f"Environment {settings.environment.name} has no expert, so there is nothing to imitate.",
-            remedy="--expert random (the form of actions alone), write expert() in its file, or train an "
+            remedy="--expert random (teaches only the format of actions), write expert() in its file, or train an "
             "instruction-tuned model: finqa train --model MODEL",
         )
     return 32 if environment.sandbox_spec() is None else 16

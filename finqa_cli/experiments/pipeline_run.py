@@ -101,7 +101,7 @@ def find_step(steps: Sequence[Step], wanted: str) -> int:
         index for index, name in enumerate(names) if "/" not in name and wanted in name.split("_", 1)
     ]
     if len(found) != 1:
-        raise UsageError(f"There is no step {wanted!r} here.", remedy=f"one of: {', '.join(names)}")
+        raise UsageError(f"This pipeline has no step {wanted!r}.", remedy=f"one of: {', '.join(names)}")
     return found[0]
 
 
@@ -213,7 +213,8 @@ def run_pipeline(
             for step in steps[:first]:
                 if folder.state(step) != "done":
                     raise UsageError(
-                        f"{step.name} is not done yet, so no later step can be the first.", remedy=folder.resumption
+                        f"{step.name} is not done yet, so a later step cannot be the first one.",
+                        remedy=folder.resumption,
                     )
             for moved in folder.set_aside(steps[first:]):
                 show(f"Set aside: {moved}")
@@ -239,10 +240,11 @@ def _check_gate(run: Path, step: Step, resume: str) -> None:
     report = read_document(run / step.name / "report.json")
     if report.get("parse_rate_reached") is False:
         raise FinqaError(
-            f"{step.name} ends the pipeline: {100 * report['parse_rate']:.0f} % of its answers have the right form, "
-            f"and {100 * report['parse_rate_wanted']:.0f} % are wanted, since later steps learn from what can be read.",
+            f"{step.name} stopped the pipeline: {100 * report['parse_rate']:.0f} % of its answers have the right form, "
+            f"and {100 * report['parse_rate_wanted']:.0f} % are required, because later steps learn "
+            "from answers that can be parsed.",
             remedy=f"another --output with --set sft.epochs=N, more demonstrations or another --model; {resume} "
-            "--past-gates continues all the same",
+            "--past-gates continues anyway",
         )
 
 
@@ -266,7 +268,7 @@ def _states(folder: StepFolder, steps: Sequence[Step]) -> list[State]:
     states = [folder.state(step) for step in steps]
     pending = next((index for index, state in enumerate(states) if state != "done"), len(steps))
     if later := [step.name for step, state in zip(steps[pending:], states[pending:], strict=True) if state == "done"]:
-        raise folder.stale(steps[pending], f"{steps[pending].name} is not done, but {later[0]} is, which came after it")
+        raise folder.stale(steps[pending], f"{steps[pending].name} is not done, but the later step {later[0]} is")
     return states
 
 
@@ -366,7 +368,7 @@ def _evaluation(spec: PipelineSpec, run: Path, settings: str, name: str, trained
 
 
 def _final_check(spec: PipelineSpec, run: Path, settings: str, prepared: Sequence[str]) -> list[Step]:
-    """What the file of a test split shares with what is trained on."""
+    """What the file of a test split shares with what is used for training."""
     if spec.final_test is None:
         return []
     data = data_path(spec.data, run)

@@ -44,7 +44,7 @@ class DataSource:
         files: The question files at the path that are used.
         snapshot: Name of the compiled data.
         digest: `sha256:...` over the names and digests of all files at the path; empty when there is none.
-        by_company: Files of the original FinQA are divided anew so that no company is in two splits.
+        by_company: Files of the original FinQA are divided again so that no company is in two splits.
     """
 
     kind: Kind
@@ -159,7 +159,7 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
             plots=document["plots"],
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"What the pipeline was asked for cannot be read ({error!r}).") from error
+        raise DataError(f"The parameters of the pipeline cannot be read ({error!r}).") from error
 
 
 def check_spec(spec: PipelineSpec) -> None:
@@ -247,7 +247,7 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     name = settings.environment.name
     if not registry().find("environment", name).snapshotless:
         raise UsageError(
-            f"The environment {name} reads no question file, so there can be no --final-test.",
+            f"The environment {name} cannot read question files, so --final-test is not possible.",
             remedy="--environment finqa-text",
         )
     if not path.is_file():
@@ -255,9 +255,9 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     if split_of_name(path) != "test":
         named = path.with_stem(f"{path.stem}_test")
         raise UsageError(
-            f"The name of {path} does not say that it is a test split, and files are read as what their names say.",
-            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(named))}, if it is one, "
-            "and --final-test with that name",
+            f"The name of {path} does not contain the word test, and the split of a file is determined by its name.",
+            remedy=f"mv {shlex.quote(str(path))} {shlex.quote(str(named))}, if it is a test split, and use "
+            "--final-test with that name",
         )
     try_environment(settings, path, path.parent)
     return DataSource(kind="rows", path=str(path), files=(str(path),), digest=_digest(path, [path]))
@@ -275,8 +275,8 @@ def check_unchanged(data: DataSource) -> None:
     path = Path(data.path)
     if _digest(path, _files(path) if data.kind == "folder" else _question_files(path)) != data.digest:
         raise ConfigError(
-            f"The data at {path} was changed since the pipeline began.",
-            remedy="put back what was there, or begin anew with another --output",
+            f"The data at {path} has changed since the pipeline was started.",
+            remedy="restore the original data, or start a new run with another --output",
         )
 
 
@@ -290,7 +290,7 @@ def _question_files(path: Path) -> list[Path]:
     found = sorted(file for file in path.glob("*") if file.suffix in (".json", ".jsonl")) if path.is_dir() else []
     used = [file for file in found if split_of_name(file)]
     if not used:
-        remedy = "--data takes a question file, or a folder with train, dev and test (.json, .jsonl)"
+        remedy = "--data with a question file, or a folder with train, dev and test (.json, .jsonl)"
         raise DataError(f"There are no question files at {path}.", remedy=remedy)
     return used
 

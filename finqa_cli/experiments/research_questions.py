@@ -53,7 +53,7 @@ def read_attempts(run: Path) -> list[Trajectory]:
         return [recorded_trajectory(record) for record in read_jsonl(file)]
     except MALFORMED as error:
         raise DataError(
-            f"{file} is not as this finqa writes it: {error!r}.",
+            f"{file} does not have the format of this version of finqa: {error!r}.",
             remedy=f"finqa experiment run --resume {run.parents[1]} --redo evals/{run.name}",
         ) from error
 
@@ -87,7 +87,7 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
 
     The clusters are divided into at most `MOST_PARTS` parts, each of which is left out once; the interval is Student's
     with one degree of freedom less than there are parts. For a mean over equal clusters that is the clustered standard
-    error. A figure that is no mean may be biased besides, which its interval does not tell: chance alone makes a
+    error. A figure that is not a mean may be biased besides, which its interval does not tell: chance alone makes a
     calibration error greater, the most where calibration is good. With 2,000 attempts and ten bins, a calibrated policy
     and one that is always sure differ by 0.478 on average instead of 0.5, and the interval holds 0.5 in 65 % of cases
     instead of 95 % (simulated); between equally calibrated ones a difference is shown in 0 to 2 %. So such differences
@@ -234,7 +234,7 @@ def conclusion(found: Sequence[Answer]) -> str:
     for verdict, words in (
         ("better", "shown to be better"),
         ("worse", "shown to be worse"),
-        ("policies differ", "these two policies differ, one run says nothing about others"),
+        ("policies differ", "these two policies differ; one run each is no evidence about the methods"),
         ("not shown", "no difference is shown"),
         ("not known", "not known yet"),
     ):
@@ -287,7 +287,7 @@ def _reason(first: str, second: str, arms: Arms, values: tuple[float | None, flo
     if missing := [label for label in (first, second) if not arms.get(label)]:
         return f"not enough runs: {' and '.join(missing)} is not done"
     if not common:
-        return "they were graded on no question alike"
+        return "they have no graded question in common"
     unknown = [label for label, value in zip((first, second), values, strict=True) if value is None]
     return f"not measured in {' and '.join(unknown)}" if unknown else "too few questions for an interval"
 

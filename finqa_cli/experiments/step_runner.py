@@ -1,4 +1,4 @@
-"""Steps of pipelines and experiments: each is a finqa command in a process of its own, recorded and resumable.
+"""Steps of pipelines and experiments: each is a finqa command in its own process, recorded and resumable.
 
 `run.json` in the folder of the whole records what is known of every step; a step is done when its manifest and outputs
 are still those that it ended with. A step that was stopped resumes where its command can; otherwise what it left is set
@@ -35,7 +35,7 @@ SET_ASIDE = "set_aside"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PLACE = "place"
-"""Key of run.json: path of the folder as it was typed when it was begun."""
+"""Key of run.json: path of the folder as it was typed when it was started."""
 
 State = Literal["to do", "begun", "done"]
 Show = Callable[[str], None]
@@ -215,7 +215,7 @@ class StepFolder:
         folder, record = self.path / step.name, self._steps.get(step.name)
         if record is None or not folder.is_dir():
             if record is None and folder.is_dir() and any(folder.iterdir()):
-                foreign = f"{folder} holds something that is not of this {self.owner.command}."
+                foreign = f"{folder} contains files that do not belong to this {self.owner.command}."
                 raise ConfigError(foreign, remedy=f"mv {folder} {folder}.aside")
             return "to do"
         if record["status"] == "completed":
@@ -236,7 +236,7 @@ class StepFolder:
     def stale(self, step: Step, why: str) -> ConfigError:
         """Returns the error that this step and those after it must be run again."""
         remedy = f"{self.resumption} {self.owner.redo} {step.name}"
-        return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy}, which sets aside what is there")
+        return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy}, which moves its contents aside")
 
     def run(self, step: Step, relay: Relay, show: Show, place: str) -> None:
         """Runs a step unless it is done, from its beginning or resumed where it was stopped.
@@ -264,7 +264,7 @@ class StepFolder:
             show(f"Resuming: {shlex.join(['finqa', *arguments])}")
         elif state == "begun":
             for moved in self.set_aside([step]):
-                show(f"Set aside what an unfinished attempt left: {moved}")
+                show(f"Moved aside files of an unfinished attempt: {moved}")
         if step.stdout:
             with storage(target):
                 target.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ class StepFolder:
             ended.code == NothingToLearnError.exit_code
             and read_document(target / "run.json").get("status") == "completed"
         ):
-            show(f"{step.name} ended without an update: {ended.reason}")
+            show(f"{step.name} finished without an update: {ended.reason}")
             ended = replace(ended, code=0)  # the steps after it show what that means
         self._end(step, ended)
         if ended.code != 0:
@@ -361,10 +361,10 @@ class StepFolder:
         expected |= {manifest.parent / name: digest for name, digest in record["outputs"].items()}
         for file, digest in expected.items():
             if not file.is_file() or sha256_of(file) != digest:
-                return f"{file} is not what it was"
+                return f"{file} has changed"
         read = self._digests(step)
         changed = [name for name, digest in record["reads"].items() if read.get(name) != digest]
-        return f"{changed[0]}, which it read, is no longer the same" if changed else ""
+        return f"{changed[0]}, which it read, has changed" if changed else ""
 
     def _digests(self, step: Step) -> dict[str, str | None]:
         paths = {name: self.path / name for name in step.reads}
@@ -382,7 +382,7 @@ class StepFolder:
         remedy = self.resumption
         if ended.remedy:
             kept = any(record["status"] == "completed" for record in self._steps.values())
-            resumed = f"{self.resumption}, which keeps data and settings"
+            resumed = f"{self.resumption}, which uses the same data and settings"
             again = resumed if kept else "the same command with a new --output"
             remedy = f"{ended.remedy}; then {again}"
         error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
@@ -443,14 +443,14 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
 
 
 def place_of(run: Path) -> Path:
-    """Returns the path of a pipeline or experiment as it was typed when it was begun."""
+    """Returns the path of a pipeline or experiment as it was typed when it was started."""
     return Path(str(read_document(run / "run.json").get(_PLACE) or run))
 
 
 def return_to(run: Path, show: Show) -> Path:
     """Changes to the folder that the steps of a pipeline or experiment name their files from.
 
-    Their commands have the paths that were typed when it was begun, so they run from the same folder; when it was
+    Their commands have the paths that were typed when it was started, so they run from the same folder; when it was
     moved, from the one that is now at its place.
 
     Args:
@@ -466,9 +466,9 @@ def return_to(run: Path, show: Show) -> Path:
         return begun
     base = Path(*here.parts[: -len(begun.parts)])
     if begun.is_absolute() or ".." in begun.parts or base / begun != here:
-        return run  # renamed, or begun by an absolute path: settings that name files in it are refused
+        return run  # renamed, or started by an absolute path: settings that name files in it are refused
     os.chdir(base)
-    show(f"Its steps name their files from {base}, and run there.")
+    show(f"Its steps use file paths relative to {base}, and run there.")
     return begun
 
 

@@ -62,8 +62,8 @@ def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
         shown = "; ".join(found[:_MOST_DIFFERENCES]) + ("; ..." if len(found) > _MOST_DIFFERENCES else "")
         article = "an" if owner.command.startswith("e") else "a"
         raise ConfigError(
-            f"{run} holds {article} {owner.command} of another configuration; nothing was changed. {shown}.",
-            remedy=f"--output with another folder, or {owner.resume} {run}, which resumes with its own",
+            f"{run} contains {article} {owner.command} with another configuration; nothing was changed. {shown}.",
+            remedy=f"--output with another folder, or {owner.resume} {run}, which resumes with its own settings",
         )
 
 
@@ -80,12 +80,12 @@ def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> Non
         run = file.parents[1]
         if (begun := place_of(run)).resolve() != run.resolve():
             raise ConfigError(
-                f"{run} was begun as {begun}, and its steps name their files by that path. {'; '.join(found)}.",
+                f"{run} was started as {begun}, and its steps use file paths relative to it. {'; '.join(found)}.",
                 remedy=f"mv {run} {begun if begun.is_absolute() else run.with_name(begun.name)}, and resume it there",
             )
         raise ConfigError(
-            f"{file} was changed since the {owner.command} began. {'; '.join(found)}.",
-            remedy=f"mv {file} {file}.changed, and it is written again; other settings are another --output",
+            f"{file} has changed since the {owner.command} was started. {'; '.join(found)}.",
+            remedy=f"mv {file} {file}.changed, then it is written again; for other settings, choose another --output",
         )
 
 
@@ -106,8 +106,8 @@ def check_variables(*files: Path) -> None:
         }
         if differing:
             raise ConfigError(
-                f"The steps would not run with the settings of {file}. {'; '.join(differing.values())}.",
-                remedy=f"unset {' '.join(differing)} (.env counts too); other settings are another --output",
+                f"The steps would not use the settings of {file}. {'; '.join(differing.values())}.",
+                remedy=f"unset {' '.join(differing)} (also in .env); for other settings, choose another --output",
             )
 
 
@@ -128,7 +128,7 @@ def check_secrets(loaded: Loaded) -> None:
         leaf = path.rpartition(".")[2]
         if is_secret(leaf) and not origin.startswith(("environment", ".env", "default")):
             raise ConfigError(
-                f"{path} ({origin}) is a secret, and a pipeline writes its settings down.",
+                f"{path} ({origin}) is a secret, and a pipeline writes its settings to files.",
                 remedy=f"set it as FINQA_{path.replace('.', '__').upper()} in the environment or in .env",
             )
 

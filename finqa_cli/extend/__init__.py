@@ -1,4 +1,4 @@
-"""How plugins register and how names become objects."""
+"""Registration of plugins, and creation of components by name."""
 
 from finqa_cli.extend.hookspecs import GROUP, KINDS, Component, Kind, VenvSpec, hookimpl, hookspec
 from finqa_cli.extend.registry import PluginReport, Registry, missing_requirements, readiness, registry

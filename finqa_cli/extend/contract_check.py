@@ -1,4 +1,4 @@
-"""A component against the contract of its kind: its methods' parameters, and the tests that all of a kind pass."""
+"""Checks of a component against the contract of its kind: parameters of its methods, and the tests of the kind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def registered_kind(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One thing that a contract promises.
+    """One rule of a contract.
 
     Attributes:
         name: What it is, in words.
@@ -70,7 +70,9 @@ def check_parameters(component: object) -> list[Promise]:
             if own is not declared and (problem := _problem(own, declared)):
                 written = f"{name}{inspect.signature(own)} at {definition(own)}"
                 detail = f"{written}: {problem}; finqa passes {_passed(declared)}"
-                found.append(Promise(name=f"{name} takes what it is passed", status="failed", detail=detail))
+                found.append(
+                    Promise(name=f"{name} accepts the arguments of its contract", status="failed", detail=detail)
+                )
     return found
 
 

@@ -26,7 +26,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VenvSpec:
-    """A virtual environment that `finqa setup NAME` makes, for packages whose pins do not fit beside ours.
+    """A virtual environment that `finqa setup NAME` creates, for packages that are incompatible with those of finqa.
 
     Attributes:
         requirements: `package:file` of the pins: a requirements file that ships with the plugin.
@@ -45,11 +45,11 @@ class VenvSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One thing that settings can choose by name.
+    """A component that settings select by name.
 
     Attributes:
-        kind: Which contract it fulfils.
-        name: What `--engine NAME` and friends take.
+        kind: Kind of the component, which defines its contract.
+        name: Name for `--engine NAME` and similar options.
         target: `package.module:Class`, or a function that makes one, imported when the component is used. Called as
             `Class(config, context)`; an optimizer, a reward or a call format as `Class(config)`.
         config: `package.module:Class` of its options: a pydantic model with `extra="forbid"`. Empty: it has none.
@@ -60,8 +60,8 @@ class Component:
             plugins`. Called with the mapping of `doctor_checks`, returns `Check`s: with a `fail` it cannot be used,
             with a `warn` in part. Imports nothing heavy and opens no connection. Empty: it lacks nothing.
         venv: An environment of its own that `finqa setup NAME` makes; None: it needs none.
-        modelless: For an engine: it answers from a mind of its own (an expert, a person) and takes no model.
-        remote: For an engine: a server elsewhere runs the model, so its name is taken as it is and needs nothing here.
+        modelless: For an engine: it uses no model (an expert, a person).
+        remote: For an engine: a remote server runs the model, so its name is used unchanged and needs no local files.
         devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
             which its weights can be spread. A property `device_use` of its options, if they have one, wins.
         sleeps: For an engine: it can free its devices for the time of an update (`TokenEngine.sleeps`).
@@ -76,7 +76,7 @@ class Component:
             for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
             `{option}` for the value of one of its options; reports say it. Empty: it is not known.
-        standing: For a tracker: every run has it without its being named, where its packages are installed.
+        standing: For a tracker: every run uses it automatically if its packages are installed.
     """
 
     kind: Kind
@@ -110,18 +110,18 @@ def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
 
 @hookspec(firstresult=True)
 def find_component(kind: str, name: str) -> Component | None:
-    """The component of a name that nothing is registered under, such as the path of a file; None: not one of yours."""
+    """The component for a name that is not registered, such as the path of a file; None if it is not yours."""
 
 
 @hookspec
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: ignore[empty-body]
-    """What `finqa doctor` finds about your services and packages under these settings (secrets masked).
+    """Checks of your services and packages for `finqa doctor`, with these settings (secrets masked).
 
     `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one, and
     `settings["environment"]["executes"]` says whether sandboxes of the environment execute code, as far as that can be
     asked without building data.
 
-    Called in a thread of its own; it has a few seconds, and what it raises becomes a failed check.
+    Called in a separate thread with a limit of a few seconds; an exception becomes a failed check.
     """
 
 
@@ -172,7 +172,7 @@ def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed:
 
 @hookspec(firstresult=True)
 def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
-    """Writes the whole model that a policy's adapter and base make into `folder`, which is complete or absent.
+    """Merge a policy's adapter with its base and write the complete model into `folder`, which is complete or absent.
 
     None when the adapter is not yours.
     """
@@ -196,7 +196,7 @@ def join_processes(learner: str) -> LearnerProcesses | None:
 
 @hookspec(firstresult=True)
 def inspect_model(reference: str) -> Architecture | None:
-    """Reads what a model folder or hub id is built of, without its weights; None when it is not yours."""
+    """Read the structure of a model folder or hub id, without its weights; None if it is not yours."""
 
 
 @hookspec(firstresult=True)

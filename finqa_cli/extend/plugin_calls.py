@@ -1,7 +1,8 @@
-"""Checked calls into the components of plugins: what they raise and return is attributed to the plugin.
+"""Checked calls of plugin components: their exceptions and results are attributed to the plugin.
 
 A component of a plugin that is not part of finqa gets a subclass of its class, in which each method of its contract is
-called under two checks: an exception that is no `FinqaError`, and a value of another type than the contract declares,
+called under two checks: an exception that is not a `FinqaError`, and a value of another type than the contract
+    declares,
 become an error that names plugin, component, method, file and line. Where the contract has a fault for it, that fault
 is raised, so that one attempt is counted and the run continues.
 """
@@ -206,7 +207,7 @@ def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner
             try:
                 pending = own(*arguments, **named)
                 if not inspect.isawaitable(pending):
-                    raise owner.error(name, "is a plain function where `async def` is due", definition(own))
+                    raise owner.error(name, "is a plain function, but must be `async def`", definition(own))
                 result = await pending
             except ALLOWED:
                 raise
@@ -277,7 +278,9 @@ def find_flaw(value: object) -> str:
     if isinstance(value, Rewards):
         numbers = {**value.components, "total": value.total, "weight": value.weight}
         wrong = {name: number for name, number in numbers.items() if not _is_finite(number)}
-        return next((f"a reward that is no finite number: {name} is {number!r}" for name, number in wrong.items()), "")
+        return next(
+            (f"a reward that is not a finite number: {name} is {number!r}" for name, number in wrong.items()), ""
+        )
     if isinstance(value, Prompt):
         texts = all(isinstance(each, Message) and isinstance(each.content, str) for each in value.messages)
         tools = all(isinstance(each, ToolSpec) for each in value.tools)

@@ -1,4 +1,4 @@
-"""Finds plugins, guards against broken ones, turns names into objects, and says whether they can be used here."""
+"""Finds plugins, handles broken ones, creates components by name, and checks whether they can be used."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PluginReport:
         distribution: Package that declares it; empty where that is not known.
         version: Version of that package.
         components: What it registered.
-        error: Why nothing of it is registered; empty when all is well.
+        error: Why nothing of it is registered; empty when there is no problem.
         left_out: Why single components of it are not registered, by kind and name.
         warnings: What is wrong with it while it works: a slow import, output on stdout.
     """
@@ -161,7 +161,7 @@ class Registry:
                     raise
                 failure = self.describe_failure(plugin, hook, error)
             self._failing.add((hook, plugin))
-            log.warning(f"{hook}() of {report.shown if report else plugin} is left out: it {failure}")
+            log.warning(f"{hook}() of {report.shown if report else plugin} is ignored: it {failure}")
         return None
 
     def implementation(self, plugin: str, hook: str) -> Callable[..., Any]:
@@ -212,7 +212,7 @@ class Registry:
         try:
             if taken := component.given.keys() & options.keys():
                 raise ConfigError(
-                    f"{component.kind} {component.name!r} has no option {min(taken)!r}: its name says it.",
+                    f"{component.kind} {component.name!r} has no option {min(taken)!r}: it is set by its name.",
                     remedy=f"finqa plugins show {component.name}",
                 )
             return model.model_validate({**options, **component.given})
@@ -231,7 +231,7 @@ class Registry:
             return None
         found = self._imported(component, component.config)
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            raise self._unusable(component, f"{component.config} ({definition(found)}) is no pydantic model")
+            raise self._unusable(component, f"{component.config} ({definition(found)}) is not a pydantic model")
         return found
 
     def create(self, kind: str, name: str, options: Mapping[str, Any], *context: object) -> Any:
@@ -260,7 +260,7 @@ class Registry:
         built = target(config, *context) if owner is None else construct(target, (config, *context), owner)
         if not isinstance(built, contracts):
             wanted = " or ".join(f"finqa_cli.contracts.{contract.__name__}" for contract in contracts)
-            raise self._unusable(component, f"{component.target} does not derive from {wanted}")
+            raise self._unusable(component, f"{component.target} is not a subclass of {wanted}")
         if owner is not None:
             check_calls(built, owner, contracts)
         return built
@@ -306,13 +306,13 @@ class Registry:
             for key, reason in report.left_out.items():
                 if key[0] == kind and key not in self._warned:
                     self._warned.add(key)
-                    log.warning(f"{kind} {key[1]!r} of {report.shown} is left out: {reason}")
+                    log.warning(f"{kind} {key[1]!r} of {report.shown} is ignored: {reason}")
 
     def _unusable(self, component: Component, reason: str) -> ConfigError:
         report = self.report_of(component)
         name = report.shown if report else "its plugin"
         return ConfigError(
-            f"{component.kind} {component.name!r} cannot be used: {reason}. This is a fault of {name}.",
+            f"{component.kind} {component.name!r} cannot be used: {reason}. This is an error of {name}.",
             remedy=f"fix or upgrade the plugin, or choose another {component.kind}: finqa plugins",
         )
 
@@ -413,7 +413,7 @@ def _mistaken_hook(plugin: object, error: BaseException) -> object:
 
 def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
     slow = seconds > SLOWEST_IMPORT_S and not is_built_in(module)
-    remedies = "import what is heavy in the module that `target` names"
+    remedies = "import heavy packages in the module that `target` names"
     file = getattr(sys.modules.get(module), "__file__", None) or module
     return (
         *([f"its import takes {seconds:.1f} s in every command ({file}): {remedies}"] if slow else []),
@@ -481,6 +481,8 @@ def _option_error(component: Component, error: ValidationError, known: list[str]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
+    elif first["type"] == "missing":
+        what = f"needs the option {field!r}, which is not given."
     elif not field:
         what = f"options: {mask_text(first['msg'].removeprefix('Value error, '))}."
     else:

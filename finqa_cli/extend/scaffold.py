@@ -1,4 +1,4 @@
-"""A package of one's own with a component that works, keeps the contract of its kind, and waits to be changed."""
+"""Writes a new package with a working component that meets the contract of its kind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     package = f"finqa_{name.replace('-', '_')}"
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name!r} is no name for a plugin: lower-case letters, digits and hyphens, a letter first.",
+            f"{name!r} is not a valid plugin name: lower-case letters, digits and hyphens, starting with a letter.",
             remedy=f"finqa plugins new {kind} my-{kind.replace('_', '-')}",
         )
     title = "".join(part.capitalize() for part in name.split("-"))
@@ -93,7 +93,7 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise StorageError(
-                f"{folder} is there already.", remedy=f"finqa plugins new {kind} {name} --out ANOTHER-FOLDER"
+                f"{folder} already exists.", remedy=f"finqa plugins new {kind} {name} --out ANOTHER-FOLDER"
             )
         for path, text in texts.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -192,7 +192,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise MalformedReplyError("a number is beyond what a double can hold")
+        raise MalformedReplyError("a number is too large for a double")
     return number
 
 

@@ -37,7 +37,7 @@ _BETWEEN = re.compile(r"(?:,(?![0-9]{3}(?![0-9]))|[;\n])\s*(?:and\b)?|\band\b(?=
 _LEAD_IN = re.compile(r"\A(?:the )?(?:final )?answer(?: is ?:?| ?[:=]) ?")
 _BEFORE = " \t\n\"'*"
 _AFTER = _BEFORE + ".,;"
-# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is no number.
+# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is not a number.
 _SIGNS = ("-",)
 _SYMBOLS = tuple("-+(~≈<>≤≥±/^%|&#)\\")
 _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "none", "null"})
@@ -143,7 +143,7 @@ def answer_items(text: str) -> list[Item] | str:
     if not found:
         items = _items(_LEAD_IN.sub("", plain(text)), is_truth=False)
     elif _numbers_beside(found):
-        return "There are other numbers beside the boxed ones."
+        return "There are other numbers next to the boxed ones."
     else:
         items = [item for part in found for item in _boxed_items(part, is_truth=False)]
     return items if len(items) <= MOST_ITEMS else f"There are more than {MOST_ITEMS} values."
@@ -168,7 +168,7 @@ def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple
         return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
     keys = [item.key for item in submitted if item.key]
     if len(set(keys)) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     if 0 < len(keys) < len(submitted):
         return "Some values come with a year or name and some without."
     by_key = {item.key: item for item in expected if item.key}
@@ -177,7 +177,7 @@ def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple
             return "The years or names are not those that are expected."
         return [(item, by_key[item.key]) for item in submitted]
     if any(item.key and not item.is_of_years for item in submitted):
-        return "A name or another word stands before a value, and none is expected."
+        return "There is an unexpected name or word before a value."
     return list(zip(submitted, expected, strict=True))
 
 

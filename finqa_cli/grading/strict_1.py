@@ -1,6 +1,6 @@
 """The verdict on a submitted answer, profile `strict-1`: one answer has one meaning, and it is right or wrong.
 
-Version 1 of `strict`, kept for the runs that were begun with it, and for the replies of `finqa-text` and
+Version 1 of `strict`, kept for the runs that were started with it, and for the replies of `finqa-text` and
 ConvFinQA. Its verdicts are frozen by a table. What it decides, beside the meaning of written numbers and units
 (`numbers.py`) and how near is near enough (`closeness.py`):
 
@@ -35,7 +35,7 @@ def grade(answer: str, truth: str) -> Verdict:
         return _single(answer, *pairs[0])
     wrong = [place for place, (given, wanted) in enumerate(pairs, start=1) if not same_item(given, wanted)]
     if wrong:
-        return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
+        return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, the first one at position {wrong[0]}.")
     return Verdict(1.0, f"All {len(pairs)} values match.")
 
 

@@ -56,7 +56,7 @@ def score(
     """Compare an answer with the truth.
 
     Args:
-        answer: What was answered; None, an empty text, 0 or an empty list is no answer.
+        answer: What was answered; None, an empty text, 0 or an empty list is not an answer.
         scale: Its scale.
         truth: The truth; several parts for the kinds `span` and `multi-span`.
         kind: `span`, `multi-span`, `arithmetic` or `count`.

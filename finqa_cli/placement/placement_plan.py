@@ -351,7 +351,7 @@ class _Problem:
         idle = [str(device.index) for device in self.devices if device.index not in layout.engine + layout.learner]
         if idle:
             tiny = weight_bytes(self.model) < TINY
-            reason = "the model is so small that more devices would not help" if tiny else "the settings ask for fewer"
+            reason = "the model is so small that more devices do not help" if tiny else "the settings ask for fewer"
             yield f"not used: {', '.join(idle)} ({reason})"
         if layout.shared and not self.work.alternates:
             yield "engine and learner take turns: the engine sleeps during updates, and rollouts wait for them"
@@ -368,7 +368,7 @@ class _Problem:
         ]
         turns = "" if self.engine.sleeps else f" Engine {self.engine.name!r} cannot take turns with a learner."
         return (
-            f"{count_of(len(self.devices), 'CUDA device')} cannot be divided between engine {self.engine.name!r} and "
+            f"{count_of(len(self.devices), 'CUDA device')} cannot be split between engine {self.engine.name!r} and "
             f"learner with {', '.join(asked) or 'these settings'}.{turns}"
         )
 

@@ -68,7 +68,7 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
         environment = open_environment(settings, reporter)
         if not isinstance(spec := environment.sandbox_spec(), ServerSpec):
             raise ConfigError(
-                f"Environment {settings.environment.name!r} serves nothing in a sandbox, so that it needs no image.",
+                f"Environment {settings.environment.name!r} runs no server in a sandbox, so it needs no image.",
                 remedy="--set environment.name=finqa, without environment.options.url",
             )
         image, new = await provider.build_image(spec, reporter.line)
@@ -118,7 +118,7 @@ async def _provider(settings: Settings) -> AsyncIterator[SandboxProvider]:
 
 
 async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: Reporter) -> Trajectory:
-    """Plays one question of the split in a sandbox of its own and ends that. Any graded answer passes.
+    """Plays one question of the split in its own sandbox and ends that. Any graded answer passes.
 
     Raises:
         ServiceUnavailableError: No sandbox started, or the episode ended in a fault; the message has the reason.
@@ -185,6 +185,6 @@ def _failed(settings: Settings, image: ImageInfo, reason: str, remedy: str = "")
     if not has_snapshot(settings):
         again = "the same command tests it again"
     return ServiceUnavailableError(
-        f"Image {image.name} is built but not ready: its boot test failed. {reason}",
-        remedy=remedy or f"{again}; to build it anew, first finqa snapshot delete {name} --sandbox {provider}",
+        f"Image {image.name} is built but not ready: its test failed. {reason}",
+        remedy=remedy or f"{again}; to build it again, first finqa snapshot delete {name} --sandbox {provider}",
     )

@@ -129,7 +129,7 @@ def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *
 def explain_failure(output: str, *, status: int, log: Path, name: str) -> FinqaError:
     """The error for the person who set the environment up, from what the installer wrote."""
     said = " / ".join(_last_words(output)) or "it wrote nothing"
-    where = f"All of its output is in {log}."
+    where = f"The complete output is in {log}."
     if _FULL.search(output):
         return StorageError(f"The disk is full: {said}. {where}", remedy="free some space, then the same command again")
     if _NETWORK.search(output):
@@ -140,16 +140,16 @@ def explain_failure(output: str, *, status: int, log: Path, name: str) -> FinqaE
         )
     if _NO_VENV.search(output):
         return ConfigError(
-            f"This Python cannot make environments: {said}. {where}",
-            remedy="sudo apt-get install python3-venv, or --python PATH of another one",
+            f"This Python cannot create virtual environments: {said}. {where}",
+            remedy="sudo apt-get install python3-venv, or --python PATH of another interpreter",
         )
     if _PYTHON.search(output):
         return ConfigError(
-            f"The pins are not for this Python: {said}. {where}", remedy="--python PATH of another Python"
+            f"The pinned versions do not support this Python: {said}. {where}", remedy="--python PATH of another Python"
         )
     return FinqaError(
         f"{name} failed with status {status}: {said}. {where}",
-        remedy=f"read {log}; the same command again continues, with --recreate from nothing",
+        remedy=f"read {log}; the same command again continues, with --recreate it starts from scratch",
     )
 
 

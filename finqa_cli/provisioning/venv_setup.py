@@ -73,7 +73,7 @@ def set_up(component: Component, home: Path, options: Options, reporter: Reporte
         FinqaError: The installer failed, or the environment does not work.
     """
     spec = component.venv
-    assert spec is not None, "the command takes components with an environment only"
+    assert spec is not None, "the command accepts only components with a virtual environment"
     file = options.requirements or shipped_pins(spec)
     base = (options.python or Path(sys.executable)).expanduser()
     if base.exists():
@@ -178,7 +178,7 @@ class _Making:
     def _install(self, uv: tuple[str, ...]) -> None:
         name = "uv" if uv else "pip"
         self._reporter.line(f"2/3 installs {self._file} by {name}; its output goes to {self._log}")
-        if not uv and not (self._site_packages() / "pip").is_dir():  # it was begun with uv
+        if not uv and not (self._site_packages() / "pip").is_dir():  # it was started with uv
             run_logged([str(self._python), "-m", "ensurepip"], self._log, lambda _: None, hold=self._lock)
         rest = ["--requirement", str(self._file)]
         steps = [rest]
@@ -225,7 +225,7 @@ def _version(python: Path) -> str:
     try:
         ended = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"{python} is no Python: {error}.", remedy="--python PATH of one that runs") from error
+        raise ConfigError(f"{python} is not valid Python: {error}.", remedy="--python PATH of one that runs") from error
     return ended.stdout.strip()
 
 
@@ -236,6 +236,6 @@ def _check_python(spec: VenvSpec, base: Path, version: str) -> None:
     first, last = spec.pythons
     if not key(first) <= key(version) <= key(last):
         raise ConfigError(
-            f"The pins are for Python {first} to {last}, but {base} is {version}.",
-            remedy="--python PATH of another one",
+            f"The pinned versions support Python {first} to {last}, but {base} is {version}.",
+            remedy="--python PATH of another interpreter",
         )

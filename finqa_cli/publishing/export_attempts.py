@@ -108,7 +108,7 @@ def export_records(source: Path, form: Format, selection: Selection, out: Path) 
         text = "".join(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n" for row in found.rows)
     if not rows:
         raise DataError(
-            f"None of {left_out} attempts of {source} is chosen.", remedy="leave out --min-reward and --split"
+            f"None of the {left_out} attempts of {source} is selected.", remedy="leave out --min-reward and --split"
         )
     read = pairs_file(source) if _is_pairs(source) else demonstrations_file(source)
     with new_folder(out) as folder:
@@ -124,19 +124,19 @@ def _check(source: Path, form: Format, selection: Selection, out: Path) -> None:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty folder.", remedy="choose another --out")
     if form != "inspect" and selection.step is not None:
-        raise UsageError(f"--step is of policies and of --to inspect, not of {form}.", remedy="leave out --step")
+        raise UsageError(f"--step applies to policies and to --to inspect, not to {form}.", remedy="leave out --step")
     if form == "inspect" and selection.minimum_reward is not None:
-        raise UsageError("A log has every attempt of its evaluation.", remedy="leave out --min-reward")
+        raise UsageError("An Inspect log contains every attempt of its evaluation.", remedy="leave out --min-reward")
     if form == "trl-preference" and selection.minimum_reward is not None:
         raise UsageError(
-            "Pairs have a rejected side, which --min-reward would leave out.", remedy="leave out --min-reward"
+            "Pairs contain a rejected attempt, which --min-reward would exclude.", remedy="leave out --min-reward"
         )
     data = read_document((source if source.is_dir() else source.parent) / "report.json").get("data")
     closed = isinstance(data, Mapping) and bool(data.get("evaluation_only"))
     if form != "inspect" and closed and not selection.allow_evaluation_data:
         raise ConfigError(
             f"The questions of {source} are of {data.get('name')!r}, which is for evaluation only."  # type: ignore[union-attr]
-            " As data to train on they would teach the test.",
+            " Training on them would leak the test questions.",
             remedy="--to inspect, or --allow-evaluation-data",
         )
 
@@ -171,7 +171,7 @@ def _pairs(source: Path, selection: Selection) -> _Found:
     """Reads the pairs of a folder of `finqa prefs`, or makes those of a run."""
     if _is_pairs(source):
         if selection.rule != "best-worst":
-            raise UsageError(f"{source} holds pairs already; --rule is of runs.", remedy="leave out --rule")
+            raise UsageError(f"{source} already contains pairs; --rule applies to runs.", remedy="leave out --rule")
         found = list(read_pairs(pairs_file(source)))
         splits = [str(record["task"].get("split", "")) for record in read_jsonl(pairs_file(source))]
     else:
@@ -204,7 +204,7 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     step = steps[-1] if selection.step is None else selection.step
     if step not in steps:
         raise DataError(
-            f"{run} holds no evaluation of step {step}.", remedy=f"--step with one of: {', '.join(map(str, steps))}"
+            f"{run} contains no evaluation of step {step}.", remedy=f"--step with one of: {', '.join(map(str, steps))}"
         )
     chosen = [record for record in evaluations if int(record.get("iteration", 0)) == step]
     asked = [record for record in chosen if not selection.split or record["task"]["split"] == selection.split]
@@ -241,8 +241,8 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 list(exchange(turn))
         except MALFORMED as error:
             raise DataError(
-                f"{path}, row {row}: not an attempt as finqa writes it ({error!r}).",
-                remedy="take the row out, or make the run again",
+                f"{path}, row {row}: not an attempt in the format of finqa ({error!r}).",
+                remedy="remove the row, or repeat the run",
             ) from error
         yield record
 

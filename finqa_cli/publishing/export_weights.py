@@ -74,7 +74,7 @@ def find_source(reference: str, step: int | None = None) -> Source:
     if step is None:
         step = _newest(Path(reference), steps)
     elif not steps:
-        raise UsageError(f"{reference} holds no checkpoints, so it has no step {step}.", remedy="leave out --step")
+        raise UsageError(f"{reference} has no checkpoints, so it has no step {step}.", remedy="leave out --step")
     if step not in steps:
         told = ", ".join(map(str, steps[-8:]))
         raise DataError(f"{reference} has no checkpoint of step {step}.", remedy=f"--step with one of: {told}")
@@ -100,7 +100,9 @@ def find_sources(reference: str, count: int) -> list[Source]:
     """
     steps = steps_of(reference)
     if not steps:
-        raise UsageError(f"{reference} holds no checkpoints to take the newest {count} of.", remedy="leave out --num")
+        raise UsageError(
+            f"{reference} has no checkpoints, so the newest {count} cannot be selected.", remedy="leave out --num"
+        )
     return [find_source(reference, step) for step in steps[-count:]]
 
 
@@ -151,13 +153,13 @@ def check_wish(source: Source, wish: Wish) -> None:
     """
     if wish.form == "peft" and source.policy.adapter is None:
         raise ConfigError(
-            f"{source.title} is a whole model and no adapter, so there is nothing to write in PEFT's format.",
+            f"{source.title} is a complete model and not an adapter, so it cannot be written in PEFT's format.",
             remedy="--to merged",
         )
     if wish.form == "peft" and wish.dtype is not None:
-        raise UsageError("Adapters are written as they were trained; --dtype is of whole models.", remedy="--to merged")
+        raise UsageError("Adapters are written unchanged; --dtype applies to complete models.", remedy="--to merged")
     if wish.form == "gguf-ready" and wish.precision not in _OUT_TYPES:
-        raise UsageError("gguf-ready is of half precision.", remedy="--dtype bfloat16 or --dtype float16")
+        raise UsageError("gguf-ready needs half precision.", remedy="--dtype bfloat16 or --dtype float16")
 
 
 def local_base(source: Source, wish: Wish) -> str:
@@ -165,8 +167,8 @@ def local_base(source: Source, wish: Wish) -> str:
     if wish.form != "peft" or is_hub_id(wish.base_model or source.policy.model):
         return ""
     return (
-        f"The base of this adapter is {source.policy.model}, a folder of this machine: name it as the hub does with "
-        "--base-model, or use --to merged."
+        f"The base of this adapter is {source.policy.model}, a folder on this machine: give its name "
+        "on the hub with --base-model, or use --to merged."
     )
 
 
@@ -238,7 +240,7 @@ def _lacking(folder: Path, config: dict[str, Any]) -> list[str]:
         found.append("there is no tokenizer_config.json")
     known = _largest_id(folder)
     if known >= int(config.get("vocab_size", known + 1)):
-        found.append(f"the tokenizer knows the id {known}, and the model ends before it")
+        found.append(f"the tokenizer has the id {known}, which is outside of the model's vocabulary")
     return found
 
 
@@ -290,7 +292,7 @@ def _write_model(source: Source, wish: Wish, folder: Path) -> None:
     )
     if written is None:
         raise ConfigError(
-            f"No plugin writes {source.policy.adapter or source.policy.model} as a whole model.",
+            f"No plugin writes {source.policy.adapter or source.policy.model} as a complete model.",
             remedy="pip install 'finqa[train]'; finqa plugins",
         )
     with storage(folder):
@@ -341,7 +343,7 @@ def _named(reference: str) -> Source:
 def _sharded(folder: Path) -> PolicyVersion:
     actor = folder / _ACTOR
     if not actor.is_dir():
-        raise ConfigError(f"{folder} is no step of a verl trainer: it has no {_ACTOR} folder.")
+        raise ConfigError(f"{folder} is not a step of a verl trainer: it has no {_ACTOR} folder.")
     return PolicyVersion(number=0, model=str(actor))
 
 

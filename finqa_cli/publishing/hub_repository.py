@@ -37,8 +37,8 @@ from finqa_cli.runs.reporter import Reporter
 T = TypeVar("T")
 
 HUGGING_FACE = "https://huggingface.co"
-SIGN_IN = "hf auth login, or set HF_TOKEN, with a token that may write"
-_AGAIN = "run the same command again: what the hub has already is not sent twice"
+SIGN_IN = "hf auth login, or set HF_TOKEN, with a token that has write access"
+_AGAIN = "run the same command again: files that the hub already has are not sent again"
 _PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
 """409 and 412: another commit came between, ours of an attempt whose reply was lost perhaps."""
 
@@ -94,7 +94,7 @@ class Hub:
         self._api = HfApi(endpoint=self.endpoint, library_name="finqa", library_version=__version__)
         checked_endpoint(self._api.endpoint)
         if self._api.endpoint != HUGGING_FACE:
-            # The client would wait for ever for an answer in a protocol that others need not speak; all speak LFS.
+            # The client would wait forever for an answer in a protocol that others need not speak; all speak LFS.
             constants.HF_HUB_DISABLE_XET = True
 
     def check_owner(self, owner: str) -> None:
@@ -111,7 +111,7 @@ class Hub:
         known = self._ask("who the token is of", lambda: _owners(self._api.whoami()))
         if owner not in known:
             raise AuthenticationError(
-                f"The token is of {known[0]}, who does not belong to {owner!r} on the hub.",
+                f"The token belongs to {known[0]}, who is not a member of {owner!r} on the hub.",
                 remedy=f"--repo-prefix with one of: {', '.join(known)}",
             )
 
@@ -155,16 +155,16 @@ class Hub:
         before = self._info(repository, "main")
         if private and not before.private:
             raise ConfigError(
-                f"{repository} is there already, and it is public.",
+                f"{repository} already exists and is public.",
                 remedy=f"make it private at {self._api.endpoint}/{repository}/settings, or leave out --private",
             )
         own = {path.name for path in files}
         others = [each.rfilename for each in before.siblings or () if each.rfilename not in own]
         if stale := [name for name in others if name.endswith(_WEIGHTS) or name == "adapter_config.json"]:
             raise ConfigError(
-                f"{repository} holds other weights already ({', '.join(stale[:3])}); beside these they would be loaded "
-                "or mistaken for them.",
-                remedy=f"--repo-prefix {repository.partition('/')[0]}/NAME, with a beginning that no repository has",
+                f"{repository} already contains other weights ({', '.join(stale[:3])}); they could be "
+                "loaded instead of the new ones.",
+                remedy=f"--repo-prefix {repository.partition('/')[0]}/NAME, with a prefix that no repository has",
             )
         made = self._api.create_commit(
             repository,
@@ -183,7 +183,7 @@ class Hub:
             found = there.get(path.name)
             if found is None or not _is_same(path, found):
                 raise ServiceUnavailableError(
-                    f"{repository} was committed to, but does not hold {path.name} as it is here.", remedy=_AGAIN
+                    f"{repository} was committed to, but its {path.name} differs from the local file.", remedy=_AGAIN
                 )
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
@@ -233,7 +233,7 @@ def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
     except OSError as error:
         raise StorageError(f"{what}: a file cannot be read: {error.strerror or type(error).__name__}.") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        message = f"{what}: {endpoint} did not answer as a Hugging Face hub does: {error}"
+        message = f"{what}: {endpoint} did not respond like a Hugging Face hub: {error}"
         raise ServiceUnavailableError(message, remedy="check --endpoint and HF_ENDPOINT") from error
 
 
@@ -247,7 +247,7 @@ def _refused(what: str, error: Any) -> NoReturn:
         raise AuthenticationError(f"{what}: the hub does not accept the token{said}.", remedy=SIGN_IN) from error
     if status == 403:
         raise AuthenticationError(
-            f"{what}: the token may not write there{said}.",
+            f"{what}: the token has no write access there{said}.",
             remedy="a token with write access to this owner's repositories: https://huggingface.co/settings/tokens",
         ) from error
     raise ServiceUnavailableError(f"{what}: the hub answered HTTP {status}{said}.", remedy=_AGAIN) from error
@@ -296,14 +296,15 @@ def plan_pushes(
         DataError: An evaluation is of another policy.
     """
     if evaluations and len(sources) > 1:
-        raise UsageError("Evaluations are of one policy, and several are pushed.", remedy="--step N instead of --num")
+        raise UsageError("--eval applies to one policy, but several are pushed.", remedy="--step N instead of --num")
     plans = []
     for source in sources:
         check_wish(source, wish)
         if wish.form == "peft" and not is_hub_id(wish.base_model or source.policy.model):
             raise ConfigError(
-                f"The adapter's base is {source.policy.model}, a folder of this machine, so no one else could load it.",
-                remedy="--to merged, or --base-model HUB_ID where the hub has this very model",
+                f"The adapter's base is {source.policy.model}, a folder of this machine, so other "
+                "people could not load it.",
+                remedy="--to merged, or --base-model HUB_ID if the hub has exactly this model",
             )
         card = card_of(source, wish.relation, base_model=wish.base_model, licence=licence, evaluations=evaluations)
         plans.append(Plan(source=source, repository=_repository(prefix, source), wish=wish, card=card))
@@ -347,7 +348,7 @@ def _repository(prefix: str, source: Source) -> str:
     for part, what in ((owner, "an owner"), (name, "a repository")):
         if not _NAME.fullmatch(part):
             raise UsageError(
-                f"{part!r} is no name of {what} on the hub: letters, digits, '-', '_' and '.', 96 at most.",
-                remedy="--repo-prefix OWNER, and a run folder whose name the hub takes",
+                f"{part!r} is not a valid name of {what} on the hub: at most 96 letters, digits, '-', '_' and '.'.",
+                remedy="--repo-prefix OWNER, and a run folder with a name that is valid on the hub",
             )
     return f"{owner}/{name}"

@@ -175,7 +175,7 @@ def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
             if _is_of(record, source)
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds an evaluation that cannot be read ({error!r}).") from error
+        raise DataError(f"{path} contains an evaluation that cannot be read ({error!r}).") from error
     return found[-1:]
 
 
@@ -188,7 +188,7 @@ def _is_of(record: Mapping[str, Any], source: Source) -> bool:
 def _evaluated(source: Source, run: Path) -> Score:
     if not (run / "report.json").is_file():
         raise DataError(
-            f"{run} is no finished evaluation: it has no report.json.",
+            f"{run} is not a finished evaluation: it has no report.json.",
             remedy=f"finqa eval {source.run or source.title} --run-dir DIR, and --eval DIR",
         )
     report, manifest = read_document(run / "report.json"), read_document(run / MANIFEST)
@@ -199,13 +199,13 @@ def _evaluated(source: Source, run: Path) -> Score:
     except (KeyError, TypeError, ValueError) as error:
         why = f"its records lack {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{run} is no finished evaluation: {why}.",
+            f"{run} is not a finished evaluation: {why}.",
             remedy=f"finqa eval {source.run or source.title} --run-dir DIR, and --eval DIR",
         ) from error
     own = policy_inputs(source.policy)
     if evaluated.get("sha256") != own["sha256"] or (own["sha256"] is None and evaluated.get("model") != own["model"]):
         raise DataError(
-            f"{run} evaluated another policy ({report.get('target')}), so its scores are not those of {source.title}.",
+            f"{run} evaluated another policy ({report.get('target')}), so its scores do not belong to {source.title}.",
             remedy=f"finqa eval {source.policy.adapter or source.policy.model} --run-dir DIR, and --eval DIR",
         )
     return found

@@ -36,7 +36,7 @@ _MARKED = f"""\
         {{{{- '\\n' }}}}
     {{%- elif message.role == 'tool' %}}
 """
-"""The end of a turn is trained on, the line break behind it is not: as `ChatCodec.assistant` has it."""
+"""The end of a turn is used for training, the line break behind it is not: as `ChatCodec.assistant` has it."""
 
 
 def mark_assistant(template: str) -> str | None:

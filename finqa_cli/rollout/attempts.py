@@ -101,7 +101,7 @@ class Player:
         """Play one attempt. A lost session is recovered, or the attempt restarted; a last fault stays.
 
         Recoveries and restarts together are at most `max_retries`. Every session has the attempt's seed. The engine
-        seat is released while other attempts have all sandboxes: an engine in lockstep would wait for ever.
+        seat is released while other attempts have all sandboxes: an engine in lockstep would wait forever.
 
         Raises:
             ServiceUnavailableError: The breaker of the engine is open.
@@ -183,7 +183,7 @@ class Player:
             return self._engine.usage(episode)
         except Exception as error:  # figures beside an episode that is valid without them
             self._usage_failed = True
-            log.warning(f"The engine's usage is left out: {error}")
+            log.warning(f"The engine's usage is ignored: {error}")
             return {}
 
     def _conversation(self, attempt: Attempt, prompt: Prompt, *, takes_text: bool) -> Conversation:

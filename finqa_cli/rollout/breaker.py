@@ -89,7 +89,7 @@ class EngineBreaker:
         self._faults += 1
         if self.error is None and self._faults >= self._most:
             self.error = ServiceUnavailableError(
-                f"The latest {self._faults} attempts failed on the engine, with no turn between. "
+                f"The latest {self._faults} attempts in a row failed because of the engine. "
                 f"The last error: {error.message}",
                 remedy=error.remedy or "finqa doctor, with the same --engine and options",
             )

@@ -184,8 +184,8 @@ def _refuse_images(contents: Sequence[Message | Observation]) -> None:
     """
     if any(each.images for each in contents):
         raise ConfigError(
-            "The environment shows images, and engines of tokens read text only.",
-            remedy="--engine openai, with the address of a model that sees",
+            "The environment shows images, but token engines support text only.",
+            remedy="--engine openai, with the URL of a model that supports images",
         )
 
 

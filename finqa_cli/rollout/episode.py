@@ -142,7 +142,7 @@ async def play_episode(
     except TimeoutError:
         if not clock.over:
             raise
-        status, error = Status.TIMEOUT, f"no answer within {limits.seconds:g} s"
+        status, error = Status.TIMEOUT, f"no response within {limits.seconds:g} s"
     return Ending(status=status, rewards=await session.grade(), error=error)
 
 
@@ -181,7 +181,7 @@ async def _play_turns(
             return Status.PARSE_ERROR, f"{parse_errors} turns in a row without a readable tool call"
         tools = None if as_text else [call.name for call in calls] or [""]
         conversation.observe(*observations, tools=tools)
-    return Status.MAX_TURNS, f"no answer within {limits.max_turns} turns"
+    return Status.MAX_TURNS, f"no response within {limits.max_turns} turns"
 
 
 def _surplus(turn: AssistantTurn, prompt: Prompt) -> str:

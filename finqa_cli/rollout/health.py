@@ -66,9 +66,9 @@ class HealthChecks:
                     self._suspect(sandbox)
                 else:
                     pause = self._every_s
-                    # `check_now` is set when a fault came in while this check was under way.
+                    # `check_now` is set when a fault came in while this check was in progress.
                     if not sandbox.check_now.is_set() and not self._pass(sandbox):
-                        return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but session after session fails."
+                        return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but all of its sessions fail."
                 self._resting[sandbox] = None
         finally:
             self._resting.pop(sandbox, None)
@@ -116,7 +116,7 @@ class HealthChecks:
 
 
 async def _rest(sandbox: PooledSandbox, seconds: float) -> None:
-    """Wait for some seconds (0: for ever), or until the sandbox is to be checked now."""
+    """Wait for some seconds (0: forever), or until the sandbox is to be checked now."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds or None):
             await sandbox.check_now.wait()

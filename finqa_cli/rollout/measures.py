@@ -26,7 +26,7 @@ def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> di
         json.dumps(found, allow_nan=False)
     except (PluginError, TypeError, ValueError) as error:
         name, reason = f"{type(environment).__name__}.measure", getattr(error, "message", describe(error))
-        log.warning(f"The environment's own figures are left out: {name} gives no JSON-ready numbers: {reason}")
+        log.warning(f"The environment's measures are ignored: {name} does not return numbers for JSON: {reason}")
         return {}
     return found
 

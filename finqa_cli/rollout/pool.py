@@ -191,7 +191,7 @@ class SandboxPool(Pool):
         if not self._workers and not self._closed:
             # Multiples of the golden ratio are spread evenly over 0 to 1, however many there are.
             self._workers = [asyncio.create_task(self._work(n * GOLDEN_RATIO % 1.0)) for n in range(1, self._size + 1)]
-            await asyncio.sleep(0)  # each worker has begun its start when this returns
+            await asyncio.sleep(0)  # each worker has started its start when this returns
 
     async def ready(self) -> None:
         """Wait until a sandbox runs.
@@ -211,7 +211,7 @@ class SandboxPool(Pool):
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
         """Yield the least loaded sandbox, with a place on it for this block; first come, first served.
 
-        The block is cut short with a SandboxError as soon as its sandbox is known to be lost, wherever it waits.
+        The block is interrupted with a SandboxError as soon as its sandbox is known to be lost, wherever it waits.
         After a fault in the block the sandbox is checked before it gets a new session. Leave the block in the task that
         entered it.
 

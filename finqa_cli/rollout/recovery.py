@@ -43,7 +43,7 @@ class RetryBudget:
 
 
 class HeldLease:
-    """A leased sandbox until `release`, in a task of its own: its loss cuts calls to the sandbox and nothing else.
+    """A leased sandbox until `release`, in its own task: its loss cuts calls to the sandbox and nothing else.
 
     The pool cuts the block of a lease whose sandbox is lost, at whichever await it is. In the episode's own task that
     would end its generation too, which needs no sandbox. Here it ends this object's task, and with it the call that
@@ -244,7 +244,7 @@ class RecoveringSession:
 
     async def _reach(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         if self._lease is None or self._session is None:
-            raise SandboxError("The session was dropped in the middle of a recovery.")
+            raise SandboxError("The session was lost during a recovery.")
         async with self._lease.reachable():
             return await call(self._session)
 
@@ -319,7 +319,8 @@ async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any,
         named: Its named arguments.
 
     Raises:
-        EnvironmentFault: It raised an exception that is no `FinqaError`, or returned what its contract does not allow.
+        EnvironmentFault: It raised an exception that is not a `FinqaError`, or returned what its contract does not
+            allow.
     """
     name = method.__qualname__
     try:

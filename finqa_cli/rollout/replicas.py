@@ -29,7 +29,7 @@ MOST_EPISODES = 16_384
 
 
 def slack(least: int) -> int:
-    """Requests that a replica may have under way beyond the least loaded one and still be preferred for its cache.
+    """Requests that a replica may have in progress beyond the least loaded one and still be preferred for its cache.
 
     A quarter of what the least loaded one has: where much waits, the members of a group stay together; where little
     does, an idle replica is worth more than a prompt that need not be read again.
@@ -51,7 +51,7 @@ class Router:
         Args:
             episode: What its requests have in common.
             token_ids: The whole prompt.
-            loads: Requests under way of each replica that may be chosen; at least one.
+            loads: Requests in progress of each replica that may be chosen; at least one.
         """
         home = self._homes.get(episode)
         if home is None or home not in loads:
@@ -104,7 +104,7 @@ class Replica:
         number: Its place in the set.
         engine: What it is.
         policy: What it is known to serve; None while that is uncertain.
-        load: Requests under way.
+        load: Requests in progress.
         loading: Held while the engine loads a version.
     """
 
@@ -140,7 +140,7 @@ class Replica:
         if not self.in_service:
             self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
             if told:
-                log.warning("an engine replica is left out", replica=self.number, reason=str(reason))
+                log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
                 self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})
 
     def away(self, reason: ServiceUnavailableError, now: float) -> None:
@@ -154,7 +154,7 @@ class Replica:
     def succeeded(self) -> None:
         """It answered."""
         if not self.in_service:
-            log.info("an engine replica is back", replica=self.number)
+            log.info("an engine replica is available again", replica=self.number)
             self._on_event(
                 "engine_back", {"replica": self.number, "version": self.policy.number if self.policy else None}
             )
@@ -162,7 +162,7 @@ class Replica:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """One request is under way."""
+        """One request is in progress."""
         self.load += 1
         try:
             yield
@@ -224,7 +224,7 @@ class EngineSet(TokenEngine):
             raise failures.exceptions[0] from None
         if any(replica.engine.lockstep for replica in self._replicas):
             raise ConfigError(
-                "Engine replicas in lockstep would wait for each other's episodes for ever.",
+                "Engine replicas in lockstep would wait for each other's episodes forever.",
                 remedy="--engine-replicas 1, or --set engine.options.lockstep=false",
             )
 
@@ -259,7 +259,9 @@ class EngineSet(TokenEngine):
                 return completion
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Loads it into all replicas in service at once. New requests wait until each has it; those under way go on.
+        """Loads it into all replicas in service at once.
+
+        New requests wait until each has it; those in progress continue.
 
         A replica that cannot be reached is left out. Those that are left out load it before they are tried again.
 
@@ -357,7 +359,7 @@ class EngineSet(TokenEngine):
         return self._replicas[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
 
     def _loads(self, tried: Collection[int]) -> dict[int, int]:
-        """Requests under way of each replica that may get one more."""
+        """Requests in progress of each replica that may get one more."""
         now = asyncio.get_running_loop().time()
         free = (replica for replica in self._replicas if replica.number not in tried and replica.usable(now))
         return {replica.number: replica.load for replica in free}
@@ -391,7 +393,7 @@ class EngineSet(TokenEngine):
         try:
             await self._catch_up(replica)
         except FinqaError as error:
-            log.info("an engine replica is still away", replica=replica.number, reason=error.message)
+            log.info("an engine replica is still not reachable", replica=replica.number, reason=error.message)
             return False
         replica.due()
         return True
@@ -470,7 +472,7 @@ class EngineSet(TokenEngine):
         error = self._last_error
         kind = UnreachableEngineError if isinstance(error, UnreachableEngineError) else ServiceUnavailableError
         return kind(
-            f"None of the {len(self._replicas)} engine replicas is left."
+            f"None of the {len(self._replicas)} engine replicas is available."
             + (f" The last error: {error.message}" if error else ""),
             remedy=(error.remedy if error else "") or "finqa doctor, with the same --engine and options",
         )

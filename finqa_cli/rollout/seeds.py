@@ -24,7 +24,7 @@ def draw(items: Sequence[Item], *, seed: int, position: int, count: int) -> tupl
     """The next `count` items of an endless, seeded walk, and the position after them.
 
     Each epoch visits every item once in its own order. The walk is a function of seed and position alone, so a
-    checkpoint needs to keep one integer. No item comes twice in one draw, so a draw near an epoch's end may skip
+    checkpoint needs to keep one integer. No item occurs twice in one draw, so a draw near an epoch's end may skip
     items that it already holds.
     """
     if not items:

@@ -42,7 +42,7 @@ class Starts:
         """Call `on_failure` for each failed start, and `on_change` when a start ended without a sandbox.
 
         The third argument of `on_failure` is False where the same exception failed another start while this one was
-        under way: many sandboxes may wait for one process, whose failure is one.
+        in progress: many sandboxes may wait for one process, whose failure is one.
         """
         self._launch = launch
         self._turns = asyncio.Semaphore(at_once)
@@ -55,7 +55,7 @@ class Starts:
         self._failures_in_a_row = 0
         self._last_failure: Exception | None = None
         self._launches = 0
-        self._failures: WeakKeyDictionary[Exception, int] = WeakKeyDictionary()  # -> launches begun when it was raised
+        self._failures: WeakKeyDictionary[Exception, int] = WeakKeyDictionary()  # -> launches started before it
         self.refusal: Exception | None = None
 
     @property

@@ -31,7 +31,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Playing:
-    """One source: who hears of its episodes, how many run, and the promise that it will be played to its end."""
+    """One source: the receiver of its episodes, how many run, and the promise that it will be played to its end."""
 
     source: Source
     listener: TrajectoryListener
@@ -140,8 +140,8 @@ class Stream:
             assert task is not None
             if task.cancelling():
                 raise
-            # A task group takes this for the end of a task that it cancelled, and its source would wait for ever.
-            raise RuntimeError(f"Episode {attempt.id} was cancelled by something that it awaited.") from error
+            # A task group takes this for the end of a task that it cancelled, and its source would wait forever.
+            raise RuntimeError(f"Episode {attempt.id} was cancelled by a task that it awaited.") from error
 
 
 @asynccontextmanager

@@ -103,7 +103,10 @@ def verified(folder: Path) -> Checkpoint:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if (version := manifest["schema_version"]) != SCHEMA_VERSION:
-            raise DataError(f"{folder / 'manifest.json'} is of schema version {version!r}, which is not known here.")
+            raise DataError(
+                f"{folder / 'manifest.json'} has schema version {version!r}, which this version of "
+                "finqa does not support."
+            )
         listed = manifest["files"]
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
@@ -119,7 +122,7 @@ def verified(folder: Path) -> Checkpoint:
 
 
 def discard_after(run: Path, iteration: int) -> None:
-    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write anew."""
+    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write again."""
     for folder in _folders(run):
         if _number(folder) > iteration:
             remove(folder)

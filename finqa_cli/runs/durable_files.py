@@ -112,12 +112,12 @@ def lock_folder(path: Path) -> int:
         owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise ConfigError(
-            f"{path} is in use by process {owner}.", remedy="wait until it ends, or name another folder"
+            f"{path} is in use by process {owner}.", remedy="wait until it ends, or choose another folder"
         ) from error
     except OSError as error:  # such as Lustre mounted without flock
         os.close(descriptor)
         raise StorageError(
-            f"{path} cannot be locked, so that two runs could write to it: {error.strerror or error}.",
+            f"{path} cannot be locked, so two runs could write to it: {error.strerror or error}.",
             remedy="a folder on a local disk, or mount this one with locks (flock)",
         ) from error
     os.ftruncate(descriptor, 0)

@@ -117,7 +117,9 @@ class Stopper:
             return
         seconds = DRAIN_SECONDS[number]
         self._drain = asyncio.get_running_loop().call_later(seconds, self._end)
-        self._reporter.line(f"{number.name}: running episodes may finish in {seconds:.0f} s; once more ends them now.")
+        self._reporter.line(
+            f"{number.name}: running episodes may finish in {seconds:.0f} s; press again to end them now."
+        )
         if self._remedy:
             self._reporter.line(f"To continue later: {self._remedy}")
 
@@ -133,7 +135,7 @@ class Stopper:
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
         self._main.cancel()
-        self._reporter.line("Ending now; once more kills the process, which may leave sandboxes behind.")
+        self._reporter.line("Ending now; press again to kill the process, which may leave sandboxes behind.")
 
 
 def run(
@@ -170,7 +172,7 @@ def run(
 
 
 async def to_the_end(work: Awaitable[Result]) -> Result:
-    """Awaits work that may not be cut short, such as the end of sandboxes; a cancellation is raised when it is done."""
+    """Awaits work that may not be interrupted, such as the end of sandboxes; a cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():

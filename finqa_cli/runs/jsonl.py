@@ -61,7 +61,7 @@ class JsonlWriter:
 
 
 class GroupCommit:
-    """Appends records to one file in a thread of its own, with one fsync for all that came during the one before it.
+    """Appends records to one file in its own thread, with one fsync for all that came during the one before it.
 
     The order of the file is that of the calls. A process that is killed loses only records whose `append` is not done.
     """
@@ -124,7 +124,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:
                 raise DataError(
-                    f"{path}, line {number}: no JSON ({error}).", remedy=f"correct or remove that line of {path}"
+                    f"{path}, line {number}: not valid JSON ({error}).", remedy=f"correct or remove that line of {path}"
                 ) from error
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}.")
@@ -175,7 +175,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
-    """Takes records out of a file, for a resumed run that will write them anew; gives how many.
+    """Takes records out of a file, for a resumed run that will write them again; gives how many.
 
     Nothing is lost: they go to `<name>.superseded.jsonl` beside it first. Files of long runs are larger than memory, so
     one record is held at a time.

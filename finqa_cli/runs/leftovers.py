@@ -129,7 +129,7 @@ def _state(run: Path) -> str:
 def _folders(folder: Path, depth: int, notes: list[str]) -> Iterator[Path]:
     """Yields a folder and those in it that may hold runs; nothing of a run that may be running, nor what is in it."""
     if (folder / "run.json").exists() and (state := _state(folder)) not in _ENDED:
-        notes.append(f"{folder} is {state}, so nothing of it is deleted")
+        notes.append(f"{folder} is {state}, so none of its files are deleted")
         return
     yield folder
     for path in sorted(folder.iterdir()) if depth else ():
@@ -177,7 +177,7 @@ def _of_run(run: Path, keep: int, named: frozenset[Path]) -> Iterator[Leftover]:
     for path in sorted(served.iterdir()) if served.is_dir() and facts.get("command") in ("train", "sft", "dpo") else ():
         version = path.name.removeprefix(".").removesuffix(checkpoints.REMOVED)
         if _SERVED.fullmatch(version) and path.is_dir() and not _needs(needed, path):
-            yield Leftover(path=path, what="copy that an engine served", size=disk_use(path), run=run)
+            yield Leftover(path=path, what="copy for the engine", size=disk_use(path), run=run)
 
 
 def _outputs(run: Path) -> Iterator[Path]:

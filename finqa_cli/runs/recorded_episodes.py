@@ -33,7 +33,7 @@ def select_episodes(
 
     Args:
         run: Folder of the run.
-        failed: Only those that are not right, or ended in a fault.
+        failed: Only episodes that are wrong or ended in a fault.
         search: Only those with this text in them, in any case.
 
     Raises:

@@ -169,8 +169,8 @@ class RunFolder:
         before = self._facts.setdefault(name, value)
         if before != value and before not in formerly:
             raise ConfigError(
-                f"The {name} is {value}, but {self.path} was begun with {before}.",
-                remedy="put back what was there, or begin anew with another --run-dir",
+                f"The {name} is {value}, but {self.path} was started with {before}.",
+                remedy="restore the original, or start a new run with another --run-dir",
             )
         write_json(self.path / "run.json", self._facts)
 
@@ -261,9 +261,9 @@ def read_run(path: Path) -> dict[str, Any]:
     """The facts of run.json. A run whose process is gone without its last word has the status `crashed`.
 
     Raises:
-        DataError: The folder is no run, or the file is damaged.
+        DataError: The folder is not a run, or the file is damaged.
     """
-    facts = _read_json(path / "run.json", f"{path} is no run folder: it has no run.json.")
+    facts = _read_json(path / "run.json", f"{path} is not a run folder: it has no run.json.")
     return {**facts, "status": "crashed"} if facts.get("status") == "running" and _is_gone(facts) else facts
 
 

@@ -5,6 +5,7 @@ Nothing here raises for a damaged run: the summary says what is wrong with it.
 
 from __future__ import annotations
 
+import difflib
 import json
 import stat
 import time
@@ -67,7 +68,7 @@ class Progress:
         unit: What is counted.
         done: Number of finished ones.
         total: Number that is planned; None where that is not recorded.
-        step: Name of the step that was begun last, of a pipeline or an experiment.
+        step: Name of the step that was started last, of a pipeline or an experiment.
     """
 
     unit: Literal["iteration", "episode", "step"]
@@ -88,7 +89,7 @@ class RunSummary:
         reason: Why the status is `unknown` or `damaged`; empty otherwise.
         progress: How far it is; None where nothing is counted.
         score: Its last evaluation; None before there is one.
-        created: When it was begun, in seconds since the epoch; None where that cannot be read.
+        created: When it was started, in seconds since the epoch; None where that cannot be read.
         seconds: Wall time of the work so far; time between an interruption and `--resume` does not count.
         size: Bytes that it takes on disk, with its nested runs.
         nested: Its steps, each a run, of a pipeline or an experiment.
@@ -130,7 +131,12 @@ def locate_run(reference: Path) -> Path:
     for place in (reference, Path("runs") / reference):
         if place.is_dir() and is_run(place):
             return place
-    raise DataError(f"There is no run at {reference}.", remedy="finqa ls")
+    where = "" if reference.is_absolute() else f" in {Path.cwd()}"
+    folders = [folder for folder in (reference.parent, Path("runs") / reference.parent) if folder.is_dir()]
+    names = {path.name: str(path) for folder in folders for path in sorted(folder.iterdir()) if is_run(path)}
+    near = difflib.get_close_matches(reference.name, names, n=1)
+    hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+    raise DataError(f"There is no run {reference}{where}.{hint}", remedy="finqa ls")
 
 
 def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
@@ -175,7 +181,7 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
         return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
     command, status = facts.get("command"), facts.get("status")
     if not isinstance(command, str) or not isinstance(status, str):
-        reason = f"{path / 'run.json'} names no command or no status."
+        reason = f"{path / 'run.json'} has no command or no status."
         return RunSummary(path=path, command="", status=DAMAGED, reason=reason, size=size)
     steps = _steps(facts)
     reason = ""

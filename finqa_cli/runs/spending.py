@@ -32,7 +32,7 @@ class Spending:
 
     Attributes:
         episodes: Attempts that ended, those among them that are played again.
-        tokens: Prompt tokens, of each turn anew, and sampled ones.
+        tokens: Prompt tokens, of each turn again, and sampled ones.
         sandbox_hours: Time of all sandboxes, of this process.
         gpu_hours: Time of all GPUs of the run, of this process.
         cost_usd: Cost in US dollars: what the engine charges, GPUs and sandboxes; None where nothing has a price.
@@ -121,7 +121,9 @@ class Meter:
         if not self._is_asked:
             return
         if (found := find_earlier(run, settings)) is None:
-            self._tell(f"No run beside {run} says what an episode uses; an estimate follows after {FIRST_ESTIMATE}.")
+            self._tell(
+                f"No run beside {run} shows the usage of an episode; an estimate follows after {FIRST_ESTIMATE}."
+            )
             return
         earlier, spent = found
         self._tell(f"By {earlier}: {_forecast(spent, episodes)}")
@@ -159,11 +161,11 @@ class Meter:
             return
         spent = self.spending
         if self._limits.max_tokens is not None and spent.tokens >= self._limits.max_tokens:
-            self._end(f"{spent.tokens:,} tokens are used, and --max-tokens is {self._limits.max_tokens:,}.")
+            self._end(f"{spent.tokens:,} tokens were used, and --max-tokens is {self._limits.max_tokens:,}.")
         elif (
             self._limits.max_cost is not None and spent.cost_usd is not None and spent.cost_usd >= self._limits.max_cost
         ):
-            self._end(f"${spent.cost_usd:.4g} are spent, and --max-cost is ${self._limits.max_cost:g}.")
+            self._end(f"${spent.cost_usd:.4g} were spent, and --max-cost is ${self._limits.max_cost:g}.")
 
     def _end(self, reason: str) -> None:
         self._stopped = True
@@ -208,13 +210,13 @@ def _check_limits(settings: Settings, gpus: int) -> None:
     run, engine = settings.run, settings.engine
     if run.max_tokens is not None and registry().find("engine", engine.name).modelless:
         raise ConfigError(
-            f"The engine {engine.name} has no tokens, so that --max-tokens would have no effect.",
+            f"The engine {engine.name} uses no tokens, so --max-tokens would have no effect.",
             remedy="leave --max-tokens out",
         )
     priced = run.sandbox_hour_price or (gpus and run.gpu_hour_price) or engine.options.get("prices")
     if run.max_cost is not None and not priced:
         raise ConfigError(
-            "Nothing of this run has a price, so that --max-cost would have no effect.",
+            "No part of this run has a price, so --max-cost would have no effect.",
             remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, or engine.options.prices of a service",
         )
 

@@ -33,7 +33,7 @@ class Observers:
             except Exception as error:  # of a plugin, which only observes
                 self._broken.add((hook, plugin))
                 failure = registry().describe_failure(plugin, hook, error)
-                self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is left out from now on: it {failure}")
+                self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is not called again: it {failure}")
 
 
 class Tracking:
@@ -108,4 +108,4 @@ class Tracking:
                 call(tracker)
             except Exception as error:  # a tracker is a copy; its failure must not cost the run
                 self._trackers.remove(tracker)
-                self._reporter.line(f"Tracker {type(tracker).__name__} failed and is left out: {error}")
+                self._reporter.line(f"Tracker {type(tracker).__name__} failed and is not used: {error}")

@@ -97,7 +97,7 @@ def demonstrations_file(source: Path) -> Path:
 def record_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
     """Sorts the attempts of a run by iteration, task and member.
 
-    A file has them as they ended, which depends on timing; what is trained on them must not.
+    A file has them as they ended, which depends on timing; what is used for training them must not.
 
     Raises:
         KeyError, TypeError, ValueError: It is no record of an attempt.
@@ -377,7 +377,7 @@ def read_pairs(path: Path) -> Iterator[Pair]:
         except _MALFORMED as error:
             raise DataError(f"{place}: not a preference pair ({error!r}).", remedy=_REMEDY) from error
         if wrong := _wrong(pair, seen):
-            raise DataError(f"{place} ({pair.id}): {wrong}.", remedy=f"take the row out, or {_REMEDY}")
+            raise DataError(f"{place} ({pair.id}): {wrong}.", remedy=f"remove the row, or {_REMEDY}")
         seen.add(pair.id)
         yield pair
 
@@ -386,7 +386,7 @@ def _wrong(pair: Pair, seen: set[str]) -> str:
     if pair.id in seen:
         return "the id is that of an earlier row"
     if pair.chosen.text == pair.rejected.text:
-        return "chosen and rejected say the same"
+        return "chosen and rejected are the same text"
     better, worse = pair.chosen.reward, pair.rejected.reward
     if better is not None and worse is not None and not better > worse:
         return f"chosen earned {better:g} and rejected {worse:g}, so the margin is not above 0"
@@ -414,7 +414,7 @@ def _side(side: Mapping[str, Any]) -> Side:
     said = [json.dumps([turn["text"], turn["tool_call"]], sort_keys=True) for turn in turns]
     reward = None if side.get("reward") is None else float(side["reward"])
     if reward is not None and not math.isfinite(reward):
-        raise ValueError(f"the reward {reward} is no finite number")
+        raise ValueError(f"the reward {reward} is not a finite number")
     recorded = all(turn.get("completion_token_ids") for turn in turns)
     return Side(
         attempt=str(side.get("attempt", "")),

@@ -44,13 +44,15 @@ class Choices:
     sandbox: str
     reasons: Mapping[str, str]
 
-    def line(self, *, sandboxless: bool = False) -> str:
+    def line(self, *, sandboxless: bool = False, new_model: bool = False) -> str:
         """Return one line with what was chosen and why; empty when all was given.
 
         Args:
             sandboxless: The environment needs no sandbox, so that there is nothing to say of one.
+            new_model: The command makes a model, so that the chosen one is not used.
         """
-        shown = [reason for kind, reason in self.reasons.items() if not (sandboxless and kind == "sandbox")]
+        unused = {*(["sandbox"] if sandboxless else []), *(["model"] if new_model else [])}
+        shown = [reason for kind, reason in self.reasons.items() if kind not in unused]
         return "chosen: " + ", ".join(shown) if shown else ""
 
 

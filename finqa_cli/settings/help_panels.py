@@ -29,7 +29,7 @@ PANELS: Mapping[str, str] = {
 
 OPTION_FLAGS = {
     "environment.options.hints": option(
-        bool, "Explanations of common mistakes by the tools; changes the task", "--hints"
+        bool, "Explanations of common mistakes in error messages of the tools; changes the task", "--hints"
     ),
     "environment.options.grader": option(
         str, "Grading rules of finqa: openenv, strict (the newest), strict-1 or strict-2", "--grader", shown="openenv"
@@ -38,7 +38,7 @@ OPTION_FLAGS = {
         int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA
     ),
     "environment.options.max_attempts": option(
-        int, "Solutions that may be tried per problem (mbpp)", "--max-attempts", shown="3", panel=DATA
+        int, "Attempts per problem (mbpp)", "--max-attempts", shown="3", panel=DATA
     ),
     "sandbox.options.dangerously_run_unisolated": option(
         bool,

@@ -226,7 +226,7 @@ def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
 
 
 def variable_path(name: str, source: str) -> str | None:
-    """Return the setting that an environment variable sets, or None when it is no setting.
+    """Return the setting that an environment variable sets, or None when it is not a setting.
 
     Raises:
         ConfigError: A FINQA_SECTION__FIELD variable names no setting.
@@ -257,7 +257,7 @@ def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
     for name, value in given.items():
         if name.upper() in NEVER_FROM_DOTENV and value and not os.environ.get(name):
             raise ConfigError(
-                f"{file} sets {name}, which decides who gets your key; only the environment may.",
+                f"{file} sets {name}, which determines who receives your key; it can only be set in the environment.",
                 remedy=f"remove it from {file}; if you trust the address: export {name}=...",
             )
     variables = {name: value for name, value in given.items() if value and not os.environ.get(name)}
@@ -310,7 +310,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set takes section.key=value, not {assignment!r}.", remedy=f"{SHOW} lists them")
+            raise UsageError(f"--set must be section.key=value, not {assignment!r}.", remedy=f"{SHOW} lists them")
         path = _assigned_path(name.strip(), "--set")
         if (other := names.setdefault(path, name.strip())) != name.strip():
             raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")

@@ -33,9 +33,9 @@ FLAGS: Mapping[str, Sequence[str]] = {
 }
 """Flag of a published script -> what it is here; the first form whose flags the command has. `{}` is its value."""
 
-_STEP = "--batch-tokens N of finqa sft, the tokens of a step; micro-batches are made to fit the memory"
+_STEP = "--batch-tokens N of finqa sft, the tokens of a step; micro-batches are sized to fit the memory"
 REFUSED_FLAGS: Mapping[str, str] = {
-    "--all": "finqa model inspect MODEL, once for each model",
+    "--all": "finqa model inspect MODEL, once per model",
     "--base-or-sft-ckpt": "name the policy as the command's argument",
     "--batch-size": _STEP,
     "--bf16": "--set learner.options.dtype=bfloat16, the default on GPUs",
@@ -46,7 +46,7 @@ REFUSED_FLAGS: Mapping[str, str] = {
     "--policy-ckpt": "name the policy as the command's argument",
     "--reward-spec": "--reward NAME, or reward.options in a settings file; finqa rewards show lists them",
     "--run-id": "--run-dir FOLDER, or --output FOLDER of finqa pipeline",
-    "--save-steps": "--validate-every N: every validation comes with a checkpoint",
+    "--save-steps": "--validate-every N: every validation writes a checkpoint",
     "--warmup-steps": "--set sft.warmup_share=SHARE, the share of all steps",
 }
 """Flag of a published script that no flag of a command replaces -> its equivalent."""
@@ -84,10 +84,10 @@ VALUES: Mapping[tuple[str, Any], Mapping[str, Any]] = {
 
 REFUSED_KEYS: Mapping[str, str] = {
     "training.warmup_steps": "sft.warmup_share, the share of all steps",
-    "validation.save_steps": "sft.validate_every: every validation comes with a checkpoint",
-    "validation.logging_steps": "nothing: every step is recorded",
+    "validation.save_steps": "sft.validate_every: every validation writes a checkpoint",
+    "validation.logging_steps": "not needed: every step is recorded",
     "paths.reward_spec": "[reward] name and options; finqa rewards show lists them",
-    "use_batch_bonus": "nothing: it makes rewards depend on the other questions of a batch",
+    "use_batch_bonus": "not supported: it makes rewards depend on the other questions of a batch",
     "baseline_type": "optimizer.options.baseline, leave_one_out or mean",
 }
 """Key of a published settings file that cannot be mapped -> its equivalent."""
@@ -135,7 +135,7 @@ def replace_flags(words: Sequence[str], offered: Collection[str]) -> list[str]:
         form = next((form for form in FLAGS.get(flag, ()) if _flags_of(form) <= set(offered)), None)
         if form is None:
             remedy = REFUSED_FLAGS.get(flag) or f"{FLAGS[flag][0].replace('{}', 'VALUE')}, of the commands that have it"
-            raise UsageError(f"This command has nothing like {flag} of the published scripts.", remedy=remedy)
+            raise UsageError(f"This command has no equivalent of {flag} of the published scripts.", remedy=remedy)
         if "{}" in form and not equals and ((value := next(rest, "")) == "" or value.startswith("--")):
             raise UsageError(f"{flag} needs a value.", remedy=form.replace("{}", "VALUE"))
         replaced += [part.replace("{}", value) for part in form.split()]
@@ -177,7 +177,7 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
             give(key, {key: value})  # the same name here, or an unknown one that is refused by it
     if refused:
         raise ConfigError(
-            f"{name} has keys of published scripts that are set otherwise here: {'; '.join(refused)}.",
+            f"{name} has keys of published scripts that finqa sets differently: {'; '.join(refused)}.",
             remedy=f"remove them from {name}, and set what you need with --set",
         )
     return Translation(values=values, places=places)

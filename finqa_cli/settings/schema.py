@@ -56,7 +56,9 @@ class PoolSettings(Section):
     sandboxes: Annotated[int, Field(ge=1, le=100_000)] = setting(
         500, "Most sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True
     )
-    ask_above: PositiveInt = setting(10_000, "Sandboxes above which a run asks first; no terminal means no")
+    ask_above: PositiveInt = setting(
+        10_000, "Number of sandboxes above which a run asks for confirmation; without a terminal the answer is no"
+    )
     sessions_per_sandbox: PositiveInt = setting(
         1, "Episodes that share a sandbox at once", "--sessions-per-sandbox", variable="SESSIONS_PER_SANDBOX"
     )
@@ -96,15 +98,17 @@ class DataSettings(Section):
     snapshot: str = setting("openenv-finqa", "Name of the data set", "--snapshot", main=True, min_length=1)
     path: Path | None = setting(None, "Data file or folder instead of a snapshot", "--data", main=True)
     train_split: str = setting("train", "Split for training", "--dataset-split")
-    eval_split: str = setting("dev,test,train", "Evaluation split; of several the first found", "--split", main=True)
+    eval_split: str = setting(
+        "dev,test,train", "Evaluation split; of several, the first that exists", "--split", main=True
+    )
     max_prompt_tokens: PositiveInt | None = setting(
-        None, "Longest prompt that is trained on", unit="tokens", shown="no limit"
+        None, "Longest prompt that is used for training", unit="tokens", shown="no limit"
     )
     allow_evaluation_only: bool = setting(
-        False, "Training on data that its owner keeps for evaluation", "--allow-evaluation-data", panel=TRAINING
+        False, "Training on data that is for evaluation only", "--allow-evaluation-data", panel=TRAINING
     )
     allow_overlap: bool = setting(
-        False, "Training on companies or questions that are also evaluated on", "--allow-overlap", panel=TRAINING
+        False, "Training on companies or questions that are also used for evaluation", "--allow-overlap", panel=TRAINING
     )
     home: Path = setting(
         Path("~/.cache/finqa"), "Folder of snapshots, the sandbox ledger and logs", variable="FINQA_HOME"
@@ -152,10 +156,10 @@ class ModelSettings(Section):
         placed=True,
     )
     engine_devices: tuple[NaturalInt, ...] = setting(
-        (), "CUDA devices of the engine, as this process counts them", placed=True
+        (), "CUDA devices of the engine, as numbered in this process", placed=True
     )
     learner_devices: tuple[NaturalInt, ...] = setting(
-        (), "CUDA devices of the learner, as this process counts them", placed=True
+        (), "CUDA devices of the learner, as numbered in this process", placed=True
     )
 
 
@@ -171,7 +175,7 @@ class LoraSettings(Section):
     )
     target_modules: tuple[str, ...] = setting(
         ATTENTION_AND_MLP,
-        "Names of the layers to adapt, with commas or spaces between them",
+        "Names of the layers to adapt, separated by commas or spaces",
         "--lora-target-modules",
         variable="LORA_TARGET_MODULES",
         shown="all attention and MLP projections",
@@ -201,7 +205,7 @@ class GenerationSettings(Section):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = setting(1.0, "Nucleus sampling mass of rollouts")
     max_steps: PositiveInt = setting(20, "Limit of tool calls per episode", "--max-steps", main=True)
     episode_timeout_s: Annotated[float, Field(ge=0.0)] = setting(
-        1800.0, "Time after which an episode ends and is graded as it is; 0: no limit", unit="seconds"
+        1800.0, "Time limit of an episode, which is graded when it is reached; 0: no limit", unit="seconds"
     )
     rollout_dispatch_wait_ms: NaturalInt = setting(
         500,
@@ -211,7 +215,7 @@ class GenerationSettings(Section):
         unit="ms",
     )
     engine_replicas: PositiveInt = setting(
-        1, "Copies of a token engine, each on its own devices, that share the work", "--engine-replicas", placed=True
+        1, "Replicas of a token engine, each on its own devices", "--engine-replicas", placed=True
     )
 
 
@@ -254,7 +258,7 @@ class TrainSettings(Section):
     )
     max_rollout_rounds: PositiveInt = setting(
         8,
-        "Limit of groups per iteration, in fillings of the pool",
+        "Limit of groups per iteration, as a multiple of the pool's capacity",
         "--max-rollout-rounds",
         variable="MAX_ROLLOUT_ROUNDS",
     )
@@ -309,7 +313,7 @@ class TrainSettings(Section):
     off_policy_floor: Annotated[float, Field(gt=0.0, le=1.0)] | None = setting(
         None, "Lower bound of the off-policy ratio", shown="by train.off_policy"
     )
-    truncated: Literal["keep", "mask", "penalize"] = setting("keep", "Use of episodes that a limit ended")
+    truncated: Literal["keep", "mask", "penalize"] = setting("keep", "Use of episodes that ended at a limit")
     overlong_buffer: PositiveInt | None = setting(
         None,
         "Distance to the limit of a generation from which long completions are penalized",
@@ -320,7 +324,7 @@ class TrainSettings(Section):
     checkpoint_every: PositiveInt = setting(1, "Iterations between checkpoints")
     keep_checkpoints: NaturalInt = setting(3, "Newest checkpoints that are kept; 0: all")
     preflight: bool = setting(
-        True, "A look before training that stops it where nothing can be learned", "--preflight/--no-preflight"
+        True, "Check before training that stops if nothing can be learned", "--preflight/--no-preflight"
     )
     shuffle_rewards: bool = setting(False, "Control experiment: rewards are assigned at random", "--shuffle-rewards")
     seed: NaturalInt = setting(0, "Seed of every random choice", "--seed", panel=RUN, main=True)
@@ -375,10 +379,10 @@ class SftSettings(Section):
         None,
         "Held-out questions that the policy answers at each validation; 0: none",
         "--validation-samples",
-        shown="16 where the environment has any",
+        shown="16 if the environment has any",
     )
     minimum_reward: float | None = setting(
-        None, "Smallest reward of an episode that is imitated", "--minimum-reward", shown="all episodes", main=True
+        None, "Smallest reward of imitated episodes", "--minimum-reward", shown="all episodes", main=True
     )
 
 
@@ -387,20 +391,20 @@ class RunSettings(Section):
 
     dir: Path | None = setting(None, "Folder of the run", "--run-dir", main=True, shown="runs/YYYYMMDD_HHMMSS")
     placed: tuple[str, ...] = setting(
-        (), "Settings that the placement plan decided, recorded by the command and decided again on a resume"
+        (), "Settings that the placement plan determined; recorded by the command and planned again on a resume"
     )
-    project: str = setting("finqa", "Project that trackers file the run under", "--project", min_length=1)
+    project: str = setting("finqa", "Project of the run in trackers", "--project", min_length=1)
     save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
     max_cost: Annotated[float, Field(gt=0)] | None = setting(
         None,
-        "Limit of the cost, at which the run stops; --resume with a larger one continues",
+        "Cost at which the run stops; --resume with a larger limit continues",
         "--max-cost",
         unit="US dollars",
         shown="none",
         resumable=True,
     )
     max_tokens: PositiveInt | None = setting(
-        None, "Limit of prompt and sampled tokens, likewise", "--max-tokens", shown="none", resumable=True
+        None, "Number of prompt and sampled tokens at which the run stops", "--max-tokens", shown="none", resumable=True
     )
     gpu_hour_price: Annotated[float, Field(ge=0)] = setting(
         0.0, "Price of one GPU for an hour; 0: not counted", unit="US dollars"
@@ -426,7 +430,9 @@ class ClusterSettings(Section):
 class Settings(Section):
     """Everything that a run depends on."""
 
-    environment: Choice = setting(Choice(name="finqa"), "Environment that asks and grades", "--environment", main=True)
+    environment: Choice = setting(
+        Choice(name="finqa"), "Environment that provides and grades tasks", "--environment", main=True
+    )
     engine: Choice = setting(Choice(name=AUTO), "Engine; see finqa plugins", "--engine", main=True)
     sandbox: Choice = setting(Choice(name=AUTO), "Sandbox provider, such as docker", "--sandbox", main=True)
     optimizer: Choice = setting(Choice(name="grpo"), "Training method", "--optimizer", main=True)

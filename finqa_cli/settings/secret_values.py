@@ -27,7 +27,7 @@ _WAYS: Mapping[str, str] = {
     "--set environment.options.url=http://HOST:PORT",
     "environment.options": "export MY_VALUE=..., and read os.environ['MY_VALUE'] in the code of the environment",
     "reward.options": "export MY_VALUE=..., and read os.environ['MY_VALUE'] in the code of the reward",
-    "engine.options.env": "hf auth login for models that need an account; the server reads what it stores",
+    "engine.options.env": "hf auth login for models that need an account; the server reads the stored token",
     "engine.options": "export SERVER_KEY=... and --set engine.options.api_key_env=SERVER_KEY",
     "sandbox.options": "export the key of the service: DAYTONA_API_KEY=... or CWSANDBOX_API_KEY=...",
     "trackers": "export the variable of the tracker, such as WANDB_API_KEY=...",
@@ -53,8 +53,8 @@ def refuse_secrets(layers: Sequence[Layer]) -> None:
         for path, value in layer.items():
             if path.endswith("_env") and isinstance(value.raw, str) and not _VARIABLE.fullmatch(value.raw):
                 raise ConfigError(
-                    f"{path} ({value.origin}) takes the name of an environment variable. Its value is not shown: it "
-                    "may be the secret itself.",
+                    f"{path} ({value.origin}) must be the name of an environment variable. Its value "
+                    "is not shown, because it may be the secret itself.",
                     remedy=f"export SERVER_KEY=... and --set {path}=SERVER_KEY",
                 )
             if what := _secret_in(path, value):

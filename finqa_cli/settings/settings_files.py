@@ -117,8 +117,8 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
     """Return a layer for each file or name, in order.
 
     Raises:
-        ConfigError: One is absent, unreadable or not valid, sets what is no setting or of another tier, or two are of
-            the same tier.
+        ConfigError: One is absent, unreadable or not valid, sets what is not a setting or of another tier, or two are
+            of the same tier.
     """
     layers: list[Layer] = []
     seen: dict[str, str] = {}
@@ -127,8 +127,8 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
         layer, tier = _layer(document)
         if tier in seen:
             raise ConfigError(
-                f"{seen[tier]} and {document.name} are both of the {tier} tier; a run takes one of each.",
-                remedy="leave one out, or make a file of your own that sets the difference, without `tier`",
+                f"{seen[tier]} and {document.name} both belong to the {tier} tier; a run can use one file per tier.",
+                remedy="leave one out, or write your own file with the differences, without `tier`",
             )
         if tier:
             seen[tier] = document.name
@@ -157,7 +157,7 @@ def _find(reference: str) -> Document:
         nearest = difflib.get_close_matches(reference.rpartition("/")[2], names, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ConfigError(
-            f"{reference!r} is neither a settings file nor the name of one that ships with finqa.{hint}", remedy=LIST
+            f"{reference!r} is neither a settings file nor the name of an included one.{hint}", remedy=LIST
         )
     return read_document(known[found[0]], f"{found[0]}.toml")
 
@@ -167,12 +167,12 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
     tree = dict(document.tree)
     if "architecture" in tree:
         raise ConfigError(
-            f"{document.name} specifies a model that is to be made; it holds no settings.",
+            f"{document.name} is the specification of a new model; it contains no settings.",
             remedy=f"finqa sft DEMONSTRATIONS --init {document.file}; for the embedded one: --config embedded",
         )
     if "experiment" in tree:
         raise ConfigError(
-            f"{document.name} is an experiment, a matrix of trainings; it holds no settings of one.",
+            f"{document.name} is an experiment (a matrix of trainings); it contains no settings of a single run.",
             remedy=f"finqa experiment run {document.file} --dry-run shows it",
         )
     if (translation := translate_file(tree, document.name)) is not None:
@@ -197,7 +197,7 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
             belongs = f"it belongs to the {owner} tier" if owner else "it belongs to neither tier"
             raise ConfigError(
                 f"{path} ({value.origin}) cannot be set by a file of the {tier} tier: {belongs}.",
-                remedy=f"move it to another --config file, or take `tier` out of {document.name}",
+                remedy=f"move it to another --config file, or remove `tier` from {document.name}",
             )
     return layer, tier
 
@@ -206,8 +206,8 @@ def read_document(file: Path, name: str = "") -> Document:
     """Read a file; one without a known suffix is TOML.
 
     Raises:
-        ConfigError: It cannot be read, is not valid, sets a key twice, or is no table; the message has line and column
-            where the parser reports them.
+        ConfigError: It cannot be read, is not valid, sets a key twice, or is not a table; the message has line and
+            column where the parser reports them.
     """
     name = name or str(file)
     try:

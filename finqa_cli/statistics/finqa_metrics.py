@@ -15,13 +15,13 @@ SAMPLES_PER_REASON = 3
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
-        "accuracy": "share of the attempts that the environment's verdict calls right",
+        "accuracy": "share of attempts that are right according to the environment",
         "exact_match": "the answer is exactly the truth: FinQA's execution accuracy, else the part `exact`, which for "
         "answers that a tool submits means the very text of the gold answer",
         "numeric_correctness": "the stated answer is right within the grader's tolerance",
-        "program_validity": "the reply holds a program in FinQA's language",
+        "program_validity": "the reply contains a program in FinQA's language",
         "program_accuracy": "the program is equivalent to the gold program",
-        "format_compliance": "the reply has the form that was asked for; with tools, every call could be read",
+        "format_compliance": "the reply has the requested format; with tools, every call could be parsed",
     }
 )
 """Each metric: a share of the graded attempts, with its interval clustered by company; null where it is not judged."""

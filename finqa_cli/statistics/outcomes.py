@@ -18,22 +18,22 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "sandbox_error": "the sandbox failed; not scored",
         "engine_error": "the engine failed; not scored",
         "environment_error": "the environment failed; not scored",
-        "max_turns": "no answer within the allowed turns",
+        "max_turns": "no response within the allowed turns",
         "max_tokens": "cut at the token limit",
         "timeout": "out of time",
         "parse_error": "no tool call could be read",
-        "malformed": "the reply is not in the form that was asked for",
+        "malformed": "the reply does not have the requested format",
         "no_answer": "ended without an answer",
-        "no_program": "the program in the reply cannot be read",
-        "wrong_program": "the stated answer is right, but the program does not give it",
-        "close": "near the truth, outside the tolerance of the verdict",
+        "no_program": "the program in the reply cannot be parsed",
+        "wrong_program": "the stated answer is right, but the program has another result",
+        "close": "close to the truth, but outside of the tolerance",
         "wrong_answer": "another answer",
     }
 )
 """Why an attempt is not right, from the first boundary that failed to the last."""
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a value that is no record, or no file of a run, may raise."""
+"""What reading a value that is not a record, or no file of a run, may raise."""
 
 OWN = "environment_"
 """Prefix of the environment's own part where a configured reward has one of the same name."""
@@ -59,7 +59,7 @@ class Outcome:
         correct: The verdict; None for a fault, which is in no mean.
         reward: Total reward; None for a fault.
         components: Named parts of the reward.
-        answer: What was submitted or stated; empty when nothing was.
+        answer: The submitted or stated answer; empty if there is none.
         program_reads: The reply has a program in FinQA's language; None where the environment asks for none.
         well_formed: Every tool call could be read, or the reply has the form that was asked for; None where the
             environment asks for none.
@@ -199,7 +199,7 @@ def share_right(outcomes: Sequence[Outcome]) -> float:
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no finite number")
+        raise ValueError(f"{number} is not a finite number")
     return number
 
 

@@ -1,7 +1,7 @@
 """For tests of this product and of plugins: a Daytona and a CoreWeave on 127.0.0.1 that fail on demand.
 
 Not used by the product. Needs the extra `testing`, which `daytona` and `coreweave` bring. `LoopbackDaytona` runs in the
-current event loop, `LoopbackProcess` in a process of its own; `python -m finqa_cli.testing.serve daytona` (or
+current event loop, `LoopbackProcess` in its own process; `python -m finqa_cli.testing.serve daytona` (or
 `coreweave`) serves from a shell. CoreWeave's is `finqa_cli.testing.coreweave.coreweave_loopback.LoopbackCoreWeave`.
 """
 

@@ -1,4 +1,4 @@
-"""A loopback service in a process of its own."""
+"""A loopback service in its own process."""
 
 from __future__ import annotations
 

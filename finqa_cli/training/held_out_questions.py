@@ -105,14 +105,15 @@ class HeldOutQuestions:
 def choose_questions(
     settings: Settings, wanted: int | None, trained: Collection[str], reporter: Reporter
 ) -> list[Task]:
-    """Draws questions of the evaluation split, none of them of a company that is trained on, by `eval.seed`.
+    """Draws questions of the evaluation split, none of them of a company that is used for training, by `eval.seed`.
 
-    Where every company is trained on, and `data.allow_overlap` says that this may be, it draws from all questions.
+    Where every company is used for training, and `data.allow_overlap` says that this may be, it draws from all
+    questions.
 
     Args:
         settings: Environment, data and seed.
         wanted: How many; None asks 16, or none where there are none, and the reporter says so.
-        trained: Companies that are trained on.
+        trained: Companies that are used for training.
         reporter: Receives the reason when there are no questions.
 
     Raises:
@@ -130,14 +131,14 @@ def choose_questions(
             free = free or list(every)
         if not free:
             raise DataError(
-                f"Split {split!r} of {environment.data().name!r} has no question of a cluster, such as "
-                "a company, that is not trained on.",
+                f"Split {split!r} of {environment.data().name!r} has no question of a cluster (such "
+                "as a company) outside of the training data.",
                 remedy="another --split or --snapshot, or --validation-samples 0",
             )
     except DataError as error:
         if wanted is not None:
             raise
-        reporter.line(f"The policy is asked no questions while it learns. {error.message}")
+        reporter.line(f"The policy is not evaluated during training. {error.message}")
         return []
     seed = derive(settings.eval.seed, "sft-samples")
     return list(draw(free, seed=seed, position=0, count=wanted or USUAL_SAMPLES)[0])

@@ -48,7 +48,7 @@ def apply_schedule(settings: Settings, passes: Passes) -> Settings:
     if twice := sorted(set(SCHEDULE_OPTIONS) & set(learner.options)):
         named = ", ".join(f"learner.options.{option}" for option in twice)
         raise ConfigError(
-            f"train.schedule and train.warmup_share say how the learning rate goes, and so does {named}.",
+            f"train.schedule and train.warmup_share set the schedule of the learning rate, and so does {named}.",
             remedy="keep train.schedule and train.warmup_share, which count the steps themselves",
         )
     steps = train.iterations * passes.epochs * passes.minibatches
@@ -110,9 +110,9 @@ def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
         return
     fewer = ", or fewer with --set train.keep_checkpoints=1" if merged + 2 * checkpoint <= free else ""
     raise StorageError(
-        f"The disk of {there} has {free / 1e9:.2f} GB free, and {kept} checkpoints of {start.model} and one that is "
-        f"being written take about {needed / 1e9:.2f} GB.",
-        remedy=f"give --run-dir a folder of another disk{fewer}",
+        f"The disk of {there} has {free / 1e9:.2f} GB free, and {kept} checkpoints of {start.model} "
+        f"and one that is being written need about {needed / 1e9:.2f} GB.",
+        remedy=f"choose a --run-dir on another disk{fewer}",
     )
 
 
@@ -146,7 +146,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
     def fail(error: FinqaError) -> None:
         failures.append(error)
-        if inside:  # else the block has ended, perhaps with the same error from the call that was under way
+        if inside:  # else the block has ended, perhaps with the same error from the call that was in progress
             block.cancel()
 
     def record(name: str, facts: Mapping[str, Any]) -> None:
@@ -192,12 +192,12 @@ def _call(loop: asyncio.AbstractEventLoop, work: Any, *arguments: Any) -> None:
 def _describe(facts: Mapping[str, Any]) -> str:
     if budget := facts.get("token_budget"):
         return (
-            f"The learner's device has no memory for a micro-batch of {facts['tokens']:,} tokens; from now on they "
-            f"have at most {budget:,}."
+            f"The learner's device does not have enough memory for a micro-batch of {facts['tokens']:,} "
+            f"tokens; from now on, micro-batches have at most {budget:,} tokens."
         )
     if budget := facts.get("scoring_budget"):
         return (
-            f"The learner's device has no memory to score a micro-batch of {facts['tokens']:,} tokens; from now on it "
-            f"scores at most {budget:,} at once."
+            "The learner's device does not have enough memory to score a micro-batch of "
+            f"{facts['tokens']:,} tokens; from now on, it scores at most {budget:,} tokens at once."
         )
-    return f"The learner's device had no memory left ({facts.get('work')}); what was kept for later is released."
+    return f"The learner's device ran out of memory ({facts.get('work')}); cached memory was released."

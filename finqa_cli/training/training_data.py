@@ -1,4 +1,4 @@
-"""What may be trained on: the split guard (`finqa_cli.data.split_guard`), and the questions of the training split."""
+"""Guards the training data: the split guard (`finqa_cli.data.split_guard`), and the questions of the training split."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -
         )
     if (codec := parts.codec) is None:
         raise ConfigError(
-            f"{_SETTING} counts tokens, of which engine {settings.engine.name!r} knows nothing.",
+            f"{_SETTING} counts tokens, but engine {settings.engine.name!r} does not use tokens.",
             remedy=f"leave out {_SETTING}, or use --engine transformers",
         )
     prompts = [await _prompt(parts.environment, task) for task in tasks]
     lengths = await asyncio.to_thread(lambda: [len(codec.opening(prompt)) for prompt in prompts])
     kept = [task for task, length in zip(tasks, lengths, strict=True) if length <= limit]
-    left_out = f"{len(tasks) - len(kept)} of {len(tasks)} questions to train on are left out: "
+    left_out = f"{len(tasks) - len(kept)} of {len(tasks)} training questions are left out: "
     if not kept:
         raise DataError(
             f"{left_out}no prompt has {limit} tokens or fewer; the shortest has {min(lengths)}.",
@@ -135,7 +135,7 @@ def guard_demonstrations(
                 tasks,
                 held_out,
                 allow_evaluation_only=allowed,
-                division="demonstrations of data whose splits share nothing",
+                division="demonstrations of data whose splits do not overlap",
             )
         _check_other_snapshots(settings, tasks, data, reporter)
 
@@ -144,24 +144,24 @@ def _division(settings: Settings) -> str:
     """Return how the data of these settings is divided so that its splits share nothing."""
     name, path = settings.environment.name, settings.data.path
     if not registry().find("environment", name).snapshotless:
-        return "divide it by company when it is imported (finqa data import tables --help, --splits)"
+        return "split it by company when it is imported (finqa data import tables --help, --splits)"
     if path is None:
-        return "give all tasks of a cluster one split, or leave their splits out: they are divided by cluster then"
+        return "put all tasks of a cluster into one split, or leave out the splits: tasks are then split by cluster"
     found = sorted(path.glob("*.js*")) if path.is_dir() else [path]
     files = [each for each in found if split_of_name(each) != "test" and each.stem != "manifest"]
     reader = "" if name == "finqa-text" else f" --for {name}"
     command = f"finqa data prepare {shlex.join(map(str, files))}{reader} --split-by company --out divided"
-    return f"divide it by company ({command}), and train with --data divided"
+    return f"split it by company ({command}), and train with --data divided"
 
 
 def _check_other_snapshots(
     settings: Settings, training: Sequence[Task], data: DataInfo | None, reporter: Reporter
 ) -> None:
-    """Compares with every snapshot here that is for evaluation only, but for the one that is trained on by permission.
+    """Compares with every local snapshot that is for evaluation only, except one that may be used for training.
 
     Args:
         settings: Where snapshots are, and whether overlap is allowed.
-        training: Tasks that are trained on.
+        training: Tasks that are used for training.
         data: The data that it comes from, if it is known.
         reporter: Shows damaged snapshots, which cannot be compared.
 

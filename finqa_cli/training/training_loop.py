@@ -59,7 +59,7 @@ class RunContext:
     def newest_policy(self) -> str:
         """A sentence that names the newest checkpoint, for errors; empty where there is none."""
         newest = checkpoints.latest(self.folder.path)
-        return f" The newest good policy is {newest.path}." if newest else ""
+        return f" The newest valid policy is {newest.path}." if newest else ""
 
 
 class TrainingLoop(ABC):
@@ -257,7 +257,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self.loss = math.nan
         self._loss_function = loss
         self._ask = ask
-        self._complete = True  # the newest evaluation was not cut short
+        self._complete = True  # the newest evaluation was not interrupted
         self._padded = False
 
     @abstractmethod
@@ -289,7 +289,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         """Returns what makes an evaluation better than another one; None where it says nothing about that."""
 
     async def begin(self) -> None:
-        """Evaluates the policy that training begins from, without questions, or repeats an evaluation cut short."""
+        """Evaluates the policy that training begins from, without questions, or repeats an evaluation interrupted."""
         self._padded = not await asyncio.to_thread(self.learner.packs)
         if self.fresh:
             await self._measure(None)
@@ -327,12 +327,12 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         items = self.steps[self.done - 1]
         rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
         if not all(math.isfinite(logp) for row in rows for logp in row):
-            reason = f"After step {self.done} the policy's log-probabilities are no finite numbers."
+            reason = f"After step {self.done} the policy's log-probabilities are not finite."
             raise self.not_finite(reason, items)
         await self._measure(self._ask)
 
     async def _measure(self, ask: Ask | None) -> None:
-        """Evaluates the policy and sets `after`; what is cut short is repeated when the run is resumed."""
+        """Evaluates the policy and sets `after`; what is interrupted is repeated when the run is resumed."""
         found = await self.examine()
         try:
             samples = None if ask is None else await ask(self.learner, self.done)
@@ -384,7 +384,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
-        self._complete = bool(state.get("looked", True))  # runs of dpo begun before it asked questions
+        self._complete = bool(state.get("looked", True))  # runs of dpo started before it asked questions
 
     async def stop(self) -> None:
         """Saves what was learned since the last checkpoint."""

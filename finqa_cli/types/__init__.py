@@ -1,4 +1,4 @@
-"""Frozen dataclasses that every other part speaks in. Shapes: G attempts, T turns, L tokens."""
+"""Frozen dataclasses that all other parts use. Shapes: G attempts, T turns, L tokens."""
 
 from finqa_cli.types.architectures import Architecture, LinearLayer
 from finqa_cli.types.checks import Check

@@ -1,4 +1,4 @@
-"""What a model is built of, as its configuration tells without its weights."""
+"""Structure of a model, read from its configuration without its weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class LinearLayer:
     """All linear layers of a model that share a name and a shape.
 
     Attributes:
-        name: The last part of their names, which is what LoRA targets go by.
-        inputs: Width of what goes in.
-        outputs: Width of what comes out.
+        name: The last part of their names, as used in LoRA targets.
+        inputs: Input width.
+        outputs: Output width.
         count: How many there are.
         kind: Their class, such as `Linear` or GPT-2's `Conv1D`.
     """

@@ -14,7 +14,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionLimits:
-    """What one execution may use. What crosses a limit is ended, and that is the code's own doing.
+    """Resource limits of one execution. An execution that exceeds a limit is ended; the cause is the code.
 
     Attributes:
         cpu_s: Processor seconds of any one process. The limit that a busy machine does not shorten; kernels round it up
@@ -65,7 +65,7 @@ class ExecutionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionResult:
-    """What came of it. Every byte may have been written by the code itself: it is data, never a verdict.
+    """Result of an execution. Every byte may have been written by the code itself: it is data, never a verdict.
 
     Attributes:
         ending: Why it ended; `time` for either limit on time, `killed` for a signal (a limit on memory, a crash).

@@ -1,4 +1,4 @@
-"""What passes between a rollout and an engine."""
+"""Requests and results between a rollout and an engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from finqa_cli.types.tasks import Message, ToolCall, ToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to draw tokens.
+    """Sampling parameters.
 
     Attributes:
         temperature: 0 is greedy.
         top_p: Nucleus mass; 1 keeps all.
         max_tokens: Limit of this one generation.
         stop_ids: Ids that end it; the stop id is kept in the completion.
-        seed: Draws depend on this alone, not on which requests share a batch. Engines with an option for it may draw
+        seed: Samples depend only on this seed, not on other requests in a batch. Engines with an option for it may
+            sample
             without seeds.
     """
 
@@ -59,13 +60,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """For engines that speak messages, not tokens (an expert, a person, a hosted API).
+    """Request to an engine that uses messages, not tokens (an expert, a person, a hosted API).
 
     Attributes:
         key: Episode and turn, see `GenerateRequest`.
         messages: The conversation so far.
         tools: The tools that may be called.
-        sampling: How to draw, where the engine draws.
+        sampling: Sampling parameters, if the engine samples.
         task: Id of the task, for an expert that looks its solution up; other engines do not read it.
         several_calls: One turn may call several tools, see `Prompt`.
         takes_text: A turn without a call is a reply in words, see `Session`.
@@ -82,7 +83,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantTurn:
-    """What the model said, parsed.
+    """A parsed turn of the model.
 
     Attributes:
         text: All of it.
@@ -108,7 +109,7 @@ class AssistantTurn:
     def calling(
         cls, *calls: ToolCall, words: str = "", stop: Literal["stop", "length", "full"] = "stop"
     ) -> AssistantTurn:
-        """Return the turn of an engine of messages that makes these calls, at least one, after some words."""
+        """Return the turn of a chat engine with these calls, at least one, after some text."""
         text = "\n".join(filter(None, (words, transcribe_calls(calls))))
         return cls(text=text, words=words, tool_call=calls[0], further_calls=calls[1:], stop=stop)
 

@@ -12,7 +12,7 @@ class Snapshot:
     """A named, immutable data set compiled for an environment server.
 
     Attributes:
-        name: What `--snapshot` takes.
+        name: Name for `--snapshot`.
         digest: `sha256:<hex>` of the compiled files.
         path: Folder of the compiled files on this machine.
         metadata: The manifest: counts, splits, source.
@@ -60,7 +60,7 @@ class ServerSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A sandbox in which a server of the environment runs: a module of ours, a command, or a ready image.
+    """A sandbox in which a server of the environment runs: a module of finqa, a command, or a ready image.
 
     Providers refuse with a ConfigError what they cannot start.
 
@@ -99,7 +99,7 @@ class ServerSpec:
 
     @property
     def server(self) -> str:
-        """What messages call the server."""
+        """Name of the server in messages."""
         return self.module or " ".join(self.command) or self.image
 
 
@@ -109,7 +109,7 @@ class ExecutionSpec:
 
     Attributes:
         fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again, and every execution
-            still has a process and a folder of its own.
+            still has a process and its own folder.
     """
 
     fresh: bool = False

@@ -1,4 +1,4 @@
-"""Which split a file holds, and what rows have in common that must not be in two splits. Pure."""
+"""Split of a file by its name, and clusters of rows that must not be in two splits. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choose_split(wanted: str, available: Collection[str]) -> str:
 
 
 def split_of_name(path: PurePath) -> str:
-    """The split that a file's name speaks of: `val_finqa.csv` is dev, `finqa-test (1).json` is test; or nothing.
+    """The split in the name of a file: `val_finqa.csv` is dev, `finqa-test (1).json` is test; or nothing.
 
     A name with the word `test` is test data, also beside other words: test rows that were trained on cannot be undone.
     """
@@ -40,7 +40,7 @@ def split_of_name(path: PurePath) -> str:
 
 
 def cluster_of(company: str, identity: str, prompt: str, question: str) -> str:
-    """What a row shares with others: its company, else the ticker in its id, else its page (see `page_cluster`).
+    """Cluster of a row: its company, else the ticker in its id, else its page (see `page_cluster`).
 
     Args:
         company: Empty when the row names none.

@@ -1,4 +1,4 @@
-"""What is asked and what is said: tasks, messages, tool calls, observations, rewards."""
+"""Tasks, messages, tool calls, observations and rewards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Task:
         id: Stable, unique inside its data set.
         prompt: The question as the agent reads it.
         split: `train`, `dev` or `test`.
-        cluster: What the task shares with others, for clustered statistics; for FinQA the company.
+        cluster: Cluster of the task for clustered statistics; for FinQA the company.
         kind: Question type, for breakdowns (`lookup`, `growth_rate`, ...); may be empty.
     """
 
@@ -89,7 +89,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """How an episode opens: the messages, the tools that may be called, and whether one turn may call several."""
+    """Opening of an episode: the messages, the available tools, and whether one turn may call several."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -98,7 +98,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the environment answered to one step.
+    """Reply of the environment to one step.
 
     Attributes:
         text: What the model reads.
@@ -118,10 +118,10 @@ class Rewards:
     """The verdict on one episode.
 
     Attributes:
-        total: The number that is trained on.
+        total: The number used for training.
         components: Named parts, for logs and reports.
-        explanation: Why, in one line that a person can read.
-        weight: Factor on the attempt's advantage: how much training weighs it, independent of its reward.
+        explanation: The reason, in one readable line.
+        weight: Factor on the attempt's advantage, independent of its reward.
     """
 
     total: float

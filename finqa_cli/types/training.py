@@ -1,4 +1,4 @@
-"""What flows from graded groups to an updated policy."""
+"""Data between graded groups and an updated policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KlEstimator = Literal["k1", "k3"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVersion:
-    """What a learner publishes and an engine loads.
+    """A version of the policy, published by a learner and loaded by an engine.
 
     Attributes:
         number: 0 is the base model; each published update adds one.
@@ -40,7 +40,7 @@ class PolicyVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an optimizer made of one group.
+    """Credit of one group, computed by an optimizer.
 
     Attributes:
         advantages: [G] one number per trajectory; None excludes it (a fault).
@@ -72,7 +72,7 @@ class Sample:
             None: the update needs none.
         values: [L] float32: value of each masked token's state before the first step of the iteration, 0.0 elsewhere.
             None: the method has no value function.
-        returns: [L] float32: what values are to become, 0.0 where the mask is False. None: as for `values`.
+        returns: [L] float32: targets of the values, 0.0 where the mask is False. None: as for `values`.
         weight: Factor on the loss of each of its tokens; see `Loss.normalization`.
         episode: Which episode it belongs to; one that forks has several samples. Empty: an episode of its own.
     """
@@ -115,7 +115,7 @@ class Sample:
 
     @property
     def loss_tokens(self) -> int:
-        """How many positions carry loss."""
+        """Number of positions with a loss."""
         return int(self.loss_mask.sum())
 
     def __eq__(self, other: object) -> bool:
@@ -143,7 +143,7 @@ class Batch:
 
 
 class Loss(BaseModel):
-    """Which loss the tokens of a batch get: a subclass for each function, whose numbers are its fields.
+    """Loss of the tokens of a batch: one subclass per function, with the parameters as its fields.
 
     The shipped ones are in `finqa_cli.algorithms.losses`. A learner maps the class to a function of its own, or takes
     the function that the class names in `functions`. The other class attributes and properties say what the function
@@ -165,7 +165,8 @@ class Loss(BaseModel):
 
     normalization: Normalization = "trained"
     """What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can move the policy.
-    `token`: their mean over the tokens of all scored members of the groups that are trained on, including those whose
+    `token`: their mean over the tokens of all scored members of the groups that are used for training, including those
+    whose
     advantage is 0. `sequence`: the mean over these members of the mean over their tokens. `constant`: the mean over
     these members of the sum over their tokens, divided by `normalization_length`."""
     normalization_length: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -198,14 +199,14 @@ class Loss(BaseModel):
         return self.needs_reference or self.needs_values or self.needs_entropy_gradient
 
     def idle_fields(self, steps: int) -> list[str]:
-        """Fields that are not off, and that no gradient depends on in iterations of so many optimizer steps."""
+        """Active fields on which no gradient depends in iterations with this number of optimizer steps."""
         idle = () if steps > 1 else self.idle_in_one_step
         return [name for name in idle if getattr(self, name) != type(self).model_fields[name].default]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleOption:
-    """An option of an optimizer that asks for something which cannot happen under the settings.
+    """An option of an optimizer that has no effect with the current settings.
 
     Attributes:
         name: Name of the option.
@@ -236,7 +237,7 @@ class AdvantageEstimation:
 
     Attributes:
         gamma: Discount per sampled token.
-        lam: 0 trusts the next value, 1 the rewards.
+        lam: 0 uses the next value, 1 the rewards.
         whiten: Advantages get mean 0 and deviation 1 over the sampled tokens of the batch.
     """
 
@@ -247,10 +248,10 @@ class AdvantageEstimation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """How an iteration's samples become steps.
+    """Division of an iteration's samples into steps.
 
     Attributes:
-        epochs: How often each sample is trained on.
+        epochs: Number of passes over each sample.
         minibatches: Steps of an epoch; each takes its share of the samples.
         target_kl: Mean divergence per token, in nats, from the policy that steps are clipped around, at which the
             steps that are left are skipped; 0 for never.
@@ -263,7 +264,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """What one optimizer step did.
+    """Report of one optimizer step.
 
     Attributes:
         loss: The normalised loss.

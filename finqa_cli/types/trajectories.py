@@ -11,7 +11,7 @@ from finqa_cli.types.tasks import Message, Observation, Rewards, Task, ToolCall,
 
 
 class Status(StrEnum):
-    """Why an attempt ended. The first five are the policy's own doing and are scored; the last three are faults."""
+    """Why an attempt ended. The first five are caused by the policy and are scored; the last three are faults."""
 
     COMPLETED = "completed"
     MAX_TURNS = "max_turns"
@@ -24,7 +24,7 @@ class Status(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """True for infrastructure faults: never scored, never trained on."""
+        """True for infrastructure faults: never scored, never used for training."""
         return self in (Status.SANDBOX_ERROR, Status.ENGINE_ERROR, Status.ENVIRONMENT_ERROR)
 
 
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One generation and what came back for it.
+    """One generation and the reply to it.
 
     Attributes:
         prompt_ids: [Lp] ids that this turn appended before the model spoke: in turn 0 the whole opening prompt, later
@@ -89,7 +89,7 @@ class Trajectory:
         id: Unique in the run: `train/<iteration>/<group>/<task id>/<member>`, with `-again` when a faulted member was
             played once more; `eval/...` likewise.
         member: Place in its group, 0..G-1.
-        seed: What every random choice of the attempt derives from.
+        seed: Seed of all random choices of the attempt.
         messages: The opening messages; the turns continue them.
         tools: The tools offered.
         several_calls: One turn could call several of them.
@@ -97,7 +97,7 @@ class Trajectory:
         error: One line about the fault or limit; empty on completion.
         rewards: None when the attempt was never graded (a fault).
         retries: Earlier attempts at the same member that ended in a fault.
-        recoveries: Times that the episode went on in a fresh session after its connection was lost.
+        recoveries: Number of times that the episode continued in a new session after its connection was lost.
         seconds: Wall time of the last attempt.
     """
 

@@ -102,20 +102,22 @@ def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path 
 
 
 def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
-    """What to say of data that is no snapshot: the commands that make one of it, or the flag of `other`."""
+    """What to say of data that is not a snapshot: the commands that make one of it, or the flag of `other`."""
+    if not path.exists():
+        return ConfigError(f"There is no file or folder {path}.", remedy="give --data an existing path")
     name = snapshot_name(path)
     command = advise_import(path)
     if path.is_dir() and command == IMPORTERS:
         build = f"finqa snapshot build --snapshot-name {name} --data {shlex.quote(str(path))}"
         remedy = f"{build} and --snapshot {name} instead of --data"
     elif command == IMPORTERS:
-        remedy = f"finqa plugins lists environments that take files; {command} lists what makes a snapshot of them"
+        remedy = f"finqa plugins lists environments that read files; {command} lists importers for snapshots"
     else:
         build = f"finqa snapshot build --snapshot-name {name} --data DIR"
         text = "" if "import tables" in command else f"{other}, or "
         remedy = f"{text}{command} and {build}"
     return ConfigError(
-        f"Environment {settings.environment.name!r} takes a snapshot, not the data at {path}.", remedy=remedy
+        f"Environment {settings.environment.name!r} needs a snapshot, not the data at {path}.", remedy=remedy
     )
 
 
@@ -125,7 +127,7 @@ def make_reward(settings: Settings) -> Reward | None:
     if choice.name == ENVIRONMENT:
         if choice.options:
             raise ConfigError(
-                f"The environment's own verdict takes no reward options, but got: {', '.join(choice.options)}.",
+                f"The environment's own reward has no options, but got: {', '.join(choice.options)}.",
                 remedy="name a reward with --reward; finqa plugins lists them",
             )
         return None
@@ -162,7 +164,7 @@ async def make_pool(
     provider.check_key()
     if (most := provider.most_sandboxes(spec)) is not None and most < size:
         reporter.line(
-            f"sandboxes: {most} rather than {size}: provider {settings.sandbox.name} runs no more of this kind"
+            f"sandboxes: {most} instead of {size}: provider {settings.sandbox.name} runs at most this many of this kind"
         )
         size = most
     await offer_strays(provider, reporter, settings.sandbox.name)
@@ -231,7 +233,7 @@ def make_engine(
     engines = [registry().create("engine", choice.name, choice.options, each) for each in contexts]
     if not all(isinstance(engine, TokenEngine) for engine in engines):
         raise ConfigError(
-            f"Engine {choice.name!r} takes messages, not token ids; only token engines can be replicated.",
+            f"Engine {choice.name!r} uses messages, not token ids; only token engines can have replicas.",
             remedy="--engine-replicas 1",
         )
     return EngineSet(engines, serving=PolicyVersion(number=0, model=policy.model), on_event=on_event)
@@ -304,5 +306,5 @@ def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
         try:
             trackers.append(make_tracker(name, options, context))
         except PluginError as error:  # a tracker is a copy; its failure must not cost the run
-            log.warning(f"Tracker {name!r} is left out: {error.message}")
+            log.warning(f"Tracker {name!r} is not used: {error.message}")
     return trackers

@@ -70,7 +70,7 @@ def check_snapshot(environment: str, named: str) -> None:
     """
     if registry().find("environment", environment).snapshotless:
         raise UsageError(
-            f"Environment {environment!r} has no snapshot, so that {named} would have no effect.",
+            f"Environment {environment!r} has no snapshot, so {named} would have no effect.",
             remedy=f"leave {named} out; --data names a file of tasks",
         )
 
@@ -88,7 +88,7 @@ def check_sandboxes(settings: Settings, confirm: Callable[[int], bool] = lambda 
     asked, most = settings.pool.sandboxes, settings.pool.ask_above
     if asked > most and not confirm(asked):
         raise ConfigError(
-            f"{asked:,} sandboxes are more than a run starts without being asked (pool.ask_above={most:,}).",
+            f"{asked:,} sandboxes are more than a run starts without confirmation (pool.ask_above={most:,}).",
             remedy=f"--sandboxes with a smaller number, or --set pool.ask_above={asked}",
         )
 
@@ -115,11 +115,11 @@ def check_command(run: Path, command: str) -> None:
 
     Raises:
         ConfigError: It is a run of another command.
-        DataError: The folder is no run.
+        DataError: The folder is not a run.
     """
     if not (run / "run.json").is_file():
         raise DataError(
-            f"{run} is no run folder: it has no run.json.",
+            f"{run} is not a run folder: it has no run.json.",
             remedy=f"finqa {command} --resume RUN, with a folder that `finqa {command}` wrote",
         )
     facts = read_run(run)
@@ -157,7 +157,7 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     if (wanted := given.get(path)) is not None:
         wanted = str(wanted)
         if wanted != AUTO and not (wanted.isdecimal() and int(wanted)):
-            raise UsageError("--learner-processes takes a number above 0, or auto.")
+            raise UsageError("--learner-processes must be a number above 0, or auto.")
         placed = {*settings.run.placed, path} if wanted == AUTO else {*settings.run.placed} - {path}
         count = 1 if wanted == AUTO else int(wanted)
         settings = settings.model_copy(
@@ -179,8 +179,8 @@ def stored_parameter(run: Path, name: str, command: str) -> Any:
         value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{run} was ended before it wrote its parameters ({error!r}).",
-            remedy=f"`finqa {command}` with another --run-dir; this folder holds nothing to resume",
+            f"{run} ended before it wrote its parameters ({error!r}).",
+            remedy=f"`finqa {command}` with another --run-dir; this folder contains nothing to resume",
         ) from error
     if isinstance(value, list):
         return [located(run, each) if isinstance(each, str) else each for each in value]

@@ -127,7 +127,7 @@ def assumed_devices(text: str) -> tuple[Device, ...]:
     found = re.fullmatch(r"(\d{1,2})x(\d{1,4}(?:\.\d+)?)", text.strip().lower())
     if not found or not 1 <= int(found[1]) <= MOST_DEVICES or not 1 <= float(found[2]) <= 1024:
         raise UsageError(
-            f"--assume-gpus takes NUMBERxGIB with up to {MOST_DEVICES} GPUs, not {text!r}.",
+            f"--assume-gpus must be NUMBERxGIB with up to {MOST_DEVICES} GPUs, not {text!r}.",
             remedy="finqa doctor --assume-gpus 4x80",
         )
     return tuple(

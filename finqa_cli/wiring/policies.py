@@ -7,6 +7,7 @@ pull towards. Were the old adapter dropped, or trained on, the reference would b
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def resolve(reference: str) -> PolicyVersion:
             return resolve(str(path / "policy"))
         command = read_run(path).get("command")
         remedy = f"finqa {command} --resume {path}" if command in ("train", "sft", "dpo") else NAME_ANOTHER
-        raise DataError(f"The run {path} holds no usable checkpoint and no policy.", remedy=remedy)
+        raise DataError(f"The run {path} has no usable checkpoint and no policy.", remedy=remedy)
     if (path / "manifest.json").exists() and (path / "state.json").exists():
         return of_checkpoint(verified(path))
     if (path / "adapter_config.json").exists():
@@ -107,20 +108,20 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
     if isinstance(engine, TokenEngine):
         if trains and settings.train.max_staleness and engine.sleeps:
             raise ConfigError(
-                f"Engine {name!r} is to sleep during updates, but with train.max_staleness = "
+                f"Engine {name!r} must sleep during updates, but with train.max_staleness = "
                 f"{settings.train.max_staleness} rollouts continue while the learner updates.",
                 remedy="--max-staleness 0, or an engine that keeps its device",
             )
         return
     if trains:
         raise ConfigError(
-            f"Engine {name!r} gives no token ids and log-probabilities, so it cannot train.",
+            f"Engine {name!r} returns no token ids and log-probabilities, so it cannot train.",
             remedy="--engine transformers",
         )
     if policy.adapter is not None:
         raise ConfigError(
             f"Engine {name!r} cannot load the adapter {policy.adapter}.",
-            remedy="--engine transformers, or have the server load it and give the name that it has there",
+            remedy="--engine transformers, or load it on the server and use its name there",
         )
 
 
@@ -143,7 +144,7 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
         if trains:
             remedy = "--model MODEL with an instruction-tuned model" + (f", or --model {own}" if own else "")
         raise ConfigError(
-            f"{name} is a small policy that was taught another environment; it knows no word of {environment.name}.",
+            f"{name} is a small policy for another environment; it cannot play {environment.name}.",
             remedy=remedy,
         )
 
@@ -228,24 +229,27 @@ def check_on_hub(policy: PolicyVersion) -> None:
         from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     except ImportError:  # the code that loads the model names the missing extra
         return
-    missing = f"There is no run, checkpoint or model {model!r} here"
+    engines = [part.name for part in registry().components("engine") if part.modelless]
+    near = difflib.get_close_matches(model.casefold(), [EMBEDDED, *engines], n=1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:
         if isinstance(try_to_load_from_cache(model, _CONFIG), str):
             return
         get_hf_file_metadata(hf_hub_url(model, _CONFIG))
     except errors.GatedRepoError as error:
         raise AuthenticationError(
-            f"The hub gives {model!r} only to those who accepted its licence.",
+            f"The hub provides {model!r} only to users who accepted its licence.",
             remedy=f"accept it at {constants.ENDPOINT}/{model}, then: hf auth login",
         ) from error
     except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
         raise ConfigError(
-            f"{missing}, and the hub has none of that name that it shows you.",
+            f"{missing}, and the hub has no model with this name that you can access.",
             remedy=f"{NAME_ANOTHER}; for a private one: hf auth login",
         ) from error
     except errors.OfflineModeIsEnabled as error:
         raise ConfigError(
-            f"{missing} or in the hub's cache, and HF_HUB_OFFLINE forbids asking the hub.",
+            f"{missing} or in the hub's cache, and HF_HUB_OFFLINE disables access to the hub.",
             remedy=f"{NAME_ANOTHER}; or unset HF_HUB_OFFLINE",
         ) from error
     except errors.HfHubHTTPError:
@@ -253,8 +257,8 @@ def check_on_hub(policy: PolicyVersion) -> None:
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # of the client's HTTP library
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ServiceUnavailableError(
-            f"{missing}, and {constants.ENDPOINT} cannot be asked for it: {reason}",
-            remedy=f"{NAME_ANOTHER}; or look at your connection",
+            f"{missing}, and {constants.ENDPOINT} cannot be reached for it: {reason}",
+            remedy=f"{NAME_ANOTHER}; or check your network connection",
         ) from error
 
 
@@ -277,8 +281,8 @@ def find_start(reference: str, run: Path) -> PolicyVersion:
     merged = PolicyVersion(number=0, model=str((run / START).resolve()))
     if policy_inputs(merged)["sha256"] != recorded.get("sha256"):
         raise DataError(
-            f"{merged.model}, the model that {run} began from, was changed since.",
-            remedy="begin again in another --run-dir",
+            f"{merged.model}, the model from which {run} started, has changed.",
+            remedy="start again with another --run-dir",
         )
     return merged
 
@@ -293,11 +297,11 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
     if start.adapter is None:
         return start
     folder = (run / START).resolve()
-    reporter.line(f"Merging {start.adapter} into {start.model}, to train from: {folder}.")
+    reporter.line(f"Merging {start.adapter} into {start.model} as the start of the training: {folder}.")
     merged: PolicyVersion | None = registry().first("merge_policy", PolicyVersion, policy=start, folder=folder)
     if merged is None:
         raise ConfigError(
-            f"Training starts from a whole model, and no plugin merges the adapter {start.adapter} into its base.",
+            f"Training starts from a complete model, and no plugin merges the adapter {start.adapter} into its base.",
             remedy="--model MODEL, with a whole model or an adapter of LoRA",
         )
     digest = policy_inputs(merged)["sha256"]

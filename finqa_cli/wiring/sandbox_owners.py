@@ -64,7 +64,7 @@ async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: s
         async with asyncio.timeout(OFFER_TIMEOUT_S):
             left = strays(await provider.list({HOST_LABEL: host_name()}))
     except Exception as error:
-        log.info("could not look for sandboxes that were left behind", reason=str(error) or type(error).__name__)
+        log.info("could not search for sandboxes that were left behind", reason=str(error) or type(error).__name__)
         return
     if left:
         count = "1 sandbox of an ended run is" if len(left) == 1 else f"{len(left)} sandboxes of ended runs are"

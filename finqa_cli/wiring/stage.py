@@ -154,7 +154,7 @@ async def stage(
         for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
-                log.warning("not everything could be closed", reason=str(failure), fix=fix)
+                log.warning("some resources could not be closed", reason=str(failure), fix=fix)
 
 
 async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:

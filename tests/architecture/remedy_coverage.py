@@ -32,7 +32,7 @@ NOT_HERE = {
     "another process, or a signal, at a moment": r"wait until it ends|lock_folder|_interrupted|setup\.py:main#1|"
     r"perform\.py:perform|Stopper\.check",
     "weights that diverge": r"not_finite|\tlower --lr|lower learning rate|write_whole_model|a lower --lr",
-    "a host that answers wrongly": r"Downloader\._download|archive is damaged at its host|its layout has changed|"
+    "a host that answers wrongly": r"Downloader\._download|archive on the host is damaged|its layout has changed|"
     r"with a commit that has it|Wait, or set GITHUB_TOKEN",
     "a fault of the product": r"This is a bug in finqa",
     "the author of a plugin": r"plugin's author|the author of",

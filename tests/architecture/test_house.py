@@ -16,7 +16,8 @@ MAX_FUNCTION_LINES = 80
 REPEATED_NAMES = {"__init__.py", "plugin.py", "config.py"}
 WORDS = re.compile(
     r"\b(mend(s|ed|ing)?|made good|heed(s|ed)?|whoever|whatever|nobody|dealt|gone on with|goes? on with|left alone|"
-    r"given up|passed over|foretell|foretold|box(es)?)\b",
+    r"given up|passed over|foretell|foretold|box(es)?|anew|somebody|for ever|all is well|comes? twice|goes? on|went on|"
+    r"hears? of|for want of|of ours|told apart)\b",
     re.IGNORECASE,
 )
 STANDARD = re.compile(r"(toolbox|inbox|checkbox|boxed|\\box|bounding box|latex)")
@@ -157,6 +158,14 @@ def test_standard_terms_are_used() -> None:
         if word.lower() not in FIXED.get(source.name, ())
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_documents_and_help_use_standard_terms() -> None:
+    pages = [*ROOT.glob("*.md"), ROOT / "plugins/README.md", *(ROOT / "docs").rglob("*.md")]
+    pages.remove(ROOT / "CHANGELOG.md")
+    pages.append(ROOT / "finqa_cli/completions.json")  # all help texts
+    wrong = [f"{page.relative_to(ROOT)}: {word}" for page in pages for word in _words(page.read_text("utf-8"))]
+    assert len(pages) > 100 and not wrong, "\n".join(wrong)
 
 
 def _words(text: str) -> list[str]:

@@ -39,15 +39,15 @@ NOT_FOLLOWED = {
 """Files with a remedy whose texts cannot be worked out from the source, and where they come from."""
 
 ADVICE = re.compile(
-    r"(accept|add|another|ask|change|check|choose|compare|copy|correct|divide|edit|evaluate|fix|free|give|install|keep|label|"
-    r"leave|lower|look|make|more|move|name|play|put|read|remove|report|restore|resume|run|save|say|see|set|start|take|"
+    r"(accept|add|another|ask|change|check|choose|compare|copy|correct|create|divide|edit|evaluate|fix|free|give|install|keep|label|"
+    r"leave|lower|look|make|more|move|name|pass|play|put|read|remove|report|restore|resume|run|save|say|see|set|start|take|"
     r"teach|tell|train|use|wait|write)\b",
     re.IGNORECASE,
 )
 """First words of a remedy that says in words what to do."""
 
 NOUNS = re.compile(
-    r"^(an? |one of:|the same command|the form is|letters|fewer|less|demonstrations|https://|\{|--\{|finqa \{)"
+    r"^(an? |one of:|the same command|the format is|letters|fewer|less|demonstrations|https://|\{|--\{|finqa \{)"
 )
 """Beginnings of a remedy that names what to give instead."""
 
@@ -59,16 +59,16 @@ HARMLESS = {
     "--out DIR, or --overwrite": "the second choice: a new folder is named first",
     "finqa sandbox reap": "ends sandboxes whose run is over; data is in none of them",
     "finqa setup vllm --recreate": "a virtual environment, made again of the packages that are pinned",
-    "with --recreate from nothing": "a virtual environment of `finqa setup`, as the second choice",
+    "with --recreate it starts from scratch": "a virtual environment of `finqa setup`, as the second choice",
     "first finqa snapshot delete": "images only, made again of the snapshot, which stays on this machine",
     "or give --force": "the second choice: another file is named first",
     "or stop it: kill": "the second choice: a step of the user's own pipeline, which resumes",
-    "make a key that may write and delete": "what a key is allowed to do",
+    "create a key that may write and delete": "what a key is allowed to do",
     "mv {file} {file}.changed": "renames, deletes nothing",
     "mv {folder} {folder}.aside": "renames, deletes nothing",
     "mv {run} {": "puts a folder back where its run began",
     ".unused')}": "renames, deletes nothing",
-    ", if it is one, and --final-test with that name": "renames, deletes nothing",
+    ", if it is a test split, and use --final-test with that name": "renames, deletes nothing",
     "pip install --force-reinstall torch": "a package",
     "pip install --upgrade {source}": "a plugin's package",
 }
@@ -188,4 +188,4 @@ def test_names_that_do_not_exist_are_noticed() -> None:
         "eval embedded",
         "doctor",
     ]
-    assert HIDING.findall(alternatives("correct them, or --skip-bad leaves them out")[0]) == []
+    assert HIDING.findall(alternatives("correct them, or --skip-bad, which skips them")[0]) == []

@@ -96,7 +96,7 @@ MISTAKES = [
     Mistake("an unknown rule", f"{OWN} --company sheets", "--company", own_with()),
     Mistake("an unknown field", f"{OWN} --column title=question", "--column", own_with()),
     Mistake("an unknown point", f"{OWN} --decimal ;", "--decimal", own_with()),
-    Mistake("no such column", f"{OWN} --column answer=gold", "--help", own_with()),
+    Mistake("this column does not exist", f"{OWN} --column answer=gold", "--help", own_with()),
     Mistake(
         "quick test of a folder", "data check data --quick-test", "data check data", lambda: write_folder(Path("data"))
     ),
@@ -204,14 +204,14 @@ def test_a_check_of_rows_names_the_commands_that_use_them(capsys: pytest.Capture
     capsys.readouterr()
     assert main(["data", "check", "dev.json", "--out=rows"]) == 0
     command = "finqa data check dev.json --for finqa-text"
-    assert f"Whether an environment takes them: {command}\n" in capsys.readouterr().out
+    assert f"To check them for an environment: {command}\n" in capsys.readouterr().out
     assert main(shlex.split(f"{command} --out text")[1:]) == 0
 
 
 def test_a_check_counts_the_tasks_of_each_split(capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder(Path("data"))
     assert main(["data", "check", str(folder), "--for", "finqa", "--out=report"]) == 0
-    assert "All is well: environment finqa takes it." in capsys.readouterr().out
+    assert "No problems found: environment finqa can use this data." in capsys.readouterr().out
     statistics = json.loads(Path("report/check_report.json").read_text())["statistics"]
     assert statistics["tasks"] == len(DATASET.questions) and statistics["splits"] == DATASET.split_counts()
 
@@ -223,7 +223,7 @@ def test_a_check_tells_what_is_trained_on_too(capsys: pytest.CaptureFixture[str]
     finqa_text_rows.write(Path("test.json"), known, again, new)
     asked = ["data", "check", "test.json", "--for=finqa-text", "--set=environment.options.holdout=0"]
     assert main([*asked, "--against=train.json", "--out=report"]) == 0
-    assert "companies are trained on too, in train.json: 1, for example C1\n" in capsys.readouterr().out
+    assert "companies are also in the training data, in train.json: 1, for example C1\n" in capsys.readouterr().out
     findings = json.loads(Path("report/check_report.json").read_text())["findings"]
     shared = {each["code"]: each["count"] for each in findings if each["code"].startswith("shared_")}
     assert shared == {"shared_cluster": 1, "shared_question": 1, "shared_id": 1}

@@ -29,7 +29,7 @@ def test_generate_check_and_spoil(tmp_path: Path) -> None:
     assert (made["companies"], made["questions"], made["evaluation_only"]) == (3, 12, False)
     assert json.loads(run("check", out, "--json"))["ok"]
     text = run("check", out)
-    assert "All is well." in text
+    assert "No problems found." in text
     report = Path(text.splitlines()[-1].removeprefix("Report: "))
     assert report.parent.parent == Path("runs")
     assert {path.name for path in report.parent.iterdir()} == {"check_report.json", "check_report.md", "manifest.json"}
@@ -71,7 +71,7 @@ def test_import_counts_what_was_kept_and_why_not(tmp_path: Path) -> None:
     made = json.loads(run("import", "finqa-json", path, "--out", tmp_path / "d", "--skip-bad", "--json"))
     assert (made["rows"], made["kept"], made["malformed"]) == (3, 1, 1)
     assert made["skipped"] == {"needs facts from the text": 1}
-    assert "All is well." in run("check", tmp_path / "d")
+    assert "No problems found." in run("check", tmp_path / "d")
     assert not json.loads(run("check", path, "--json", code=65))["ok"]
     assert "1 row: needs facts" in run("import", "finqa-json", path, "--out", tmp_path / "e", "--skip-bad")
 
@@ -110,7 +110,7 @@ def test_a_check_writes_its_report_once(tmp_path: Path) -> None:
         and "answers are empty: 1 (`empty_answer`)" in text
         and "| qa.exe_ans | number 2 | 0 |" in text
     )
-    with pytest.raises(StorageError, match=r"check_report\.json is there already"):
+    with pytest.raises(StorageError, match=r"check_report\.json already exists"):
         run("check", path, "--out", out)
 
 
@@ -143,20 +143,20 @@ def test_a_split_by_company_says_why_it_has_only_test_rows(tmp_path: Path) -> No
     rows = [finqa_row(f"{ticker}/1", filename=f"{ticker}/2018/page_1.pdf") for ticker in ("AAL", "BAC", "CAT")]
     names = ("train.json", "dev.json", "test.json")
     files = [write_json(tmp_path / name, [row]) for name, row in zip(names, rows, strict=True)]
-    why = f"All rows went to test: {files[2]} is FinQA's test split. Leave it out to get training data."
+    why = f"All rows are in split test: {files[2]} is FinQA's test split. Leave it out to get training data."
     text = run("prepare", *files, "--split-by", "company", "--out", tmp_path / "a")
     assert "by company (test 3)" in text and why in text
     assert why in run("import", "finqa-json", *files, "--out", tmp_path / "b")
-    assert "All rows went" not in run("prepare", *files, "--out", tmp_path / "c")
-    assert "All rows went" not in run("prepare", *files[:2], "--split-by", "company", "--out", tmp_path / "d")
-    assert "All rows went" not in run("import", "finqa-json", *files[:2], "--out", tmp_path / "e")
+    assert "All rows are in split" not in run("prepare", *files, "--out", tmp_path / "c")
+    assert "All rows are in split" not in run("prepare", *files[:2], "--split-by", "company", "--out", tmp_path / "d")
+    assert "All rows are in split" not in run("import", "finqa-json", *files[:2], "--out", tmp_path / "e")
 
 
 def test_companies_in_two_splits_are_counted_with_a_remedy_that_works(tmp_path: Path) -> None:
     rows = [finqa_row(f"AAL/{page}", filename=f"AAL/2018/page_{page}.pdf") for page in (1, 2)]
     files = [write_json(tmp_path / f"{split}.json", [row]) for split, row in zip(("train", "dev"), rows, strict=True)]
     text = run("prepare", *files, "--out", tmp_path / "by-file")
-    assert "published splits: 1; --split-by company of the train and dev files keeps them apart" in text
+    assert "published splits): 1; --split-by company of the train and dev files separates them" in text
     run("prepare", *files, "--split-by", "company", "--out", tmp_path / "by-company")
     counts = json.loads((tmp_path / "by-company/manifest.json").read_text())["stats"]
     assert counts["companies_in_several_splits"] == 0 and list(counts["splits"].values()) == [2]
@@ -169,7 +169,7 @@ def test_a_folder_of_prepared_files_is_shown_and_a_check_names_its_files(tmp_pat
     assert "what was the fuel cost?" in run("show", FINQA_ROW["id"], "--data", out)
     with pytest.raises(DataError, match="no question 'nope' among the 1 of"):
         run("show", "nope", "--data", out)
-    with pytest.raises(DataError, match=r"is no data folder: .* its question files are val\.jsonl$") as caught:
+    with pytest.raises(DataError, match=r"is not a data folder: .* its question files are val\.jsonl$") as caught:
         run("check", out)
     assert f"finqa data check {out / 'val.jsonl'}" in caught.value.remedy
     run("check", out / "val.jsonl")
@@ -189,7 +189,7 @@ def test_show_prints_the_table_and_hides_the_answer(tmp_path: Path) -> None:
 def test_show_takes_the_snapshot_of_the_settings(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
     assert main(["data", "show", "nope"]) == 65
     errors = capsys.readouterr().err
-    identity = errors.split("Near it or first: ")[1].split(",")[0]
+    identity = errors.split("Similar or first ids: ")[1].split(",")[0]
     assert main(["data", "show", identity, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["id"] == identity and shown["tables"] and shown["other_tables"] and "answer" not in shown

@@ -20,9 +20,17 @@ def test_an_evaluation_without_a_graded_episode_states_no_accuracy(capsys: pytes
     play = ["eval", "random", "--limit=2", "--max-play-retries=0", "--environment=gone.py", "--run-dir=run"]
     assert main(play) == 3
     said = capsys.readouterr()
-    assert "no accuracy, for none of 2 episodes could be graded" in said.out and "0.000" not in said.out
-    assert "2 of 2 episodes ended in faults, 2 by this: reset of gone.py raised ConnectionError: the data" in said.err
+    assert "no accuracy, because none of 2 episodes could be graded" in said.out and "0.000" not in said.out
+    assert (
+        "2 of 2 episodes ended in faults, 2 with this error: reset of gone.py raised ConnectionError: the data"
+        in said.err
+    )
     assert "that of the others" not in said.err and "finqa show run lists the errors" in said.err
+    assert "or another --run-dir after a change of its code" in said.err
+    gone = Path("gone.py")
+    gone.write_text(gone.read_text().replace("raise ConnectionError('the database is gone')", "pass"))
+    assert main([*play[:-1], "--run-dir=again"]) == 0
+    assert main(["eval", "--resume", "run"]) == 78, "it is of other code"
     assert json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["accuracy"] is None
 
 

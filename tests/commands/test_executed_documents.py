@@ -65,10 +65,10 @@ def prepare_tables() -> None:
 
 def prepare_demo() -> None:
     """The runs of `make demo`, under the names that the page shows."""
-    demo = ("train", "--model=embedded", "--engine=transformers", "--sandbox=local")
-    run = "runs/20261125_144208"
+    demo = ("train", f"--config={ROOT / 'recipes/demo.toml'}")
+    run = "runs/20261125_171934"
     call(*demo, f"--run-dir={run}")
-    call(*demo, "--shuffle-rewards", "--iterations=12", f"--run-dir={run}_control")
+    call(*demo, "--shuffle-rewards", "--iterations=8", f"--run-dir={run}_control")
 
 
 def prepare_runs() -> None:
@@ -127,7 +127,7 @@ def test_all_blocks_of_a_page_do_what_they_show(page: str, empty_folder: Path) -
         ("<!-- file: a.txt -->", "$ finqa doctor\n", "neither"),
         ("<!-- not run: I did not want to -->", "$ finqa doctor\n", "begins with none"),
         ("<!-- not run: output of `make demo` -->", "$ finqa doctor\n", "no reason"),
-        ("<!-- run -->", "All is well.\n", "no command"),
+        ("<!-- run -->", "No problems found.\n", "no command"),
         ("<!-- run -->", "$ finqa doctor\n", ""),
         ("<!-- not run: GPU -->", "$ finqa doctor\n", ""),
     ],

@@ -102,7 +102,7 @@ def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]
     with Path("outputs/small/evals/cell-two/report.json").open("a") as file:
         file.write(" ")
     status, told = failure(["experiment", "run", "small.toml"], capsys)
-    assert status == 78 and "report.json is not what it was" in told
+    assert status == 78 and "report.json has changed" in told
     assert "finqa experiment run --resume outputs/small --redo evals/cell-two" in told
     relay.before = lambda arguments, _: 1  # that it is begun again is enough here
     status, told = failure(["experiment", "run", "--resume=outputs/small", "--redo=evals/cell-two"], capsys)
@@ -150,9 +150,9 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         "8 cells in outputs/financial_qa",
         "2.0 d to 3.0 d",
         "cost, USD",
-        "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it.",
+        "Cost: GPU-hours at 2.5 USD each, as set in the file; other costs are not included.",
         "warning: qwen3_4b_default, qwen3_4b_no_uncertain, qwen3_4b_rollout4,",
-        "the plan's numbers of questions are not compared with the data: there is no data at data.",
+        "the numbers of questions in the plan cannot be compared with the data: there is no data at data.",
         "the authors give 2-3 days (4B) and 4-5 days (8B)",
         "environment.options.uncertainty  advantage",
         "improve model calibration? (brier, ece, accuracy, direction_accuracy)",
@@ -171,10 +171,10 @@ def test_a_dry_run_of_the_published_experiment_starts_nothing(capsys: pytest.Cap
         (["financial_qa"], 65, "Cell qwen3_4b_default: there is no data at data."),
         ([], 2, "No experiment is named."),
         (["financial_qa", "--dry-run", "--redo=x"], 2, "--dry-run starts nothing"),
-        (["nothing"], 78, "neither a file nor the name of an experiment"),
+        (["nothing"], 78, "neither a file nor the name of an included experiment"),
         (["financial_qa", "--only=qwen9"], 2, "There is no cell 'qwen9'."),
-        (["financial_qa", "--seeds=1,1"], 2, "seeds are natural numbers"),
-        (["financial_qa", "--seeds=a"], 2, "--seeds takes whole numbers"),
+        (["financial_qa", "--seeds=1,1"], 2, "seeds must be different natural numbers."),
+        (["financial_qa", "--seeds=a"], 2, "--seeds must be whole numbers"),
         (["financial_qa", "--dry-run", "--set=run.dir=x"], 2, "run.dir has no effect here."),
         (["financial_qa", "--dry-run", "--set=optimizer.options.klcoef=1"], 78, "Did you mean 'kl_coef'?"),
         (["financial_qa", "--dry-run", "--set=train.group_size=1"], 78, "Cell qwen3_4b_default: train.group_size"),

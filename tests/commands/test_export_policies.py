@@ -119,7 +119,11 @@ def test_what_the_converter_could_not_read_is_refused(here: Path, capsys: pytest
     tokenizer["added_tokens"].append({**tokenizer["added_tokens"][-1], "id": 265, "content": "<beyond>"})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     status, err = failure(["export", "odd", "--to=gguf-ready", "--out=whole"], capsys)
-    assert status == 78 and "knows the id 265, and the model ends before it" in err and not Path("whole").exists()
+    assert (
+        status == 78
+        and "has the id 265, which is outside of the model's vocabulary" in err
+        and not Path("whole").exists()
+    )
 
 
 @pytest.mark.parametrize("what", ["tree", "tree/global_step_200", "tree/global_step_200/actor"])
@@ -158,7 +162,7 @@ def test_scores_are_of_this_policy_or_refused(here: Path, capsys: pytest.Capture
     status, err = failure(["export", "stock_run", "--to=peft", f"--eval={other}", "--out=b"], capsys)
     assert status == 65 and "evaluated another policy" in err and not Path("b").exists()
     status, err = failure(["export", "stock_run", "--to=peft", "--eval=nowhere", "--out=b"], capsys)
-    assert status == 65 and "no finished evaluation: it has no report.json" in err
+    assert status == 65 and "not a finished evaluation: it has no report.json" in err
 
 
 def test_card_names_the_data_that_the_run_found_and_no_snapshot(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,9 +187,9 @@ def test_card_says_what_tells_two_experiments_apart(here: Path, capsys: pytest.C
 
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "no such step": (65, "no checkpoint of step 9", ["stock_run", "--step=9", "--to=peft"]),
-    "a step of a model": (2, "holds no checkpoints", ["base", "--step=1", "--to=merged"]),
-    "the adapter of a whole model": (78, "whole model and no adapter", ["base", "--to=peft"]),
-    "precision of an adapter": (2, "--dtype is of whole models", ["stock_run", "--to=peft", "--dtype=float16"]),
+    "a step of a model": (2, "has no checkpoints, so", ["base", "--step=1", "--to=merged"]),
+    "the adapter of a whole model": (78, "complete model and not an adapter", ["base", "--to=peft"]),
+    "precision of an adapter": (2, "--dtype applies to complete models", ["stock_run", "--to=peft", "--dtype=float16"]),
     "float32 for llama.cpp": (2, "half precision", ["stock_run", "--to=gguf-ready", "--dtype=float32"]),
     "rewards of weights": (2, "--to merged takes no --min-reward", ["stock_run", "--to=merged", "--min-reward=1"]),
     "a folder that is not empty": (78, "not an empty folder", ["stock_run", "--to=peft", "--out=stock_run"]),

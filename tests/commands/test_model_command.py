@@ -58,7 +58,7 @@ def test_a_model_without_a_chat_template_plays_with_the_plain_codec(capsys: pyte
     config.write_text(json.dumps(facts))
     shown = document(["model", "inspect", "bare"], capsys)
     assert shown["codecs"] == []
-    assert any("no codec fits" in warning and "no end token" in warning for warning in shown["warnings"])
+    assert any("no codec supports it," in warning and "no end token" in warning for warning in shown["warnings"])
 
 
 def _bare_model() -> Path:
@@ -91,12 +91,12 @@ def test_gpt2_is_described_with_its_targets(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "status", "said"),
     [
         (["./absent"], 78, "no model, run or checkpoint"),
-        (["embedded", "--gpu-memory", "nan"], 2, "--gpu-memory takes"),
-        (["embedded", "--gpu-memory", "inf"], 2, "--gpu-memory takes"),
+        (["embedded", "--gpu-memory", "nan"], 2, "--gpu-memory must be"),
+        (["embedded", "--gpu-memory", "inf"], 2, "--gpu-memory must be"),
         (["embedded", "--lora-rank", "-1"], 2, "greater than or equal to 0"),
         (["embedded", "--out", "mine.yaml"], 2, "must end in .toml"),
         (["embedded", "--out", "absent/mine.toml"], 74, "Cannot write"),
-        (["embedded", "--out", "there.toml"], 2, "is there already"),
+        (["embedded", "--out", "there.toml"], 2, "already exists"),
         (["empty"], 78, "no config.json"),
     ],
 )
@@ -120,4 +120,4 @@ def test_what_ships_is_listed_and_taken_by_name(capsys: pytest.CaptureFixture[st
     assert shown["settings"]["model"]["name"] == "Qwen/Qwen3-14B"
     assert shown["origins"]["train.group_size"].startswith("file optimizers/grpo.toml:")
     assert main(["config", "show", "--config", "qwen3-14b", "--config", "qwen3-8b"]) == 78
-    assert "both of the model tier" in capsys.readouterr().err
+    assert "both belong to the model tier" in capsys.readouterr().err

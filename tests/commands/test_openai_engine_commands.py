@@ -102,7 +102,7 @@ def test_a_wrong_key_ends_the_run_with_its_own_status(
     server.key = "sk-right-0123456789"
     monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-0123456789")
     status, told = failure(on(server, "play", "--model=analyst"), capsys)
-    assert status == 77 and "refused the API key" in told and "sk-wrong" not in told
+    assert status == 77 and "rejected the API key" in told and "sk-wrong" not in told
 
 
 def test_a_key_that_is_refused_in_mid_run_ends_it(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> 
     assert document(flags, capsys)["assumptions"]["deviation"] == {"value": 0.025, "origin": "assumed"}
     assert main(flags) == 0
     out = capsys.readouterr().out
-    assert "Of two methods it takes 5 seeds of each" in out and "one run says nothing of methods" in out
+    assert "Of two methods it takes 5 seeds of each" in out and "one run is no evidence about methods" in out
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> 
         ([], 2, "needs a number of questions"),
         (["-n", "1"], 2, "'--questions'"),
         (["-n", "4", "--companies", "10"], 2, "4 questions cannot be about 10 companies"),
-        (["-n", "9", "--difference", "3"], 2, "not inside 0 to 1"),
-        (["-n", "9", "--difference", "nan"], 2, "not inside 0 to 1"),
+        (["-n", "9", "--difference", "3"], 2, "not between 0 and 1"),
+        (["-n", "9", "--difference", "nan"], 2, "not between 0 and 1"),
         (["-n", "9", "--level", "0.2"], 2, "a level of 0.2"),
         (["-n", "9", "--power", "1"], 2, "a power of 1.0"),
-        (["-n", "9", "--accuracy", "0"], 65, "no question varies"),
+        (["-n", "9", "--accuracy", "0"], 65, "there is no variance between questions."),
         (["-n", "9", "--paired-correlation", "2"], 2, "'--paired-correlation'"),
-        (["-n", "9", "--paired-correlation", "0.9", "--attempt-correlation", "0.2"], 2, "cannot be more alike"),
+        (["-n", "9", "--paired-correlation", "0.9", "--attempt-correlation", "0.2"], 2, "cannot be more similar"),
         (["-n", "9", "--run-deviation", "2"], 2, "'--run-deviation'"),
-        (["--from", "nowhere"], 65, "no run folder"),
+        (["--from", "nowhere"], 65, "not a run folder"),
         (["--from", "a", "--from", "a"], 2, "the same run"),
-        (["--from", "a", "--from", "b", "--from", "c"], 2, "from one run, or from two"),
+        (["--from", "a", "--from", "b", "--from", "c"], 2, "from one run or from two runs."),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

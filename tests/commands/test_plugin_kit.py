@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixtures.command_calls import failure
+from fixtures.command_calls import document, failure
 from fixtures.warm_python import run_module
 
 from finqa_cli.app import main
@@ -91,7 +91,7 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
             "reward",
             "def score(self, request: RewardRequest)",
             "def score(self)",
-            "score takes what it is passed",
+            "score accepts the arguments of its contract",
             "(request)",
         ),
         ("optimizer", "reward - (total", "(total", "a better member never gets less", "advantages"),
@@ -144,7 +144,16 @@ def test_a_plugin_that_prints_breaks_a_promise(tmp_path: Path) -> None:
     plugin.write_text(plugin.read_text() + '\nprint("hello")\n')
     status, broken = checked("reward", folder)
     assert status == 1
-    assert "stdout" in broken["the plugin's import is quick and prints nothing"]
+    assert "stdout" in broken["the import of the plugin is fast and prints nothing"]
+
+
+def test_a_new_reward_reads_numbers_as_tables_have_them(tmp_path: Path) -> None:
+    folder, _ = written("reward", tmp_path / "package")
+    read = "from finqa_my_reward.reward import _number; print([_number(t) for t in ('(26,832)', '$7', '7.06%', 'x')])"
+    done = subprocess.run(
+        [sys.executable, "-c", read], env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True
+    )
+    assert done.stdout == "[-26832.0, 7.0, 0.0706, None]\n", done.stderr
 
 
 @pytest.mark.parametrize("name", ["My-Reward", "1st", "a b", "../up", "class", "", "my_reward"])
@@ -168,6 +177,33 @@ def test_what_is_written_says_what_to_do_next(tmp_path: Path, capsys: pytest.Cap
     assert main(["plugins", "new", "tracker", "mine", "--out", str(tmp_path / "mine")]) == 0
     said = capsys.readouterr().out
     assert "finqa plugins check mine" in said and "finqa train --tracker mine" in said
+
+
+OWN = """
+class Own:
+    @staticmethod
+    def tasks():
+        for number in range(9):
+            yield {"prompt": f"Say {number}"}
+
+    def look(self, item: str) -> str:
+        return item
+
+    def answer(self, text: str) -> None:
+        self.done = True
+
+    def reward(self):
+        return 0
+"""
+
+
+def test_tools_of_an_environment_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    found = document(["plugins", "check", "./own.py"], capsys)
+    assert found["kept"] and found["tools"] == ["look"]
 
 
 def test_what_cannot_be_checked_is_named(capsys: pytest.CaptureFixture[str]) -> None:

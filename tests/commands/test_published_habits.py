@@ -194,4 +194,4 @@ def test_play_without_a_seed_asks_a_random_question_and_says_how_to_repeat_it(
 def test_a_project_without_a_tracker_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     play = ["train", "--dry-run", "--engine=scripted", "--iterations=1", "--limit=2", "--sandboxes=1"]
     assert main([*play, "--project=mine"]) == 0
-    assert "warning: --project names what trackers file the run under" in capsys.readouterr().err
+    assert "warning: --project sets the project of a tracker," in capsys.readouterr().err

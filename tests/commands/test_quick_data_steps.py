@@ -47,9 +47,9 @@ def test_a_check_looks_at_the_first_rows(rows: Path, tmp_path: Path, capsys: pyt
     call(capsys, "data", "check", rows, "--out", tmp_path / "whole", status=65)
     said = call(capsys, "data", "check", rows, "--out", tmp_path / "quick", "--quick-test")
     report = json.loads((tmp_path / "quick" / "check_report.json").read_text(encoding="utf-8"))
-    assert report["statistics"]["rows"] == 64 and "At most 64 rows were looked at." in said
+    assert report["statistics"]["rows"] == 64 and "At most 64 rows were checked." in said
     said = call(capsys, "data", "check", tmp_path, "--quick-test", status=2)
-    assert "--quick-test is of files" in said
+    assert "--quick-test applies to files only:" in said
 
 
 def test_rows_are_prepared_and_scored(rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_the_verdict_of_an_environment_is_specified_and_tested(capsys: pytest.Ca
         "neither a number nor yes or no"
         in failure(["rewards", "score", "rows.json", "environment", *of_text, "--overwrite"], capsys)[1]
     )
-    assert "finqa is no reward that can stand alone" in failure(["rewards", "test", "environment"], capsys)[1]
+    assert "finqa cannot be used as a separate reward." in failure(["rewards", "test", "environment"], capsys)[1]
 
 
 def test_the_six_cases_of_the_pipeline_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,8 +126,8 @@ def test_tests_need_no_heavy_package() -> None:
         (["show", "weighted", "--spec", "absent.yaml"], 78, "absent.yaml"),
         (["show", "ternary", "--weights", "exact=1"], 78, "no option 'weights'"),
         (["show", "function"], 78, "function"),
-        (["test", "graded"], 78, "brings no tests"),
-        (["test", "environment"], 78, "own verdict of the environment finqa"),
+        (["test", "graded"], 78, "has no tests"),
+        (["test", "environment"], 78, "verdict of the environment finqa"),
         (["test", "weighted", "--weights", "exact"], 78, "exact=1.0,numerical=0.8"),
         (["score", "scores.jsonl"], 74, "--out DIR"),
     ],

@@ -113,10 +113,10 @@ def test_truths_may_lie_in_another_file(capsys: pytest.CaptureFixture[str]) -> N
     assert document(["rewards", "score", rows, "--truth", "dev.json"], capsys)["mean_reward"] == 1.3
     truths = write_rows("truths.jsonl", {"id": "other", "answer": "3.8"})
     status, said = failure(["rewards", "score", rows, "--truth", truths, "--overwrite"], capsys)
-    assert status == 65 and "have none for 'ADI/2009/page_49.pdf-1'" in said
+    assert status == 65 and "contain none for 'ADI/2009/page_49.pdf-1'" in said
     twice = write_rows("twice.jsonl", {"id": "x", "answer": "1"}, {"id": "x", "answer": "2"})
     assert main(["rewards", "score", rows, "--truth", twice, "--overwrite"]) == 65
-    assert "twice.jsonl, row 2, field 'id': 'x' comes twice" in capsys.readouterr().err
+    assert "twice.jsonl, row 2, field 'id': 'x' occurs twice" in capsys.readouterr().err
 
 
 def played(
@@ -181,7 +181,7 @@ def test_a_reward_that_wants_json_is_refused_for_plain_answers(
     write_rows("truths.jsonl", {"id": "q1", "answer": "5"})
     options = ["--set", "reward.options.format=json"] if name == "graded" else []
     status, said = failure(["rewards", "score", "run", name, *options, *truths], capsys)
-    assert status == 78 and "submits plain answers, but the reward wants JSON" in said
+    assert status == 78 and "submits plain answers, but the reward requires JSON" in said
     assert "reward.options.format=plain" in said and not (run[0] / "scores.jsonl").exists()
 
 

@@ -172,7 +172,7 @@ def test_time_between_sessions_of_a_resumed_run_does_not_count(capsys: pytest.Ca
 
 
 def test_nothing_to_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys) == "There are no runs in ./runs.\n"
+    assert shown(capsys) == f"There are no runs in ./runs of {Path.cwd()}.\n"
     status, told = failure(["ls", "elsewhere"], capsys)
     assert status == 65 and "There is no folder elsewhere" in told
 

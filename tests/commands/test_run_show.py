@@ -92,7 +92,10 @@ def test_unknown_and_ambiguous_episodes(capsys: pytest.CaptureFixture[str]) -> N
     status, told = failure(["show", "runs/one", "4"], capsys)
     assert status == 65 and "has no episode '4'; it has 3" in told
     status, told = failure(["show", "elsewhere"], capsys)
-    assert status == 65 and "There is no run at elsewhere" in told and "finqa ls" in told
+    assert status == 65 and f"There is no run elsewhere in {Path.cwd()}.\n" in told and "finqa ls" in told
+    for typed in ("runs/onne", "onne"):
+        status, told = failure(["show", typed], capsys)
+        assert status == 65 and told.count("Did you mean 'runs/one'?") == 1
     status, told = failure(["show", "runs/one", "1", "--failed"], capsys)
     assert status == 2
 

@@ -127,7 +127,7 @@ def test_a_box_that_cannot_be_ended_does_not_keep_the_others(
 ) -> None:
     provider.boxes["stuck"] = SandboxInfo(id="stuck", state="error", labels={}, created=time.time())
     assert main(["sandbox", "reap", "--all"]) == 69
-    assert "1 of 4 sandboxes could not be ended; the first is stuck: no answer" in capsys.readouterr().err
+    assert "1 of 4 sandboxes could not be removed; the first is stuck: no answer" in capsys.readouterr().err
     assert set(provider.boxes) == {"stuck"} and provider.closed == provider.opened
 
 
@@ -163,7 +163,7 @@ def test_without_a_choice_only_what_ended_processes_of_this_machine_left_is_ende
 ) -> None:
     assert main(["sandbox", "reap"]) == 0
     assert (
-        capsys.readouterr().out == "No local sandbox to end. All there are: finqa sandbox ls --sandbox local\n"
+        capsys.readouterr().out == "No local sandbox to remove. List all: finqa sandbox ls --sandbox local\n"
         and len(provider.boxes) == 3
     )
     provider.add_owned()
@@ -185,7 +185,7 @@ def test_on_a_terminal_boxes_in_use_are_ended_after_a_yes(
     monkeypatch.setattr(sys, "stderr", screen)
     assert main(["sandbox", "reap", "--run", "run", *flags]) == 0
     assert ("used" not in provider.boxes) is ended
-    assert ("1 of 4 sandboxes is in use. End them?" in screen.getvalue()) is not flags
+    assert ("1 of 4 sandboxes is in use. Remove them?" in screen.getvalue()) is not flags
 
 
 class Lines(NullReporter):

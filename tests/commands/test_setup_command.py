@@ -163,7 +163,7 @@ def test_ctrl_c_ends_the_installer_and_says_how_to_continue(home: Path, wheels: 
         running.send_signal(signal.SIGINT)
         error = running.communicate(timeout=60)[1]
         assert running.returncode == 130
-        assert "Interrupted; what was installed is kept." in error and "fix: the same command again" in error
+        assert "Interrupted; installed packages are kept." in error and "fix: the same command again" in error
         folder = venv_folder(home, "vllm")
         index.stalled = ""
         assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0, "the same command again"
@@ -193,10 +193,10 @@ def test_too_little_space_is_said_before_anything_is_downloaded(
     ("arguments", "status", "said"),
     [
         (["grpo"], 78, "nothing to set up for 'grpo'. Known: vllm"),
-        (["vllm", "--python", "{old}"], 78, "The pins are for Python 3.11 to 3.14, but {old} is 3.9"),
+        (["vllm", "--python", "{old}"], 78, "The pinned versions support Python 3.11 to 3.14, but {old} is 3.9"),
         (["vllm", "--python", "{none}"], 78, "{none} is no Python"),
         (["vllm", "-r", "{none}"], 65, "{none} cannot be read"),
-        (["vllm", "--installer", "conda"], 2, "'conda' is none of auto, pip and uv"),
+        (["vllm", "--installer", "conda"], 2, "'conda' must be auto, pip or uv"),
     ],
 )
 def test_mistakes_are_said_at_once(

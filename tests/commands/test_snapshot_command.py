@@ -65,8 +65,8 @@ def test_a_damaged_snapshot_is_listed_as_such(capsys: pytest.CaptureFixture[str]
         (["show", "absent"], "There is no snapshot 'absent'"),
         (["delete", "absent"], "There is no snapshot 'absent'"),
         (["build", "--data", "absent"], "absent"),
-        (["build", "--snapshot-name", "../up"], "no name for a snapshot"),
-        (["delete", ".."], "no name for a snapshot"),
+        (["build", "--snapshot-name", "../up"], "not a valid snapshot name: at most 64"),
+        (["delete", ".."], "not a valid snapshot name: at most 64"),
     ],
 )
 def test_what_cannot_be_done_is_explained_with_65(
@@ -83,7 +83,7 @@ def test_invented_companies_get_no_name_of_real_data(
     Path("finqa.toml").write_text('data.snapshot = "rllm"\n')
     for arguments in (["--snapshot-name=rllm"], []):  # by the flag, then by a settings file
         status, said = failure(["snapshot", "build", *arguments], capsys)
-        assert status == 2 and "without --data the embedded set is built, under its own name only" in said
+        assert status == 2 and "without --data only the embedded data set is built, under its own name." in said
         command = "finqa snapshot build --snapshot-name rllm"
         assert said.endswith(f"fix: {command} --data DIR, or {command} --data embedded\n")
     Path("finqa.toml").unlink()

@@ -41,7 +41,7 @@ def requests(loopback: LoopbackProcess) -> int:
 
 def test_building_listing_and_deleting(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshot", "list", *DAYTONA]) == 0
-    assert capsys.readouterr().out == "There are no images. Make one: finqa snapshot build --sandbox daytona\n"
+    assert capsys.readouterr().out == "There are no images. Build one: finqa snapshot build --sandbox daytona\n"
     built = document(["snapshot", "build", *NAMED, *EMBEDDED, *DAYTONA], capsys)
     assert built["name"] == "mine" and Path(built["path"]).is_dir() and built["new"]
     image = built["image"]
@@ -77,7 +77,7 @@ def test_without_the_flag_everything_stays_on_this_machine(
     assert "image" not in document(["snapshot", "build"], capsys)
     assert document(["snapshot", "build", "--sandbox", "local"], capsys)["image"] is None
     assert main(["snapshot", "build", "--sandbox", "local", "-q"]) == 0
-    assert "Sandboxes of local start without an image." in capsys.readouterr().out
+    assert "Sandboxes of local need no image." in capsys.readouterr().out
     assert [one["name"] for one in document(["snapshot", "list"], capsys)["snapshots"]] == ["openenv-finqa"]
     assert len(document(["snapshot", "delete", "openenv-finqa"], capsys)["deleted"]) == 1
     assert requests(loopback) == before
@@ -111,7 +111,7 @@ def test_a_key_that_is_missing_or_wrong_is_told_with_77(
     commands = (["build", *NAMED, *EMBEDDED], ["list"], ["delete", "mine"])
     for command in commands:
         status, told = failure(["snapshot", *command, *DAYTONA], capsys)
-        assert status == 77 and "refused the API key" in told and "dtn_wrong" not in told
+        assert status == 77 and "rejected the API key" in told and "dtn_wrong" not in told
     monkeypatch.delenv("DAYTONA_API_KEY")
     for command in commands:
         status, told = failure(["snapshot", *command, *DAYTONA], capsys)
@@ -153,7 +153,7 @@ def test_a_build_that_was_interrupted_is_picked_up_again(
     told_again = capsys.readouterr()
     assert "Boot test: one scripted episode in a fresh sandbox of finqa-stopped-" in told_again.err
     first, path, last = told_again.out.splitlines()
-    assert first.startswith("Nothing to do: there was already snapshot stopped ") and Path(path).is_dir()
+    assert first.startswith("Nothing to do: this already exists: snapshot stopped ") and Path(path).is_dir()
     assert " image finqa-stopped-" in last and last.endswith("(reward 1). It is ready."), "built, or built by then"
     assert loopback.control.stats()["requests"]["POST /api/snapshots"] == {"200": builds + 1}, "it was sent once"
     assert loopback.control.stats()["sandboxes"] == 0

@@ -55,7 +55,7 @@ def test_what_the_service_charges_stops_it(server: OpenAIServer, capsys: pytest.
     command = ["eval", "analyst", "--limit=12", "--sandboxes=1", "--engine=openai", "--run-dir=run"]
     command += ["--set=pool.sessions_per_sandbox=1", "--set", f"engine.options.base_url={server.url}", "--set", prices]
     code, said = failure([*command, "--max-cost=0.001"], capsys)
-    assert code == 75 and "are spent, and --max-cost is $0.001" in said
+    assert code == 75 and "were spent, and --max-cost is $0.001" in said
     assert "No run beside run says" in said
     assert 0.001 <= spent("run")["cost_usd"] < 0.003
     report = document(["eval", "--resume=run", "--max-cost=1"], capsys)
@@ -83,9 +83,9 @@ def test_a_limit_is_above_zero(flag: str, capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "reason"),
     [
         (["eval", "scripted", "--max-tokens=100"], "has no tokens"),
-        (["eval", "embedded", "--max-cost=5"], "Nothing of this run has a price"),
-        (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "Nothing of this run has a price"),
-        (["train", "--max-cost=5", "--quick-test"], "Nothing of this run has a price"),
+        (["eval", "embedded", "--max-cost=5"], "No part of this run has a price"),
+        (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "No part of this run has a price"),
+        (["train", "--max-cost=5", "--quick-test"], "No part of this run has a price"),
         (["train", "--dry-run", "--engine=scripted", "--max-tokens=100"], "has no tokens"),
     ],
 )

@@ -57,7 +57,7 @@ def test_flags_of_asynchronous_training_and_of_replicas(capsys: pytest.CaptureFi
             "train.off_policy = 'trust' (flag): Input should be 'auto', 'none', 'token', 'sequence',",
         ),
         (["--engine-replicas", "0"], "generation.engine_replicas = 0 (flag)"),
-        (["--engine", "scripted", "--engine-replicas", "2"], "only token engines can be replicated"),
+        (["--engine", "scripted", "--engine-replicas", "2"], "only token engines can have replicas."),
     ],
 )
 def test_wrong_values_of_these_flags_are_named(

@@ -70,8 +70,8 @@ def test_a_run_opens_with_its_control(capsys: pytest.CaptureFixture[str]) -> Non
         assert server.url.endswith(f"/run/{ids['one']}/control/{ids['control']}")
         assert server.client.get(server.url).status_code == 200
     for arguments, status, reason in (
-        (["one", "--control", "true"], 78, "learned from its true rewards"),
-        (["--control", "control"], 2, "beside one run"),
+        (["one", "--control", "true"], 78, "was trained on the true rewards"),
+        (["--control", "control"], 2, "needs exactly one run"),
         (["one", "true", "--control", "control"], 2, "fix: finqa view RUN --control control"),
         (["one", "--control", "nowhere"], 65, "nowhere"),
     ):

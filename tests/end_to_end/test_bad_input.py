@@ -32,7 +32,7 @@ MODEL = Path(finqa_plugins.policies.__file__).parent
         (["play", "--engine=scripted", "--set", "engine.options.unquoted=1"], 78, "Did you mean 'unquoted_years'"),
         (["play", "--engine=scripted", "--question=nope"], 65, "no question 'nope'"),
         (["sft", "nowhere"], 65, "no demonstrations at nowhere"),
-        (["train", "--resume=nowhere"], 65, "no run folder"),
+        (["train", "--resume=nowhere"], 65, "not a run folder"),
         (["train", "--group-size=1"], 78, "group_size"),
     ],
 )

@@ -207,7 +207,7 @@ BAD: dict[str, tuple[int, str, Callable[[Path, Path], Path]]] = {
     "data": (65, "differ in data", lambda run, to: edited(run, to, "report.json", data__digest="sha256:0")),
     "grader": (65, "differ in grader", lambda run, to: edited(run, to, "settings.json", environment__name="finqa")),
     "unfinished": (65, "status is 'running'", lambda run, to: edited(run, to, "run.json", status="running")),
-    "sft": (65, "evaluates nothing", lambda run, to: edited(run, to, "run.json", command="sft")),
+    "sft": (65, "does not evaluate a policy.", lambda run, to: edited(run, to, "run.json", command="sft")),
     "version": (65, "has file version 2", lambda run, to: edited(run, to, "run.json", schema_version=2)),
     "records of another version": (
         65,
@@ -225,7 +225,7 @@ BAD: dict[str, tuple[int, str, Callable[[Path, Path], Path]]] = {
         "is not the same",
         lambda run, to: changed(run, to, lambda row, one: row in (2, 3) and one["task"].update(prompt="?")),
     ),
-    "twice": (65, "is there twice", lambda run, to: changed(run, to, lambda _, record: record.update(member=0))),
+    "twice": (65, "occurs twice", lambda run, to: changed(run, to, lambda _, record: record.update(member=0))),
     "fewer": (65, "holds 16 of the 17", lambda run, to: edited(run, to, "report.json", episodes=17)),
     "no verdict": (65, "was graded", lambda run, to: changed(run, to, lambda _, one: one.update(reward=None))),
     "a field": (
@@ -233,15 +233,19 @@ BAD: dict[str, tuple[int, str, Callable[[Path, Path], Path]]] = {
         "not a trajectory record",
         lambda run, to: changed(run, to, lambda row, one: row or one.pop("turns")),
     ),
-    "no report": (65, "not as finqa writes", lambda run, to: edited(run, to, "report.json", target=None, data=None)),
-    "settings": (65, "not as finqa writes", lambda run, to: edited(run, to, "settings.json", reward={})),
+    "no report": (
+        65,
+        "not have the format of finqa:",
+        lambda run, to: edited(run, to, "report.json", target=None, data=None),
+    ),
+    "settings": (65, "not have the format of finqa:", lambda run, to: edited(run, to, "settings.json", reward={})),
     "not finite": (
         65,
-        "no finite number",
+        "finite number",
         lambda run, to: changed(run, to, lambda _, one: one.update(reward=math.nan)),
     ),
     "a copy": (2, "is a copy of", lambda run, to: shutil.copytree(run, to)),
-    "no run": (65, "is no run folder", lambda run, to: to),
+    "no run": (65, "is not a run folder", lambda run, to: to),
     "the same": (2, "are the same run", lambda run, to: run),
 }
 
@@ -307,7 +311,7 @@ def test_a_plan_from_runs(expert: Path, weaker: Path, capsys: pytest.CaptureFixt
     both = document(["plan", "--from", str(weaker), "--from", str(expert)], capsys)
     assert both["variation"]["within"] == 0.0 and both["variation"]["between"] == pytest.approx(15 / 64 * 8 / 7)
     status, errors = failure(["plan", "--from", str(expert)], capsys)
-    assert status == 65 and "no question varies" in errors and "--accuracy" in errors
+    assert status == 65 and "there is no variance between questions." in errors and "--accuracy" in errors
 
 
 def test_seeds_of_a_method_tell_how_runs_spread(
@@ -354,7 +358,7 @@ def test_the_words_of_a_verdict_are_about_policies_or_methods(expert: Path, tmp_
     result = compare([f"a={expert}", f"b={changed(expert, tmp_path / 'worse', _wrong)}"], level=0.8)
     (one,) = result.comparisons
     assert one.verdict == "shown" and sentence(result, one).count("These two policies differ") == 1
-    assert "one run each says nothing about the methods" in sentence(result, one) and "better" not in sentence(
+    assert "one run each is no evidence about the methods" in sentence(result, one) and "better" not in sentence(
         result, one
     )
     several = [
@@ -376,7 +380,9 @@ def test_runs_that_differ_do_not_show_that_their_methods_do(expert: Path, tmp_pa
     result = compare([f"{'ab'[place // 3]}={run}" for place, run in enumerate(runs)], level=0.8)
     (one,) = result.comparisons
     assert one.verdict == "tests disagree" and one.adjusted_mcnemar < 0.2 < one.adjusted
-    assert "it is not shown of the methods" in sentence(result, one) and "train more seeds" in sentence(result, one)
+    assert "a difference of the methods is not shown" in sentence(result, one) and "train more seeds" in sentence(
+        result, one
+    )
 
 
 def _same(row: int, record: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ async def test_shifted_replies_of_one_tool_leave_no_verdict(server: tuple[Path, 
         environment = FinQAEnvironment(FinQAConfig(url=proxy.url), EnvironmentContext(snapshot=snapshot))
         task = environment.tasks(environment.splits()[0])[0]
         session = await environment.open(task, seed=1, sandbox=None)
-        with pytest.raises(EnvironmentFault, match="broke the protocol"):
+        with pytest.raises(EnvironmentFault, match="violated the protocol"):
             for company in (task.cluster, "nobody", "nowhere"):
                 await session.step(ToolCall(name="get_descriptions", arguments={"company_name": company}))
             await session.grade()

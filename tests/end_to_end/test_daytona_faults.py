@@ -268,7 +268,7 @@ async def test_nothing_answers(bench: DaytonaBench, monkeypatch: pytest.MonkeyPa
     assert not await boxes[0].healthy()
     failures = await asyncio.gather(*(box.stop() for box in boxes[:2]), return_exceptions=True)
     assert {type(failure) for failure in failures} == {SandboxError}
-    with pytest.raises(FinqaError, match="5 sandboxes could not be ended") as failure:
+    with pytest.raises(FinqaError, match="5 sandboxes could not be removed;") as failure:
         await provider.close()
     assert "finqa sandbox reap" in failure.value.remedy
     assert time.monotonic() - began < 40.0, "not a minute for each try"
@@ -284,7 +284,7 @@ async def test_starts_that_nobody_answers_end_together(bench: DaytonaBench, monk
         await happens(loopback, lambda stats: stats["sandboxes"] == 20)
     began = time.monotonic()
     assert {type(answer) for answer in await asyncio.gather(*starts, return_exceptions=True)} == {SandboxError}
-    with pytest.raises(SandboxError, match="20 sandboxes could not be ended"):
+    with pytest.raises(SandboxError, match="20 sandboxes could not be removed;"):
         await provider.close()
     assert time.monotonic() - began < 40.0, "not a minute for each try"
     assert bench.files()

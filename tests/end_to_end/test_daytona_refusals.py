@@ -112,7 +112,7 @@ async def test_a_box_of_others_with_a_name_of_ours_is_left_alone(
         provider = bench.provider()
         theirs = CreateSandboxFromSnapshotParams(name="finqa-000000000000", snapshot=bench.image)
         stranger = await provider._cloud.client().create(theirs)
-        with pytest.raises(SandboxError, match="taken by a sandbox of someone else"):
+        with pytest.raises(SandboxError, match="used by a sandbox of another user"):
             await provider.start(bench.spec, RUN)
         await provider.close()
         assert [box["id"] for box in await loopback.control.sandboxes()] == [stranger.id]

@@ -21,5 +21,5 @@ def test_a_loss_that_is_no_number_names_the_iteration_and_the_checkpoint_that_is
     assert main(["train", *rollouts, *two_steps, "--iterations=1", "--run-dir=r", "--quiet"]) == 1
     told = capsys.readouterr().err
     newest = checkpoints.latest(Path("r"))
-    assert newest is not None and f"The newest good policy is {newest.path}." in told
-    assert "error: Iteration " in told and "The first micro-batch to blame is" in told and "of episode '" in told
+    assert newest is not None and f"The newest valid policy is {newest.path}." in told
+    assert "error: Iteration " in told and "The first micro-batch with this error is" in told and "of episode '" in told

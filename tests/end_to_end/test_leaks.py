@@ -234,7 +234,7 @@ def nothing_is_left(place: Place) -> bool:
 def test_nothing_is_left_after(accident: Accident, place: Place, tmp_path: Path) -> None:
     errors = suffer(place, accident, tmp_path / "run")
     if accident.signals == (signal.SIGINT,):
-        assert "SIGINT: running episodes may finish in 30 s; once more ends them now." in errors
+        assert "SIGINT: running episodes may finish in 30 s; press again to end them now." in errors
     if signal.SIGKILL in accident.signals and place.sandbox == "daytona":
         assert place.boxes() == BOXES
         clean_up(place)

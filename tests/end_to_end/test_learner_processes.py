@@ -210,7 +210,10 @@ def test_a_run_whose_device_is_full_completes_with_smaller_micro_batches(
     assert ours[0]["grad_norm"] == pytest.approx(theirs[0]["grad_norm"], rel=1e-5) and len(ours) == len(theirs)
     (event,) = full("parted")
     assert event["tokens"] > 300 > event["token_budget"] and event["work"] == "update"
-    told = f"no memory for a micro-batch of {event['tokens']} tokens; from now on they have at most"
+    told = (
+        f"does not have enough memory for a micro-batch of {event['tokens']} tokens; from now on, "
+        "micro-batches have at most"
+    )
     assert capsys.readouterr().err.count(told) == 1
 
 

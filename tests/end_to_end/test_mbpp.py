@@ -120,7 +120,7 @@ def test_one_iteration_trains_on_episodes_of_several_turns(
     ("arguments", "status", "told"),
     [
         (["--dataset-split=elsewhere"], 65, "has no split 'elsewhere'"),
-        (["--data=nowhere.jsonl"], 65, "nowhere.jsonl: there is no such file"),
+        (["--data=nowhere.jsonl"], 65, "nowhere.jsonl: this file does not exist"),
         (["--max-attempts=0"], 78, "max_attempts"),
         (["--environment=finqa", "--max-attempts=2"], 78, "has no option 'max_attempts'"),
         (["--environment=finqa-text", "--dataset-limit=2"], 78, "has no option 'dataset_limit'"),

@@ -46,7 +46,7 @@ def test_figures_of_an_environment_are_in_its_report() -> None:
 def test_figures_that_cannot_be_written_are_left_out(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     environment: Any = Measuring({"broken": value})
     assert measured(environment, []) == {}
-    assert "Measuring.measure gives no JSON-ready numbers" in capsys.readouterr().out
+    assert "Measuring.measure does not return numbers for JSON:" in capsys.readouterr().out
 
 
 def test_the_line_of_a_step() -> None:

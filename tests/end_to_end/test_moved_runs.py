@@ -75,12 +75,12 @@ def test_an_evaluation_whose_policy_is_gone_is_refused_with_a_reason(
     run = moved / "outputs/a/train"
     shutil.move(run, moved / "outputs/renamed")
     status, told = failure(["compare", str(moved / "outputs/a/eval"), str(moved / "outputs/renamed")], capsys)
-    assert status == 65 and "evaluated outputs/a/train, which is neither there nor where it lay" in told
+    assert status == 65 and "evaluated outputs/a/train, which does not exist at this path, nor relative to" in told
     other = json.loads((moved / "outputs/renamed/run.json").read_text())
     run.mkdir()
     (run / "run.json").write_text(json.dumps(other | {"created": "2020-01-01T00:00:00+00:00"}))
     status, told = failure(["compare", str(moved / "outputs/a/eval"), str(moved / "outputs/renamed")], capsys)
-    assert status == 65 and "is neither there" in told, "another run in its place is not taken for it"
+    assert status == 65 and "does not exist at this path," in told, "another run in its place is not taken for it"
 
 
 def test_a_moved_run_is_evaluated_exported_and_resumed(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_a_pipeline_is_resumed_from_everywhere_and_after_a_move(
     assert main(["pipeline", "--method=grpo", *asked, "--until=01_dataset", "--output=outputs/one"]) == 0
     monkeypatch.chdir(tmp_path / "work")
     assert main(["pipeline", "--resume=../old/outputs/one", "--until=02_rewards"]) == 0
-    assert f"name their files from {tmp_path / 'old'}" in capsys.readouterr().err
+    assert f"use file paths relative to {tmp_path / 'old'}" in capsys.readouterr().err
     (tmp_path / "old").rename(tmp_path / "new")
     monkeypatch.chdir(tmp_path / "work")
     run = tmp_path / "new/outputs/one"
@@ -157,5 +157,5 @@ def test_a_pipeline_is_resumed_from_everywhere_and_after_a_move(
     run.rename(run.with_name("two"))
     monkeypatch.chdir(tmp_path / "work")
     status, said = failure(["pipeline", f"--resume={run.with_name('two')}"], capsys)
-    assert status == 78 and "was begun as outputs/one, and its steps name their files by that path" in said
+    assert status == 78 and "was started as outputs/one, and its steps use file paths relative to it." in said
     assert f"fix: mv {run.with_name('two')} {run}, and resume it there" in said

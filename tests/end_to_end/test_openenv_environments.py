@@ -240,7 +240,7 @@ def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: p
     options += ["--set", "sandbox.options.commands=2"]
     limits = ["--limit=4", "--max-steps=30", "--split=train"]
     assert main(["eval", "random", *options, *limits, "--run-dir", str(run)]) == 0
-    assert "sandboxes: 2 rather than 4: provider local runs no more of this kind" in capsys.readouterr().err
+    assert "sandboxes: 2 instead of 4: provider local runs at most this many of this kind" in capsys.readouterr().err
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert {event["size"] for event in events if event["event"] == "pool"} == {2}, "servers take one session at a time"
     attempts = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
@@ -271,10 +271,10 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     for options, reason in [
         ({}, "needs a server"),
         ({"url": "http://a", "module": "b:c"}, "give one of url, module and image"),
-        ({"module": str(tmp_path)}, r"is no environment of OpenEnv: it has no server/app\.py"),
+        ({"module": str(tmp_path)}, r"is not an OpenEnv environment: it has no server/app\.py"),
         ({"module": "./nowhere"}, "There is no folder"),
         ({"module": str(GUESS), "python": "/nowhere/python"}, "There is no Python"),
-        ({"image": "x", "python": "/usr/bin/python3"}, "python is of a module"),
+        ({"image": "x", "python": "/usr/bin/python3"}, "python applies to a module"),
     ]:
         with pytest.raises(ConfigError, match=reason):
             create("environment", "openenv", options, context)

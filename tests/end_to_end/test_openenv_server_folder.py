@@ -63,7 +63,7 @@ async def test_it_compiles_a_data_folder_and_serves_it(served: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("variables", "status", "message"),
     [
-        ({"FINQA_DATA_PATH": "/nowhere"}, 65, "no such data folder"),
+        ({"FINQA_DATA_PATH": "/nowhere"}, 65, "this data folder does not exist"),
         ({"FINQA_SNAPSHOT": "/nowhere"}, 65, "not a readable snapshot"),
         ({"FINQA_SNAPSHOT": "/nowhere", "FINQA_MAX_STEPS": "many"}, 78, "bad environment variable"),
         ({}, 78, "HOST '0.0.0.0' can be reached from other machines, so FINQA_TOKEN must be set"),

@@ -38,7 +38,7 @@ def test_every_form_reaches_an_evaluation_in_two_commands(form: str, capsys: pyt
         "negative numbers in brackets": 9,
         "percentages": 6,
         "currency signs": 3,
-        "marks for no value": 3,
+        "markers for missing values": 3,
     }
     report = document(capsys, "eval", "scripted", "--snapshot=mine", "--split=train", "--run-dir=run", "--sandboxes=2")
     assert (report["accuracy"], report["episodes"], report["faults"]) == (1.0, 8, 0)
@@ -81,6 +81,9 @@ def test_demonstrations_of_the_expert_are_sampled(capsys: pytest.CaptureFixture[
         capsys, "sample", "scripted", "--snapshot=demonstrated", "--split=train", "--run-dir=run", "--sandboxes=2"
     )
     assert sampled["reward_mean"] == 1.0, sampled
+    again = ["sample", "scripted", "--snapshot=demonstrated", "--split=train", "--run-dir=again", "--sandboxes=2"]
+    assert main(again) == 0
+    assert "Next: finqa sft again\n" in capsys.readouterr().out  # no pair can be made of what is all right
 
 
 def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.CaptureFixture[str]) -> None:

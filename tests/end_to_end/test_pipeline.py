@@ -99,7 +99,7 @@ def test_what_was_changed_by_hand_is_told(run: Path, capsys: pytest.CaptureFixtu
     with (run / "01_dataset/demonstrations/report.json").open("a") as file:
         file.write(" ")
     status, told = failure(resume, capsys)
-    assert status == 78 and "report.json is not what it was" in told and "--from 01_dataset/demonstrations" in told
+    assert status == 78 and "report.json has changed" in told and "--from 01_dataset/demonstrations" in told
 
 
 def test_a_step_that_is_missing_below_later_ones_is_not_quietly_made_again(
@@ -237,7 +237,7 @@ def test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from(
     if rate != 0.89:
         assert "Step 04_candidates failed" in first.message
         return
-    wanted = "03_sft ends the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
+    wanted = "03_sft stopped the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
     assert wanted in first.message and f"finqa pipeline --resume {run} --past-gates continues" in first.remedy
     assert facts(run)["status"] == "failed" and facts(run)["steps"]["03_sft"]["status"] == "completed"
     assert wanted in go().message, "also when it is resumed"
@@ -280,11 +280,11 @@ def test_wrong_command_lines_are_refused_before_a_folder_is_made(
         (["--method=grpo", "--set=learner.options.packings=off"], 78, "packings"),
         (["--method=grpo", "--environment=mbpp", "--model=embedded"], 2, "speaks to the environment finqa alone"),
         (["--method=grpo", "--environment=finqa-text", "--model=embedded"], 2, "--environment finqa; or --model with"),
-        (["--method=grpo", "--environment=finqa-text", "--data=my.json"], 2, "taught the embedded tasks of finqa-text"),
-        (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "always without mistakes"),
+        (["--method=grpo", "--environment=finqa-text", "--data=my.json"], 2, "for the embedded tasks of finqa-text"),
+        (["--method=grpo", "--environment=tatqa", "--init=x.toml", "--careful"], 2, "solutions without mistakes"),
         (["--method=grpo", "--model=./none"], 78, "no model, run or checkpoint at ./none"),
         (["--method=grpo", "--init=none.toml"], 78, "no model specification at none.toml"),
-        (["--method=grpo", "--compare-with=none"], 65, "none is no run folder"),
+        (["--method=grpo", "--compare-with=none"], 65, "none is not a run folder"),
         (["--method=grpo", "--pair-rule=all"], 2, "--pair-rule would have no effect"),
         (["--method=grpo", "--dry-run", "--until=nowhere"], 2, "no step 'nowhere'"),
         (["--method=grpo", "--data=nothing"], 65, "no data folder"),
@@ -320,7 +320,11 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
     for words, status, part in (
         (["--final-test=data/held.json"], 2, "mv data/held.json data/held_test.json, if it is one"),
         (["--final-test=none.json"], 65, "There is no file none.json"),
-        (["--final-test=x.toml"], 2, "does not say that it is a test split"),
+        (
+            ["--final-test=x.toml"],
+            2,
+            "does not contain the word test, and the split of a file is determined by its name.",
+        ),
     ):
         found, told = failure([*asked, *words], capsys)
         assert (found, part in told) == (status, True), told

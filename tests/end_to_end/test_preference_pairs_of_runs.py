@@ -113,7 +113,7 @@ def test_runs_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixture[
     assert "over different data" in refusal([run, run_of("b", [[1.0]], digest="sha256:2")], capsys)
     strict = Settings.model_validate({"reward": {"name": "exact"}})
     assert "judged differently" in refusal([run, run_of("c", [[1.0]], settings=strict)], capsys)
-    assert "do not open alike" in refusal([run, run_of("d", [[1.0]], system="Answer shortly.")], capsys)
+    assert "do not have the same prompt" in refusal([run, run_of("d", [[1.0]], system="Answer shortly.")], capsys)
     assert "given twice" in refusal([run, "./a"], capsys, 2)
     log = Path(run_of("e", [[0.0, 1.0]]), "trajectories.jsonl")
     log.write_text(log.read_text().replace('"schema_version": 1', '"schema_version": 9'))

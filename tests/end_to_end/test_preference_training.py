@@ -150,7 +150,7 @@ def test_what_cannot_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "--num-candidates" in refusal(["sample", "embedded", "--set", "eval.attempts=3"], capsys, 2)
     assert "are alike" in refusal(["sample", "embedded", "--temperature=0"], capsys, 78)
     assert "has no split" in refusal(["sample", "embedded", "--split=nowhere", *TEXT], capsys, 65)
-    assert "no run folder" in refusal(["sample", "--resume=nowhere"], capsys, 65)
+    assert "not a run folder" in refusal(["sample", "--resume=nowhere"], capsys, 65)
     assert "keeps its settings" in refusal(["sample", "--resume=nowhere", "--seed=2"], capsys, 2)
 
 
@@ -206,7 +206,7 @@ def test_a_resumed_run_is_the_unbroken_one(capsys: pytest.CaptureFixture[str], t
     assert metrics("a") == metrics("b")
     pair_file("other", 9)
     shutil.copy("other/pairs.jsonl", "p/pairs.jsonl")
-    assert "was begun with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
+    assert "was started with" in refusal(["dpo", "--resume=b", "-q"], capsys, 78)
 
 
 def test_a_stop_before_the_first_look_makes_nothing_the_best(
@@ -255,15 +255,15 @@ def test_what_cannot_be_preferred_is_told(capsys: pytest.CaptureFixture[str], ti
     told = refusal(
         ["dpo", "p", "--lr=1e30", "--pairs-per-step=4", "--validate-every=1", model, "--run-dir=n"], capsys, 1
     )
-    assert "step 1 the policy's log-probabilities are no finite numbers. Its pairs: q" in told
+    assert "step 1 the policy's log-probabilities are not finite. Its pairs: q" in told
     assert not list(Path("n").glob("checkpoints/*")), "no weights are kept that give no numbers"
     told = refusal(
         ["dpo", "p", "--lr=1e30", "--pairs-per-step=4", "--validate-every=9", model, "--run-dir=m"], capsys, 1
     )
-    assert "Step 1 was not taken" in told and "Its pairs: q" in told
+    assert "Step 1 was skipped:" in told and "Its pairs: q" in told
     text = path.read_text()
     path.write_text(text.replace('"split": "train"', '"split": "test"'))
     assert "split test" in refusal(["dpo", "p", model], capsys, 65)
     path.write_text(text.replace("no 4", "yes 4"))
-    assert "row 5 (q4#0): chosen and rejected say the same" in refusal(["dpo", "p", model], capsys, 65)
+    assert "row 5 (q4#0): chosen and rejected are the same text" in refusal(["dpo", "p", model], capsys, 65)
     assert "--optimizer dpo --pairs PAIRS" in refusal(["train", "--optimizer=dpo", "--model=embedded"], capsys, 2)

@@ -53,7 +53,7 @@ def test_a_kept_group_and_different_rewards_are_informative(
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
-        ([group([0.0, 0.0], error="no call")], "2 of the policy's 2 turns have no readable tool call (2 episodes at 1"),
+        ([group([0.0, 0.0], error="no call")], "2 of the policy's 2 turns have no valid tool call (2 episodes at 1"),
         ([group([0.0, 0.0])], "Every attempt of 2 episodes at 1 questions earned 0, so no group"),
         ([group([1.0, 1.0]), group([0.0, None])], "earned the same in its group, 0 to 1, so no group"),
         ([group([None, None])], ""),
@@ -112,7 +112,7 @@ def test_training_begins_where_too_little_was_played_in_time(
     run = ["--iterations=1", "--max-rollout-rounds=1"]
     assert train_slowly(tmp_path, monkeypatch, 1e-3, *run, quick=1000) == 4
     told = capsys.readouterr()
-    assert "Preflight: 0 groups were played in 0.001 s, too few to judge." in told.out + told.err
+    assert "Preflight: 0 groups were played in 0.001 s, too few for a decision." in told.out + told.err
     assert "No group of 1 iterations was informative" in told.err
 
 
@@ -127,7 +127,7 @@ def test_the_look_ends_as_soon_as_no_call_can_be_read(
     monkeypatch.setenv("FINQA_HOME", str(tmp_path / "home"))
     asked = ["--group-size=8", "--max-gen-tokens=1", "--sandboxes=2", "--max-steps=2"]
     assert main(["train", "--model=embedded", *asked, "--run-dir=run"]) == 4
-    assert "have no readable tool call (16 episodes at" in capsys.readouterr().err
+    assert "have no valid tool call (16 episodes at" in capsys.readouterr().err
 
 
 def test_training_without_readable_calls_or_differences_is_not_called_complete(
@@ -139,7 +139,7 @@ def test_training_without_readable_calls_or_differences_is_not_called_complete(
     train = ["train", *SMALL, "--iterations=1", "--limit=1", "--max-gen-tokens=1", "--max-steps=2"]
     assert main([*train, "--run-dir=first"]) == 4
     told = capsys.readouterr()
-    assert "have no readable tool call" in told.err and "fix: teach it the form: finqa sft" in told.err
+    assert "have no valid tool call" in told.err and "fix: teach it the format: finqa sft" in told.err
     assert "Training" not in told.out and not Path("first").exists()
     assert main([*train, "--no-preflight", "--run-dir=second"]) == 4
     told = capsys.readouterr()

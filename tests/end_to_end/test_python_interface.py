@@ -102,7 +102,7 @@ def test_an_error_of_a_callback_ends_the_run_and_is_raised_and_the_same_call_con
     assert 1 < len(before) < 6
     result = finqa.evaluate("scripted", limit=6, sandboxes=1, run_dir="run", on_message=messages.append)
     assert result.n == 6 and [each.record for each in result.run.episodes][: len(before)] == before
-    assert any("is continued; fresh=True" in message for message in messages)
+    assert any("is resumed; fresh=True" in message for message in messages)
     with pytest.raises(finqa.UsageError, match="is finished"):
         result.run.resume()
 
@@ -114,7 +114,9 @@ def test_too_many_faults_are_an_error_with_the_reason() -> None:
         "def reward(answer):\n    return 0\n"
     )
     few: Any = {"limit": 2, "max_play_retries": 0, "environment": "gone.py"}
-    with pytest.raises(finqa.ThresholdError, match=r"2 of 2 episodes ended in faults, 2 by this: reset of gone\.py"):
+    with pytest.raises(
+        finqa.ThresholdError, match=r"2 of 2 episodes ended in faults, 2 with this error: reset of gone\.py"
+    ):
         finqa.evaluate("random", **few, run_dir="run")
     result = finqa.evaluate("random", **few, run_dir="lenient", settings={"pool.max_fault_share": 1.0})
     assert (result.accuracy, result.interval, result.n, result.faults) == (None, None, 0, 2)

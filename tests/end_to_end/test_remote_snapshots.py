@@ -102,7 +102,7 @@ def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings
     LocalSnapshots(settings.data.home).build_embedded("mine", named=True)
     image = asyncio.run(without_test(settings))
     loopback.control.break_image(image.name)
-    with pytest.raises(ServiceUnavailableError, match="is built but not ready: its boot test failed") as caught:
+    with pytest.raises(ServiceUnavailableError, match="is built but not ready: its test failed") as caught:
         build(settings)
     assert "No module named" in caught.value.message, "what the box said"
     assert "finqa snapshot delete mine --sandbox daytona" in caught.value.remedy
@@ -139,5 +139,5 @@ def test_what_needs_no_image_gets_none(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="'local' has no images"):
         asyncio.run(remote_images.delete(local, "mine"))
     text = settings.model_copy(update={"environment": Choice(name="finqa-text")})
-    with pytest.raises(ConfigError, match="serves nothing in a sandbox"):
+    with pytest.raises(ConfigError, match="runs no server in a sandbox"):
         asyncio.run(remote_images.build(text, NullReporter()))

@@ -50,7 +50,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 def test_evaluation_data_is_not_trained_on(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LocalSnapshots(home).build("snorkel", replace(DATASET, evaluation_only=True))
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--run-dir=run")
-    assert code == 65 and "'snorkel' is not trained on" in errors and "--allow-evaluation-data" in errors
+    assert code == 65 and "'snorkel' cannot be used for training" in errors and "--allow-evaluation-data" in errors
     assert not Path("run").exists(), "a refused run leaves no folder"
     code, errors = fails(capsys, *TRAIN, "--snapshot=snorkel", "--set=data.train_split=none", "--run-dir=run")
     assert code == 65 and "marked for evaluation only" in errors, "the refusal comes before any other complaint"
@@ -76,7 +76,7 @@ def test_the_split_that_is_trained_on_is_not_the_one_evaluated_on(
 ) -> None:
     LocalSnapshots(home).build("clean", DATASET)
     code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--set=data.train_split=dev", "--run-dir=run")
-    assert code == 65 and "also evaluated on" in errors
+    assert code == 65 and "overlaps with the evaluation data" in errors
     code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors
 
@@ -94,7 +94,7 @@ def test_what_another_snapshot_keeps_for_evaluation_is_not_trained_on(
 ) -> None:
     LocalSnapshots(home).build("clean", DATASET)
     LocalSnapshots(home).build("other", renamed(DATASET))
-    assert fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")[0] == 78, "other may be trained on"
+    assert fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=taken")[0] == 78, "other can be used for training"
     LocalSnapshots(home).build("snorkel", replace(renamed(DATASET), evaluation_only=True))
     code, errors = fails(capsys, *TRAIN, "--snapshot=clean", "--run-dir=run")
     assert code == 65 and "the snapshot 'snorkel', which is for evaluation only: " in errors, errors
@@ -202,7 +202,7 @@ def test_demonstrations_of_companies_that_are_evaluated_on_are_refused(
     LocalSnapshots(home).build("mixed", crossing())
     run = demonstrations(Path("demonstrations"), "mixed", "train")
     code, errors = sft(capsys, str(run))
-    assert code == 65 and "also evaluated on" in errors and "--allow-overlap" in errors
+    assert code == 65 and "overlaps with the evaluation data" in errors and "--allow-overlap" in errors
     assert sft(capsys, str(run), "--allow-overlap")[0] == 78
     assert json.loads((run / "settings.json").read_text())["data"]["snapshot"] == "mixed"
 
@@ -263,8 +263,8 @@ def reward(answer):
 def test_the_advice_for_an_own_environment_is_about_its_tasks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.py").write_text(OWN)
     code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")
-    assert code == 65 and "give all tasks of a cluster one split, or leave their splits out" in errors, errors
+    assert code == 65 and "put all tasks of a cluster into one split, or leave out the splits: tasks" in errors, errors
     assert "data prepare" not in errors
     Path("own.py").write_text(OWN.replace(', "split": ("train", "dev")[number % 2]', ""))
     code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")
-    assert code == 78 and "taught another environment" in errors, errors
+    assert code == 78 and "for another environment" in errors, errors

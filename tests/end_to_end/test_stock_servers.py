@@ -122,7 +122,7 @@ async def test_other_data_under_the_same_id_is_a_fault(small: Any, stock: StockS
     chosen = environment(small[1], stock)
     task = all_tasks(chosen)[0]
     stock.questions = [{**row, column: row[column] + "?"} for row in stock.questions]
-    with pytest.raises(EnvironmentFault, match="another question under the id"):
+    with pytest.raises(EnvironmentFault, match="another question with the id"):
         await chosen.open(task, seed=1, sandbox=None)
 
 
@@ -166,7 +166,7 @@ async def test_a_question_changed_under_way_is_a_fault(small: Any, stock: StockS
     session = await chosen.open(all_tasks(chosen)[0], seed=1, sandbox=None)
     await session._client.reset()
     assert (await session.step(ToolCall(name="submit_answer", arguments={"answer": "5"}))).done
-    with pytest.raises(EnvironmentFault, match="has left question"):
+    with pytest.raises(EnvironmentFault, match="ended question"):
         await session.grade()
     await session.close()
 
@@ -180,7 +180,7 @@ def test_an_address_is_an_address() -> None:
 @pytest.mark.parametrize("option", [{"hints": True}, {"joins": True}, {"grader": "strict"}, {"session_timeout_s": 5}])
 def test_options_of_our_server_are_refused_for_another_server(option: dict[str, Any]) -> None:
     FinQAConfig(**option)
-    with pytest.raises(ValidationError, match="the server at that address decides"):
+    with pytest.raises(ValidationError, match="the server at this URL determines them"):
         FinQAConfig(url="http://127.0.0.1:1", **option)
 
 

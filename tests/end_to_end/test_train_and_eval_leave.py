@@ -79,7 +79,7 @@ def test_a_schedule_over_planned_steps_is_resumed_exactly_and_the_manifest_names
     with pytest.MonkeyPatch.context() as patch:  # a finished run is resumed without an engine
         patch.delattr("finqa_cli.wiring.stage.make_engine")
         assert main(["train", "--resume=a"]) == 0
-    assert capsys.readouterr().out.startswith("a is finished: all of its 2 iterations were done before.")
+    assert capsys.readouterr().out.startswith("a is already finished: all of its 2 iterations are done.")
 
     shutil.copytree("a", "b")
     shutil.rmtree(Path("b/checkpoints/step_2"))

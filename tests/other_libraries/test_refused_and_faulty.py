@@ -20,12 +20,12 @@ ARGUMENTS = "--set=environment.options.arguments="
 @pytest.mark.parametrize(
     ("source", "arguments", "named_in_the_text"),
     [
-        ("verifiers:refused_of_verifiers", '{kind = "judge"}', "Its JudgeRubric asks another model"),
+        ("verifiers:refused_of_verifiers", '{kind = "judge"}', "Its JudgeRubric calls another model"),
         ("verifiers:refused_of_verifiers", '{kind = "group"}', "Its reward grouped scores a group at once"),
-        ("verifiers:refused_of_verifiers", '{kind = "sandbox"}', "It is a SandboxEnv, which brings sandboxes"),
+        ("verifiers:refused_of_verifiers", '{kind = "sandbox"}', "It is a SandboxEnv, which has"),
         ("verifiers:refused_of_verifiers", '{kind = "x"}', "no kind 'x'"),
         ("verifiers:no_such_environment", "{}", "Could not import 'no_such_environment'"),
-        ("inspect:inspect_tasks.py@judged", "{}", "Its scorer inspect_ai/model_graded_qa asks another model"),
+        ("inspect:inspect_tasks.py@judged", "{}", "Its scorer inspect_ai/model_graded_qa calls another model"),
         ("inspect:inspect_tasks.py@sandboxed", "{}", "It needs a sandbox of Inspect"),
         ("inspect:inspect_tasks.py@no_such", "{}", "has no task 'no_such'; it has: capitals, chosen, sums"),
         ("inspect:inspect_tasks.py", "{}", "has several tasks; it has: capitals"),

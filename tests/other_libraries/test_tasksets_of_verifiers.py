@@ -81,7 +81,7 @@ def test_scores_are_those_of_their_own_runner(
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("endless", "yields tasks without an end"), ("container", "need a container")]
+    ("kind", "reason"), [("endless", "yields an infinite number of tasks."), ("container", "need a container")]
 )
 def test_what_cannot_be_played_is_refused(
     kind: str, reason: str, named4: Named, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from finqa.calling import Call
+from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Check, IdleOption
 from finqa_plugins.environments._task_files.task_rows import RowReader
@@ -99,14 +100,19 @@ def _plain(text: str) -> str:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record all remedies of errors, checks, idle options, readers of rows and calls in Python that are made here."""
+    """Record all remedies of errors, problems of data, checks, idle options, readers of rows and calls in Python."""
     found = Recording()
-    made_error, made_check, made_reader, made_idle, made_call = (
-        each.__init__ for each in (FinqaError, Check, RowReader, IdleOption, Call)
+    made_error, made_problem, made_check, made_reader, made_idle, made_call = (
+        each.__init__ for each in (FinqaError, ProblemError, Check, RowReader, IdleOption, Call)
     )
 
     def error(self: FinqaError, message: str, *, remedy: str = "") -> None:
         made_error(self, message, remedy=remedy)
+        if remedy:
+            found.given.append((remedy, tuple(_calls_around(sys._getframe(1)))))
+
+    def problem(self: ProblemError, what: Problem, *, remedy: str = "") -> None:
+        made_problem(self, what, remedy=remedy)
         if remedy:
             found.given.append((remedy, tuple(_calls_around(sys._getframe(1)))))
 
@@ -129,6 +135,7 @@ def recording() -> Iterator[Recording]:
 
     replacements = (
         (FinqaError, error),
+        (ProblemError, problem),
         (Check, check),
         (RowReader, reader),
         (IdleOption, idle),

@@ -137,7 +137,7 @@ async def test_adapters_of_a_wrong_rank_or_base_are_refused(server: Vllm, tmp_pa
     ("options", "error", "reason"),
     [
         ({"url": "http://127.0.0.1:9"}, Exception, "no server at http://127.0.0.1:9"),
-        ({"api_key_env": "TEST_VLLM_WRONG_KEY"}, AuthenticationError, "refused the API key"),
+        ({"api_key_env": "TEST_VLLM_WRONG_KEY"}, AuthenticationError, "rejected the API key"),
         ({"url": None, "urls": ["{url}", "{url}"]}, ConfigError, "2 servers, but there are 1 replicas"),
     ],
 )

@@ -181,8 +181,8 @@ def check(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A data folder, a file of the original FinQA, any question file, or `embedded`: that is written to "
-            "`data` in the folder of the report first."
+            help="A data folder, a file of the original FinQA, any question file, or `embedded`: the "
+            "embedded data is first written to `data` in the folder of the report."
         ),
     ],
     out: Annotated[
@@ -195,19 +195,22 @@ def check(
     ] = None,
     quick_test: Annotated[
         bool,
-        typer.Option("--quick-test", help=f"Of a file, the first {QUICK_ROWS} rows, to see that everything works."),
+        typer.Option("--quick-test", help=f"Read only the first {QUICK_ROWS} rows of a file, as a quick test."),
     ] = False,
     environment: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="ENVIRONMENT", help="Have this environment read it, as a run would.", show_default="none"
+            "--for",
+            metavar="ENVIRONMENT",
+            help="Read the data with this environment, as in a run.",
+            show_default="none",
         ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             "--against",
-            help="Report which companies, questions and ids are in the training split of this data too; with --for.",
+            help="Report companies, questions and ids that are also in the training split of this data; needs --for.",
             show_default="none",
         ),
     ] = None,
@@ -226,21 +229,24 @@ def check(
     """
     if environment is None and (line.assignments or line.context.params["config"]):
         raise UsageError(
-            "--set and --config are for the environment, but --for names none.",
+            "--set and --config apply to the environment, but --for is not given.",
             remedy="--for finqa-text" if path.is_file() else "--for finqa",
         )
     if environment is None and against is not None:
-        raise UsageError("--against has an environment read both, but --for names none.", remedy="--for finqa-text")
+        raise UsageError(
+            "--against needs an environment that reads both, but --for is not given.", remedy="--for finqa-text"
+        )
     if environment is not None and quick_test:
         raise UsageError(
-            "--for has the environment read everything, so that --quick-test would have no effect.",
+            "With --for the environment reads all rows, so --quick-test would have no effect.",
             remedy=f"finqa data check {shlex.quote(str(path))} --for {environment}",
         )
     folder = out or new_run_path(Path("runs"), "check_")
     embedded = path == Path(EMBEDDED) and not path.exists()
     if quick_test and (embedded or path.is_dir()):
         raise UsageError(
-            "--quick-test is of files: the tables of a data folder belong together.", remedy=f"finqa data check {path}"
+            "--quick-test applies to files only: the tables of a data folder belong together.",
+            remedy=f"finqa data check {path}",
         )
     data = embedded_layout(folder / "data") if embedded else path
     if environment is None:
@@ -250,7 +256,7 @@ def check(
         report = _check_for(loaded.settings, data, against)
     write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     document = {**report.document(), "report": str(folder)}
-    part = f"At most {QUICK_ROWS} rows were looked at.\n" if quick_test else ""
+    part = f"At most {QUICK_ROWS} rows were checked.\n" if quick_test else ""
     advice = f"fix: {report.remedy}\n" if report.remedy else ""
     text = f"{summary(report)}\n{advice}{part}Report: {folder / 'check_report.md'}"
     emit(document, as_json=line.as_json, text=text)
@@ -287,7 +293,9 @@ def show(
     identity: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
     path: Annotated[
         Path | None,
-        typer.Option("--data", help="A data folder, a question file or a folder of such, instead of a snapshot."),
+        typer.Option(
+            "--data", help="A data folder, a question file or a folder of question files, instead of a snapshot."
+        ),
     ] = None,
     answer: Annotated[bool, typer.Option("--answer", help="Show the answer, too.")] = False,
 ) -> None:
@@ -298,7 +306,7 @@ def show(
     Example: finqa data show V/2008/page_17.pdf-1 --data dev.json --answer
     """
     if path is not None and "data.snapshot" in line.flags:
-        raise UsageError("--data and --snapshot both name the place of the question.", remedy="give one of them")
+        raise UsageError("--data and --snapshot both name the data of the question.", remedy="give one of them")
     if path is not None:
         shown = show_in_path(path, identity)
     else:
@@ -329,7 +337,8 @@ def generate_data(
     questions: Annotated[int, typer.Option("--questions", help="Questions per company.")] = 14,
     seed: Annotated[int, typer.Option("--seed", help="Seed of every random choice.")] = 7,
     cells: Annotated[
-        Literal["numbers", "text"], typer.Option("--cells", help="Plain numbers, or text as in filings: $1,234, $(6).")
+        Literal["numbers", "text"],
+        typer.Option("--cells", help="Format of the numbers: plain, or text as in filings ($1,234, $(6))."),
     ] = "numbers",
     splits: Splits = DEFAULT_SPLITS,
     as_json: AsJson = False,
@@ -360,14 +369,15 @@ def prepare_data(
         typer.Option(
             "--for",
             metavar="ENVIRONMENT",
-            help="Divide files of this environment, such as convfinqa or tatqa, whose rows stay as they are.",
+            help="Divide files of this environment, such as convfinqa or tatqa, without changes of their rows.",
             show_default="none",
         ),
     ] = None,
     split_by: Annotated[
         SplitBy,
         typer.Option(
-            "--split-by", help="Keep the files' splits, or give each company to one; auto: as files are named."
+            "--split-by",
+            help="Keep the splits of the files, or assign each company to one split; auto: use the names of the files.",
         ),
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
@@ -375,7 +385,7 @@ def prepare_data(
     skip_bad: SkipBad = False,
     quick_test: Annotated[
         bool,
-        typer.Option("--quick-test", help=f"The first {QUICK_ROWS} rows of each file, to see that everything works."),
+        typer.Option("--quick-test", help=f"Use the first {QUICK_ROWS} rows of each file, as a quick test."),
     ] = False,
 ) -> None:
     """Write FinQA as JSON lines with whole prompts: id, input_text, target_answer, target_program, question, ...
@@ -389,7 +399,9 @@ def prepare_data(
     Example: finqa data prepare train.json dev.json test.json --out prepared
     """
     if environment is None and (line.assignments or line.context.params["config"]):
-        raise UsageError("--set and --config are for the environment, but --for names none.", remedy="--for convfinqa")
+        raise UsageError(
+            "--set and --config apply to the environment, but --for is not given.", remedy="--for convfinqa"
+        )
     most = QUICK_ROWS if quick_test else None
     read = read_finqa if environment is None else rows_of_tasks(_tasks_of(line, environment, files, skip_bad=skip_bad))
     prepared = prepare(files, read, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
@@ -426,7 +438,7 @@ def _tasks_of(
         options = {"environment.options.skip_bad": True} if skip_bad else {}
         settings = line.load({"environment.name": environment, "data.path": path, **options}, quiet=True).settings
         if not registry().find("environment", environment).snapshotless:
-            raise UsageError(f"The environment {environment} reads no question files.", remedy="--for convfinqa")
+            raise UsageError(f"The environment {environment} cannot read question files.", remedy="--for convfinqa")
         made = try_environment(settings, path, path.parent)
         found[path] = [task for split in made.splits() for task in made.tasks(split)]
     return found
@@ -440,8 +452,8 @@ def _prepared(prepared: Preparation, files: Sequence[Path], out: Path) -> str:
         lines.append(f"Left out {plural(len(prepared.problems), 'malformed row')}; first: {prepared.problems[0]}")
     if prepared.shared_companies:
         lines.append(
-            f"Companies in more than one split, as in the published splits: {len(prepared.shared_companies)}; "
-            "--split-by company of the train and dev files keeps them apart."
+            f"Companies in more than one split (as in the published splits): {len(prepared.shared_companies)}; "
+            "--split-by company of the train and dev files separates them."
         )
     if prepared.evaluation_only and prepared.split_by == "company":
         lines.append(all_went_to_test(files))

@@ -25,6 +25,7 @@ from finqa_cli.data import (
 )
 from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.import_advice import snapshot_name
+from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
     FIELDS,
@@ -37,13 +38,13 @@ from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
 
-app = CommandApp("Turn other data sets into the layout that finqa reads.")
+app = CommandApp("Convert other data sets to the layout of finqa.")
 
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; it must not hold a data set yet.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write; it must not contain a data set.")]
 Splits = Annotated[
     str, typer.Option("--splits", help="Shares of the companies for train,dev,test.", metavar="TRAIN,DEV,TEST")
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave malformed rows out instead of failing.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip malformed rows instead of failing.")]
 
 DEFAULT_SPLITS = "0.6,0.15,0.25"
 
@@ -63,8 +64,8 @@ def finqa_json(
         bool | None,
         typer.Option(
             "--evaluation-only/--trainable",
-            help="Mark the data as not for training.",
-            show_default="only when a file is called test",
+            help="Mark the data as for evaluation only.",
+            show_default="only if a file is named test",
         ),
     ] = None,
     skip_bad: SkipBad = False,
@@ -102,8 +103,8 @@ def openenv(
         bool | None,
         typer.Option(
             "--evaluation-only/--trainable",
-            help="Mark the data as not for training.",
-            show_default="as dataset.json says; else only when answers are boxed, as Snorkel's are",
+            help="Mark the data as for evaluation only.",
+            show_default="as in dataset.json; else only if answers are boxed, as in Snorkel's data",
         ),
     ] = None,
     skip_bad: SkipBad = False,
@@ -126,7 +127,7 @@ def rllm(
     out: Out,
     tables: Annotated[
         Path | None,
-        typer.Option("--tables", help="Folder with a folder per company.", show_default="company_tables/ in DIR"),
+        typer.Option("--tables", help="Folder with one folder per company.", show_default="company_tables/ in DIR"),
     ] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
@@ -160,7 +161,11 @@ def tables(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="FIELD=COLUMN", help=f"Column of the questions for {', '.join(FIELDS)}."),
+        typer.Option(
+            "--column",
+            metavar="FIELD=COLUMN",
+            help=f"Column of the question file for one of the fields {', '.join(FIELDS)}.",
+        ),
     ] = None,
     company: Annotated[
         str | None,
@@ -172,7 +177,7 @@ def tables(
         str | None,
         typer.Option(
             "--splits",
-            help="Shares of the companies for train,dev,test, where questions name no split.",
+            help="Shares of the companies for train,dev,test, if questions have no split.",
             metavar="TRAIN,DEV,TEST",
             show_default=DEFAULT_SPLITS,
         ),
@@ -193,28 +198,38 @@ def tables(
         typer.Option(
             "--dates",
             metavar="auto|day-first|month-first",
-            help="Order in dates such as 3/4/2024; auto: as the column shows.",
+            help="Order of day and month in dates such as 3/4/2024; auto: as other dates of the column show.",
+            show_default="auto",
+        ),
+    ] = None,
+    header_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--header-rows",
+            min=1,
+            max=MOST_HEADER_ROWS,
+            help="Lines of the header in CSV files and workbooks; auto: two where names are missing or repeated.",
             show_default="auto",
         ),
     ] = None,
     convert: Annotated[
         bool | None,
-        typer.Option("--convert/--no-convert", help="Texts become numbers and dates.", show_default="convert"),
+        typer.Option("--convert/--no-convert", help="Convert texts to numbers and dates.", show_default="convert"),
     ] = None,
     evaluation_only: Annotated[
         bool | None,
         typer.Option(
-            "--evaluation-only/--trainable", help="Mark the data as not for training.", show_default="trainable"
+            "--evaluation-only/--trainable", help="Mark the data as for evaluation only.", show_default="trainable"
         ),
     ] = None,
     with_expert: Annotated[
         bool | None,
         typer.Option("--with-expert/--all", help="Keep only questions that the expert can play.", show_default="all"),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave malformed tables and questions out.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed tables and questions.")] = False,
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot-name", help="Compile a snapshot of this name as well.", show_default="none"),
+        typer.Option("--snapshot-name", help="Also compile a snapshot with this name.", show_default="none"),
     ] = None,
 ) -> None:
     """Import own tables and questions, in the forms in which people keep them; docs/own-tables.md describes them.
@@ -248,10 +263,11 @@ def tables(
 
 def _import_options(params: Mapping[str, Any], given: Mapping[str, Any]) -> ImportOptions:
     """Return the options that flags give, or else the file of `--map`."""
-    names = ("company", "decimal", "percent", "dates", "convert", "seed", "splits", "evaluation_only", "with_expert")
-    chosen = {**given, **{name: params[name] for name in names if params[name] is not None}}
+    names = ("company", "decimal", "percent", "dates", "header_rows", "convert", "seed", "splits", "evaluation_only")
+    chosen = {**given, **{name: params[name] for name in (*names, "with_expert") if params[name] is not None}}
     return ImportOptions(
         columns={**given.get("columns", {}), **parse_columns(params["column"] or [])},
+        header_rows=chosen.get("header_rows", 0),
         company=chosen.get("company", "auto"),
         cells=make_cell_rules(chosen),
         seed=chosen.get("seed", 0),
@@ -279,18 +295,21 @@ def _tables_lines(report: TablesReport) -> list[str]:
     changes = [f"  {each['count']} {each['kind']}, for example {each['example']}" for each in report.conversions]
     kept = plural(report.report.kept, "question")
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
-    none = "No question has gold SQL or a FinQA program that yields its answer: finqa has no expert for them."
+    none = "No question has gold SQL or a FinQA program that returns its answer: finqa has no expert for them."
     renamed = [f"{field} from {column!r}" for field, column in report.columns.items() if field != column]
     splits: dict[str, set[str]] = {}
     for question in report.report.dataset.questions:
         splits.setdefault(question.company, set()).add(question.split)
     crossing = [company for company, names in splits.items() if len(names) > 1]
-    refused = f"In more than one split, so that training on it is refused: {', '.join(crossing[:3])} ({len(crossing)})."
+    refused = (
+        "Companies in more than one split, so that training on this data is refused: "
+        f"{', '.join(crossing[:3])} ({len(crossing)})."
+    )
     return [
         f"Companies by rule {report.rule}.",
         *([f"Questions: {', '.join(renamed)}."] if renamed else []),
         *not_read,
-        *(["Changed on the way in:"] if changes else []),
+        *(["Changes during the import:"] if changes else []),
         *changes,
         *([refused] if crossing else []),
         expert if report.experts else none,
@@ -314,7 +333,7 @@ def shares(text: str) -> SplitShares:
         train, dev, test = (float(part) for part in text.split(","))
     except ValueError as error:
         remedy = f"--splits {DEFAULT_SPLITS}"
-        raise UsageError(f"--splits takes three numbers, but got {text!r}.", remedy=remedy) from error
+        raise UsageError(f"--splits needs three numbers, but got {text!r}.", remedy=remedy) from error
     return SplitShares(train=train, dev=dev, test=test)
 
 
@@ -362,7 +381,7 @@ def next_step(folder: Path) -> str:
 def all_went_to_test(files: Sequence[Path]) -> str:
     """Return why a split by company has only the split test: a file of FinQA's test split is among its files."""
     held_out = ", ".join(str(path) for path in files if split_of_name(path) == "test")
-    return f"All rows went to test: {held_out} is FinQA's test split. Leave it out to get training data."
+    return f"All rows are in split test: {held_out} is FinQA's test split. Leave it out to get training data."
 
 
 def import_text(report: ImportReport, out: Path) -> str:

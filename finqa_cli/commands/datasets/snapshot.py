@@ -30,9 +30,7 @@ GENERAL = ("config", "assign", "as_json")
 Name = Annotated[str, typer.Argument(help="Name of the snapshot.")]
 Provider = Annotated[
     str | None,
-    typer.Option(
-        "--sandbox", help="Provider whose images are meant, such as docker or daytona.", show_default="this machine"
-    ),
+    typer.Option("--sandbox", help="Provider of the images, such as docker or daytona.", show_default="this machine"),
 ]
 
 
@@ -48,11 +46,11 @@ def build(
         Path | None,
         typer.Option(
             "--data",
-            help="Folder made by finqa data, or downloaded; `embedded` for the embedded set.",
+            help="Data folder written by finqa data, or downloaded; `embedded` for the embedded data set.",
             show_default="the embedded set, under its own name only",
         ),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of failing.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed rows instead of failing.")] = False,
     sandbox: Annotated[
         str | None,
         typer.Option("--sandbox", help="Also build the image of this provider's sandboxes.", show_default="none"),
@@ -78,27 +76,25 @@ def build(
         made = perform(
             line, lambda reporter, _: remote.build(settings, reporter), remedy="the same command", patient=False
         )
-        text = f"Sandboxes of {sandbox} start without an image." if made is None else _image_text(made)
+        text = f"Sandboxes of {sandbox} need no image." if made is None else _image_text(made)
         emit({"image": None if made is None else _ready(made)}, as_json=line.as_json, text=text)
         return
     if not remote.has_snapshot(settings):
         name = settings.environment.name
-        text = (
-            f"Nothing to build: environment {name} has no snapshot, and its sandboxes start without an image of ours."
-        )
+        text = f"Nothing to build: environment {name} has no snapshot, and its sandboxes need no image of finqa."
         emit({"environment": name, "new": False}, as_json=line.as_json, text=text)
         return
     store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
     with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
         built, new = _compile(store, name, settings.data.path, skip_bad, sandbox is not None, reporter)
-    verb = "Built" if new else "Nothing to do: there was already"
+    verb = "Built" if new else "Nothing to do, already built:"
     text = f"{verb} snapshot {built.name} {_short(built)} ({_counts(built)})"
     document, lines = {**_document(built), "new": new}, [text, str(built.path)]
     if sandbox is not None:
         again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.name} continues from there"
         ready = perform(line, lambda reporter, _: remote.build(settings, reporter), remedy=again, patient=False)
         document |= {"image": None if ready is None else _ready(ready)}
-        lines.append(f"Sandboxes of {sandbox} start without an image." if ready is None else _image_text(ready))
+        lines.append(f"Sandboxes of {sandbox} need no image." if ready is None else _image_text(ready))
     emit(document, as_json=line.as_json, text="\n".join(lines))
 
 
@@ -147,7 +143,7 @@ def list_snapshots(
             rows = [(one.name, _short(one), one.metadata.get("error") or _counts(one)) for one in found]
             print_table(("name", "digest", "holds"), rows)
         else:
-            print("There are no snapshots yet. Make one: finqa snapshot build")
+            print("There are no snapshots. Build one: finqa snapshot build")
 
     emit({"snapshots": [_document(one) for one in found]}, as_json=line.as_json, text=text)
 
@@ -210,14 +206,14 @@ def _ready(ready: remote.Ready) -> dict[str, Any]:
 def _image_text(ready: remote.Ready) -> str:
     if ready.trial is None:
         return f"Nothing to do: image {ready.image.name} was built and tested before. It is ready."
-    verb = "Built image" if ready.new else "There was already image"
+    verb = "Built image" if ready.new else "Image exists already:"
     calls = plural(len(ready.trial.turns), "turn")
     return f"{verb} {ready.image.name}; its boot test played {calls} (reward {ready.trial.reward:g}). It is ready."
 
 
 def _print_images(images: Sequence[ImageInfo], provider: str) -> None:
     if not images:
-        print(f"There are no images. Make one: finqa snapshot build --sandbox {provider}")
+        print(f"There are no images. Build one: finqa snapshot build --sandbox {provider}")
         return
     rows = [(one.name, one.snapshot, one.state, _day(one.created)) for one in images]
     print_table(("image", "snapshot", "state", "built"), rows)

@@ -29,7 +29,8 @@ def main(
     line: CommandLine,
     folder: Annotated[Path | None, typer.Argument(help="Folder of runs, or a run.", show_default="runs")] = None,
     keep: Annotated[
-        int, typer.Option("--keep", min=1, help="Newest checkpoints of each run that stay; damaged ones do not count.")
+        int,
+        typer.Option("--keep", min=1, help="Number of newest checkpoints to keep per run; damaged ones do not count."),
     ] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> None:
@@ -47,7 +48,7 @@ def main(
     try:
         found += _of_sandboxes(settings)
     except FinqaError as error:  # a key that is missing, or a package, is no reason to keep checkpoints
-        notes.append(f"files of {settings.sandbox.name} sandboxes were not looked for: {error.message}")
+        notes.append(f"files of {settings.sandbox.name} sandboxes were not searched: {error.message}")
     if not line.as_json:
         _print_found(found, notes)
     deleted: Sequence[Leftover] = ()

@@ -34,7 +34,7 @@ def main(
     line: CommandLine,
     folder: Annotated[Path | None, typer.Argument(help="Folder of runs, or a run.", show_default="runs")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also the runs that pipelines, experiments and policies consist of.")
+        bool, typer.Option("--all", "-a", help="Also the runs inside pipelines, experiments and policies.")
     ] = False,
 ) -> None:
     """List runs, newest first: status, score with its 95 % interval, age, time that they took and size on disk.
@@ -48,9 +48,8 @@ def main(
     if not place.is_dir():
         if folder is not None:
             raise DataError(f"There is no folder {folder}.", remedy="finqa ls FOLDER, with a folder of runs")
-        emit(
-            {"folder": str(place), "runs": [], "others": []}, as_json=line.as_json, text="There are no runs in ./runs."
-        )
+        text = f"There are no runs in ./runs of {printable(str(Path.cwd()))}."
+        emit({"folder": str(place), "runs": [], "others": []}, as_json=line.as_json, text=text)
         return
     runs, others = summarize_runs(place)
     document = {

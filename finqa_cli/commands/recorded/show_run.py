@@ -38,13 +38,11 @@ def main(
     line: CommandLine,
     run: Annotated[Path, typer.Argument(help="Folder of a run, or its name below ./runs.", show_default=False)],
     episode: Annotated[
-        str, typer.Argument(help="Id of an episode, the beginning of it, or its number.", show_default=False)
+        str, typer.Argument(help="Number of an episode, its id, or the beginning of its id.", show_default=False)
     ] = "",
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only episodes that are not right, or ended in a fault.")
-    ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only episodes that are wrong or ended in a fault.")] = False,
     search: Annotated[
-        str, typer.Option("--search", help="Only episodes with this text in them, in any case.", show_default=False)
+        str, typer.Option("--search", help="Only episodes that contain this text, ignoring case.", show_default=False)
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="Episodes to list; 0: all.")] = 10,
 ) -> None:

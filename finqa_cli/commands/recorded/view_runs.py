@@ -1,4 +1,4 @@
-"""`finqa view [RUN|FOLDER ...]`: the pages of runs in the browser, live while a run goes on."""
+"""`finqa view [RUN|FOLDER ...]`: the pages of runs in the browser, live while a run continues."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ def main(
         typer.Argument(help="Folders of runs, runs, or names of runs below ./runs.", show_default="runs"),
     ] = None,
     control: Annotated[
-        Path | None, typer.Option("--control", help="The same training with --shuffle-rewards, shown beside RUN.")
+        Path | None, typer.Option("--control", help="The control of RUN: the same training with --shuffle-rewards.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port on 127.0.0.1; 0: a free one.", min=0, max=65_535)] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address without opening the browser.")
+    ] = False,
 ) -> None:
     """Show runs in the browser: a list of them, the pages of finqa report for each, and two compared.
 
@@ -87,12 +89,12 @@ def _control_of(places: list[Path], control: Path) -> Path:
     """Return the folder of a control.
 
     Raises:
-        UsageError: There is not one run that it could be the control of, or one of the two is no training.
+        UsageError: There is not one run that it could be the control of, or one of the two is not a training.
         ConfigError: It is no control of the run.
     """
     found = _located(control)
     if len(places) != 1 or not is_run(places[0]):
-        raise UsageError("A control is shown beside one run.", remedy=f"finqa view RUN --control {control}")
+        raise UsageError("A control needs exactly one run.", remedy=f"finqa view RUN --control {control}")
     check_control(
         *(RunRecords(path=path, facts=read_run(path), settings=read_settings(path)) for path in (places[0], found))
     )

@@ -37,7 +37,7 @@ _SANDBOXES = ("size", "starting", "idle", "leased", "sessions_active", "waiting"
 def main(
     line: CommandLine,
     run: Annotated[Path, typer.Argument(help="Folder of a run, or its name below ./runs.", show_default=False)],
-    once: Annotated[bool, typer.Option("--once", help="One frame. Usual where there is no terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame. Default if there is no terminal.")] = False,
 ) -> None:
     """Watch a run: phase, progress, remaining time, rates, rewards, sandboxes, engine, cost and the last errors.
 

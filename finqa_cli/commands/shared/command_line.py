@@ -124,7 +124,7 @@ class CommandLine:
             assume_cuda: Choose backends as on a machine with CUDA devices and vLLM.
 
         Raises:
-            ConfigError: A setting is unknown or wrong, or what is to run does not fit on this machine.
+            ConfigError: A setting is unknown or wrong, or the run does not fit on this machine.
             UsageError: A flag would have no effect, or gives the same setting as `--set`.
         """
         from finqa_cli.extend import registry
@@ -145,7 +145,8 @@ class CommandLine:
         shown = not (quiet or self.as_json or self.quiet)
         if shown and loaded.choices.reasons:
             environment = registry().find("environment", loaded.settings.environment.name)
-            if line := loaded.choices.line(sandboxless=environment.sandboxless):
+            new_model = self.context.params.get("init") is not None
+            if line := loaded.choices.line(sandboxless=environment.sandboxless, new_model=new_model):
                 print(line, file=sys.stderr)
         placed = place_settings(loaded, purpose)
         if placed.plan is not None and placed.plan.per_device and shown:
@@ -169,9 +170,7 @@ class CommandLine:
     def warn_of_project(self, settings: Settings) -> None:
         """Print that `--project` has no effect, when no tracker files runs under it."""
         if "run.project" in self.flags and not settings.trackers:
-            self.note(
-                "warning: --project names what trackers file the run under, and there is none; add --tracker wandb"
-            )
+            self.note("warning: --project sets the project of a tracker, and there is no tracker; add --tracker wandb")
 
     def check_free(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:
         """Return the parameters on the command line, of which `--resume` takes few: other settings are another run.
@@ -182,7 +181,7 @@ class CommandLine:
             free: Parameters that it takes beside `--resume`, `--json` and `--quiet`.
 
         Raises:
-            UsageError: Another one is given.
+            UsageError: A setting is given that is not allowed.
         """
         if refused := set(self.typed) - {"resume", "as_json", "quiet", *free}:
             raise UsageError(
@@ -197,7 +196,7 @@ class CommandLine:
         Raises:
             UsageError: A parameter is given that a resumed run does not take.
             ConfigError: It is a run of another command.
-            DataError: The folder is no run.
+            DataError: The folder is not a run.
         """
         from finqa_cli.wiring.command_settings import check_command
 

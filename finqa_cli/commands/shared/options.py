@@ -33,9 +33,9 @@ EXIT_CODES = (
 """The last line of every command's help; docs/reference/exit-codes.md says more."""
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="One JSON document on stdout, and nothing else.", rich_help_panel=GENERAL)
+    bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else.", rich_help_panel=GENERAL)
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=GENERAL)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress to stderr.", rich_help_panel=GENERAL)]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -148,7 +148,11 @@ class HelpCommand(TyperCommand):
             with formatter.indentation():
                 formatter.write_paragraph()
                 formatter.write_text(f"Defaults of {self._defaults.about}: finqa config show --origin.")
-        more = f"Also {omitted} more options, and aliases." if omitted else "This message with all aliases."
+        more = (
+            f"Also {omitted} more options, and aliases."
+            if omitted
+            else "Show this message with all options and aliases."
+        )
         general = [*panels.pop(GENERAL, []), ("-h, --help", "This message."), ("--help-all", more)]
         for panel, rows in {**panels, GENERAL: general}.items():
             with formatter.section(panel):

@@ -70,7 +70,7 @@ def screen_width() -> int | None:
     """Return the columns that output is to fit: `COLUMNS`, else those of the terminal.
 
     Returns:
-        None where stdout is no terminal and `COLUMNS` is not set: a row of a table stays a line for other programs.
+        None where stdout is not a terminal and `COLUMNS` is not set: a row of a table stays a line for other programs.
     """
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:

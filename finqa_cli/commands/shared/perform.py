@@ -41,7 +41,7 @@ def perform(
         line: The command line, which may ask for no progress.
         work: Creates the workflow's coroutine.
         quiet: No progress.
-        remedy: Shown when a signal ends it.
+        remedy: Shown if a signal stops it.
         patient: The first signal lets running episodes finish.
         learner: Name of the learner that the workflow trains, which under torchrun several processes share.
 

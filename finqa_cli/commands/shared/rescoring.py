@@ -28,7 +28,7 @@ def rescore_run(line: CommandLine, source: Path) -> None:
     """
     if refused := set(line.typed) - _TAKEN:
         raise UsageError(
-            f"Nothing is played, so that {line.written(refused)} would have no effect.",
+            f"Nothing is played, so {line.written(refused)} would have no effect.",
             remedy=advise_rules(source),
         )
     logs.configure()

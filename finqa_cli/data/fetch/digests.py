@@ -58,7 +58,7 @@ class Content:
 
 
 def content_of(path: Path) -> Content | None:
-    """Reads a file once for both digests; None when there is no such file.
+    """Reads a file once for both digests; None when this file does not exist.
 
     Raises:
         StorageError: It cannot be read.

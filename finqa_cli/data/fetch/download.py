@@ -28,7 +28,7 @@ from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
 class Partial:
     """`<folder>/.fetch/<name>.part`, with the ETag under which it was served in `<name>.etag`.
 
-    The name is made from path and announced checksum, so that another revision of the file starts anew.
+    The name is made from path and announced checksum, so that another revision of the file starts again.
     """
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
@@ -140,11 +140,11 @@ class Downloader:
             partial.discard()
             if of_one_answer or last:
                 break
-            self.tell(f"{file.path}: the parts do not fit together; starting over")
+            self.tell(f"{file.path}: the downloaded parts do not match; starting over")
         got = content.under(file.digest.algorithm) if content else "nothing"
         raise DataError(
             f"{file.path}: {self.host.name} announced {file.digest}, but sent {got}.",
-            remedy="Run the same command again; if it stays, the host or a proxy on the way is at fault.",
+            remedy="Run the same command again; if the error remains, the host or a proxy causes it.",
         )
 
     async def _receive(self, client: httpx.AsyncClient, file: RemoteFile, partial: Partial) -> bool:
@@ -163,14 +163,14 @@ class Downloader:
         except httpx.TransportError as error:
             raise Transient(f"{file.path}: {self.host.name} broke off: {error_text(error)}") from error
         except httpx.HTTPError as error:
-            message = f"{file.path}: {self.host.name} sent an unusable answer: {error_text(error)}."
+            message = f"{file.path}: {self.host.name} sent an invalid response: {error_text(error)}."
             raise ServiceUnavailableError(message) from error
 
     async def _take(self, answer: httpx.Response, file: RemoteFile, partial: Partial, have: int) -> bool:
         etag = answer.headers.get("etag", "")
         if answer.status_code == 416 or (answer.status_code == 206 and not _continues(answer, have, partial.etag())):
             partial.discard()
-            raise Transient(f"{file.path}: {self.host.name} has another file now; starting over", 0.0)
+            raise Transient(f"{file.path}: {self.host.name} has a different file now; starting over", 0.0)
         if answer.status_code not in (200, 206):
             raise refusal(self.host, file.path, answer.status_code, answer.headers)
         if answer.status_code == 200 or have == 0:
@@ -181,7 +181,7 @@ class Downloader:
             have += len(chunk)
             if have > file.size:
                 partial.discard()
-                raise DataError(f"{file.path}: {self.host.name} announced {file.size} bytes, but sends more.")
+                raise DataError(f"{file.path}: {self.host.name} announced {file.size} bytes, but sent more.")
             partial.append(chunk)
             self._at(file, have)
         if have < file.size:

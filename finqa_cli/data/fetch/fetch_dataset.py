@@ -86,7 +86,7 @@ def fetch(
 
     Raises:
         UsageError: The folder contains another source or commit.
-        ConfigError: The endpoint is no address, a package is missing, or another process fetches into the folder.
+        ConfigError: The endpoint is not an address, a package is missing, or another process fetches into the folder.
         ServiceUnavailableError: The host cannot be reached; what has arrived is kept.
         AuthenticationError: The host wants a token.
         DataError: The revision does not exist, or a file is not what the host announced.
@@ -119,14 +119,16 @@ class _Fetch:
                 raise StorageError(f"{self.folder} holds other files.", remedy="--out with a new folder")
             return
         if self.known.source != self.source.name:
-            raise UsageError(f"{self.folder} holds the data set {self.known.source}.", remedy="--out with a new folder")
+            raise UsageError(
+                f"{self.folder} contains the data set {self.known.source}.", remedy="--out with a new folder"
+            )
         if revision and is_commit(revision):
             self._check_commit(revision)
 
     def _check_commit(self, commit: str) -> None:
         if self.known and commit != self.known.revision:
             raise UsageError(
-                f"{self.folder} holds {self.source.repository} at {self.known.revision}, not at {commit}.",
+                f"{self.folder} contains {self.source.repository} at {self.known.revision}, not at {commit}.",
                 remedy="--out with a new folder, or no --revision to keep what is there",
             )
 
@@ -138,12 +140,12 @@ class _Fetch:
         listing = await lister(self.source, asked, endpoint=endpoint, patience=self.patience, tell=tell)
         self._check_commit(listing.commit)
         if listing.licence and listing.licence.casefold() != self.source.licence.casefold():
-            tell(f"{self.source.repository} calls its licence {listing.licence}; finqa knows {self.source.licence}")
+            tell(f"{self.source.repository} has the licence {listing.licence}; finqa expected {self.source.licence}")
         if self.known is None or not self.known.complete:
             write_manifest(self.folder, self._manifest(listing, {}))
         present, wrong = self._present(listing)
         for path in (path for path in wrong if path not in damaged):
-            tell(f"{path} is not what was announced; fetching it again")
+            tell(f"{path} does not match the listing; fetching it again")
         downloader = self._downloader(listing, present)
         fresh = await downloader.run([file for file in listing.files if file.path not in present])
         return self.finish(
@@ -247,7 +249,7 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"Another process fetches into {folder}.", remedy="wait until it ends") from error
+            raise ConfigError(f"Another process is downloading into {folder}.", remedy="wait until it ends") from error
         yield
     finally:
         os.close(descriptor)

@@ -45,7 +45,7 @@ class Manifest(BaseModel):
         revision: Commit of every file.
         licence: Licence that finqa knows; `licence_announced` is the one that the repository announced, if it was read.
         terms: Conditions of the owner beyond the licence.
-        evaluation_only: True when no file may be trained on.
+        evaluation_only: True when no file can be used for training.
         fetched_at: Time of the last change, ISO 8601 in UTC.
         complete: False until every file is there and checked.
     """

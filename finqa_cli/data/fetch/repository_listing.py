@@ -110,7 +110,7 @@ def check_limits(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFil
 
 
 def safe_name(name: str) -> str:
-    """Returns the name when it stays inside any folder on any system and is none of ours.
+    """Returns the name when it stays inside any folder on any system and is not a name of finqa.
 
     Raises:
         DataError: It is absolute, climbs, holds control characters, or would overwrite what finqa keeps there.
@@ -118,9 +118,9 @@ def safe_name(name: str) -> str:
     path = PurePosixPath(name)
     outside = path.is_absolute() or "\\" in name or ".." in path.parts or any(map(_has_drive, path.parts))
     if outside or not path.parts or not name.isprintable() or str(path) != name:
-        raise DataError(f"Refused the served file name {name!r}: it is no plain relative path.")
+        raise DataError(f"Refused the served file name {name!r}: it is not a plain relative path.")
     if path.parts[0].casefold() in (MANIFEST, PARTIALS):
-        raise DataError(f"Refused the served file name {name!r}: finqa keeps its own record there.")
+        raise DataError(f"Refused the served file name {name!r}: finqa stores its own record there.")
     return name
 
 
@@ -178,7 +178,8 @@ def _dataset_info(api: HfApi, repository: str, revision: str, what: str, timeout
         info = api.dataset_info(repository, revision=revision, files_metadata=True, timeout=timeout_s)
     except errors.OfflineModeIsEnabled as error:
         raise ServiceUnavailableError(
-            f"{what} cannot be listed: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so {HUB.name} is not asked.",
+            f"{what} cannot be listed: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so {HUB.name} "
+            "is not contacted.",
             remedy="unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -190,7 +191,7 @@ def _dataset_info(api: HfApi, repository: str, revision: str, what: str, timeout
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
         raise Transient(f"{HUB.name} ({api.endpoint}) cannot be reached: {error_text(error)}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{api.endpoint} did not answer as a Hugging Face hub does: {error_text(error)}.") from error
+        raise DataError(f"{api.endpoint} did not respond like a Hugging Face hub: {error_text(error)}.") from error
     if not is_commit(str(info.sha)):
         raise DataError(f"{api.endpoint} names no commit for {what}.")
     return info
@@ -230,7 +231,7 @@ async def list_github(
 
         commit = revision if is_commit(revision) else _text(await ask(f"commits/{quote(revision, safe='')}"), "sha")
         if not is_commit(commit):
-            raise DataError(f"{GITHUB.name} answered {commit!r} for {what}, which is no commit.")
+            raise DataError(f"{GITHUB.name} answered {commit!r} for {what}, which is not a commit.")
         blobs = _blobs(await ask(f"git/trees/{commit}?recursive=1"), what)
     files = [
         RemoteFile(
@@ -266,28 +267,28 @@ async def _github_document(client: httpx.AsyncClient, url: str, what: str) -> di
         raise Transient(f"{GITHUB.name} ({_host(url)}) cannot be reached: {error_text(error)}") from error
     if answer.status_code in (403, 429) and answer.headers.get("x-ratelimit-remaining") == "0":
         raise ServiceUnavailableError(
-            f"{GITHUB.name}'s hourly limit of requests is used up{_until(answer.headers.get('x-ratelimit-reset'))}.",
-            remedy="Wait, or set GITHUB_TOKEN: the limit is far higher with a token.",
+            f"{GITHUB.name}'s hourly request limit is reached{_until(answer.headers.get('x-ratelimit-reset'))}.",
+            remedy="Wait, or set GITHUB_TOKEN: the limit is much higher with a token.",
         )
     if answer.status_code == 422:  # what it answers to a ref that is none
-        raise DataError(f"{what}: there is no such revision.", remedy="Give --revision a commit, branch or tag.")
+        raise DataError(f"{what}: this revision does not exist.", remedy="Give --revision a commit, branch or tag.")
     if answer.is_error:
         raise refusal(GITHUB, what, answer.status_code, answer.headers)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON.") from error
+        raise DataError(f"{_host(url)} did not respond like {GITHUB.name}: not JSON.") from error
     if not isinstance(document, dict):
-        raise DataError(f"{_host(url)} did not answer as {GITHUB.name} does: no JSON object.")
+        raise DataError(f"{_host(url)} did not respond like {GITHUB.name}: not a JSON object.")
     return document
 
 
 def _blobs(document: dict[str, Any], what: str) -> dict[str, dict[str, Any]]:
     if document.get("truncated"):
-        raise DataError(f"{GITHUB.name} cut the listing of {what} short; it has too many files.")
+        raise DataError(f"{GITHUB.name} truncated the listing of {what}; it has too many files.")
     entries = document.get("tree")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise DataError(f"{GITHUB.name}'s answer lacks the field 'tree'.")
+        raise DataError(f"{GITHUB.name}'s response lacks the field 'tree'.")
     return {_text(entry, "path"): entry for entry in entries if entry.get("type") == "blob"}
 
 
@@ -306,7 +307,7 @@ def _until(reset: str | None) -> str:
 def _text(document: dict[str, Any], key: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
-        raise DataError(f"{GITHUB.name}'s answer lacks the field {key!r}.")
+        raise DataError(f"{GITHUB.name}'s response lacks the field {key!r}.")
     return value
 
 

@@ -16,7 +16,7 @@ from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, ServiceUnavailableError
 
 T = TypeVar("T")
-KEPT = "Check the network, or name a mirror by --endpoint, and run the same command again: what has arrived is kept."
+KEPT = "Check the network, or set a mirror with --endpoint, and run the same command again: downloaded data is kept."
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -69,7 +69,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], patience: Patience, tell:
         except Transient as problem:
             pause = patience.pause_s(number) if problem.wait_s is None else problem.wait_s
             if pause > patience.longest_pause_s:
-                message = f"{problem}; the host asks to wait {pause:.0f} s."
+                message = f"{problem}; the host requests a pause of {pause:.0f} s."
                 raise ServiceUnavailableError(message, remedy=KEPT) from problem
             if number >= patience.attempts:
                 raise ServiceUnavailableError(f"{problem}; gave up after attempt {number}.", remedy=KEPT) from problem
@@ -94,7 +94,7 @@ def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> F
             remedy=host.sign_in,
         )
     if status in (404, 410):
-        return DataError(f"{what}: {host.name} has no such thing (HTTP {status}).", remedy="Check --revision.")
+        return DataError(f"{what}: {host.name} does not have it (HTTP {status}).", remedy="Check --revision.")
     return ServiceUnavailableError(f"{what}: {host.name} answered HTTP {status}.", remedy=KEPT)
 
 

@@ -64,12 +64,12 @@ def unpack(
                 continue
             name = safe_name(entry.name)
             if name in seen:
-                raise DataError(f"{archive} holds {name!r}, which is there already.")
+                raise DataError(f"{archive} contains {name!r}, which already exists.")
             seen.add(name)
             if _write(entry.stream, entry.size, archive.parent / name):
                 written.append(name)
     except (*_DAMAGES, OSError) as error:
-        remedy = "run the same command again; if it stays, the archive is damaged at its host"
+        remedy = "run the same command again; if the error remains, the archive on the host is damaged"
         raise DataError(f"{archive} cannot be unpacked: {error}.", remedy=remedy) from error
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
@@ -112,7 +112,7 @@ def _zip_entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _no_file(archive: Path, name: str) -> DataError:
-    return DataError(f"{archive} holds {name!r}, which is neither file nor folder.")
+    return DataError(f"{archive} contains {name!r}, which is neither a file nor a folder.")
 
 
 def _write(stream: IO[bytes], size: int, target: Path) -> bool:

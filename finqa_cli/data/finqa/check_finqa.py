@@ -77,8 +77,8 @@ def _is_number(cell: Cell) -> bool:
 
 _DISAGREEMENTS = {
     "rounding": "answers are rounded by more than 5 % of exe_ans",
-    "sign": "answers have another sign than exe_ans",
-    "scale": "answers have another scale than exe_ans",
+    "sign": "answers have a different sign than exe_ans",
+    "scale": "answers have a different scale than exe_ans",
     "other": "answers differ from exe_ans by more than 5 % in some other way",
 }
 
@@ -101,7 +101,7 @@ class FinqaFacts:
             self.problems.append(error.problem)
             return
         if row.id in self._good:
-            self.problems.append(Problem(file=self._file, row=number, field="id", reason=f"{row.id!r} comes twice"))
+            self.problems.append(Problem(file=self._file, row=number, field="id", reason=f"{row.id!r} occurs twice"))
         else:
             self._good[row.id] = row
 
@@ -137,11 +137,15 @@ class FinqaFacts:
             *finding("program_truth", "programs do not execute to exe_ans", untrue),
             *finding("empty_answer", "answers are empty", [row.id for row in rows if not row.answer]),
             *(one for kind, text in _DISAGREEMENTS.items() for one in finding(f"answer_{kind}", text, differing[kind])),
-            *finding("no_page", "rows name no page, so no company", [row.id for row in rows if not row.filename]),
-            *finding("unknown_facts", "rows do not name their gold facts", [row.id for row in rows if not row.facts]),
-            *finding("odd_cell", "cells are no numbers in columns of numbers", list(_odd_cells(rows))),
             *finding(
-                "repeated_question", "questions are asked more than once of a page", [", ".join(ids) for ids in repeats]
+                "no_page",
+                "rows do not name a page, and therefore no company",
+                [row.id for row in rows if not row.filename],
+            ),
+            *finding("unknown_facts", "rows do not name their gold facts", [row.id for row in rows if not row.facts]),
+            *finding("odd_cell", "cells in numeric columns are not numbers", list(_odd_cells(rows))),
+            *finding(
+                "repeated_question", "questions about a page occur more than once", [", ".join(ids) for ids in repeats]
             ),
         ]
 

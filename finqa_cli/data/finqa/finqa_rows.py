@@ -83,7 +83,7 @@ def is_finqa(fields: dict[str, object]) -> bool:
 
 
 def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
-    """Yields the rows of a FinQA file, each checked; an id that comes twice is a problem of the later row.
+    """Yields the rows of a FinQA file, each checked; an id that occurs twice is a problem of the later row.
 
     Raises:
         ProblemError: The file as a whole is missing or unreadable.
@@ -97,7 +97,7 @@ def read_finqa_rows(path: Path) -> Iterator[FinqaRow | Problem]:
             row = finqa_row(str(path), *item)
             if row.id in seen:
                 raise ProblemError(
-                    Problem(file=str(path), row=row.number, field="id", reason=f"{row.id!r} comes twice")
+                    Problem(file=str(path), row=row.number, field="id", reason=f"{row.id!r} occurs twice")
                 )
         except ProblemError as error:
             yield error.problem
@@ -221,10 +221,10 @@ class _FieldReader:
         if not isinstance(value, list) or not value or not all(isinstance(row, list) and row for row in value):
             raise self.problem("table", "must be a list of rows that are not empty")
         if len(value[0]) > MAX_COLUMNS:
-            raise self.problem("table", f"has {len(value[0])} columns, at most {MAX_COLUMNS} are taken")
+            raise self.problem("table", f"has {len(value[0])} columns, but at most {MAX_COLUMNS} are supported")
         for place, row in enumerate(value, start=1):
             if len(row) != len(value[0]):
                 raise self.problem("table", f"ragged: row {place} has {len(row)} cells, the header has {len(value[0])}")
             if not all(isinstance(cell, str) for cell in row):
-                raise self.problem("table", f"row {place} holds a cell that is not a text")
+                raise self.problem("table", f"row {place} contains a cell that is not a text")
         return tuple(tuple(row) for row in value)

@@ -28,7 +28,7 @@ def embedded_layout(folder: Path) -> Path:
         with zipfile.ZipFile(EMBEDDED_FILE) as archive:
             archive.extractall(folder)
     except (FileNotFoundError, zipfile.BadZipFile) as error:
-        remedy = "install finqa again, from where it came the first time"
+        remedy = "install finqa again from the original source"
         raise DataError(f"The embedded data set {EMBEDDED_FILE} is missing or damaged.", remedy=remedy) from error
     except OSError as error:
         raise StorageError(

@@ -47,7 +47,7 @@ class GenerateSpec:
         for name, value, most in limits:
             if not 1 <= value <= most:
                 nearest = min(max(value, 1), most)
-                reason = f"{name} must lie between 1 and {most}, but is {value}."
+                reason = f"{name} must be between 1 and {most}, but is {value}."
                 raise DataError(reason, remedy=f"--{name} {nearest}")
 
 

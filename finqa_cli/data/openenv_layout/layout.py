@@ -49,7 +49,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
                 raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
     if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
         raise StorageError(
-            f"{folder} holds a data set already; it is not overwritten.",
+            f"{folder} already contains a data set; it is not overwritten.",
             remedy=f"--out {shlex.quote(free_name(folder))}",
         )
     try:

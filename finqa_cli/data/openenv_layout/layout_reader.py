@@ -125,11 +125,11 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
         raise as_data_error(reading.problems, remedy=check + rest)
     if reading.problems:
         structlog.get_logger(__name__).warning(
-            "bad rows left out", count=len(reading.problems), first=str(reading.problems[0])
+            "malformed rows skipped", count=len(reading.problems), first=str(reading.problems[0])
         )
     if not reading.dataset.questions:
         where = folder / QUESTIONS_FILE
-        raise as_data_error(reading.problems or [Problem(file=str(where), reason="there is no question in it")])
+        raise as_data_error(reading.problems or [Problem(file=str(where), reason="it contains no question")])
     return reading.dataset
 
 
@@ -176,13 +176,13 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
 def _require_layout(folder: Path) -> None:
     if not folder.exists():
         remedy = f"name a folder that exists; {IMPORTERS} lists the commands that write one"
-        raise as_data_error([Problem(file=str(folder), reason="there is no such data folder")], remedy=remedy)
+        raise as_data_error([Problem(file=str(folder), reason="this data folder does not exist")], remedy=remedy)
     if not folder.is_dir():
         reason = "is a file, not a data folder"
         raise as_data_error([Problem(file=str(folder), reason=reason)], remedy=advise_import(folder))
     if files := split_files(folder):
         names = ", ".join(file.name for file in files)
-        reason = f"is no data folder: {QUESTIONS_FILE} is missing; its question files are {names}"
+        reason = f"is not a data folder: {QUESTIONS_FILE} is missing; its question files are {names}"
         found = advise_import(files[0])
         check = f"finqa data check {shlex.quote(str(files[0]))}"
         remedy = check if found == IMPORTERS else f"{check}; original FinQA: {found}"
@@ -205,7 +205,7 @@ def _check_fields(file: str, row: int, fields: dict[str, str], known: _Known, se
         if not fields[column].strip():
             return problem(column, "must not be empty")
     if fields["id"] in seen:
-        return problem("id", f"{fields['id']!r} comes twice")
+        return problem("id", f"{fields['id']!r} occurs twice")
     if fields["company"] not in known.companies:
         return problem("company", f"there are no tables of {fields['company']!r}")
     for table in named_tables(fields.get("table_name", "")):
@@ -272,6 +272,6 @@ def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: boo
         problems=reading.problems,
         skipped={},
         skip_bad=skip_bad,
-        nothing=f"There is no good question in {folder}.",
+        nothing=f"There is no valid question in {folder}.",
         remedy=f"finqa data check {shlex.quote(str(folder))}",
     )

@@ -110,19 +110,21 @@ class _TableReader:
         if not columns:
             raise self.problem("the row has no cells", row=1)
         if len(columns) > MAX_COLUMNS:
-            raise self.problem(f"has {len(columns)} columns, at most {MAX_COLUMNS} are taken")
+            raise self.problem(f"has {len(columns)} columns, but at most {MAX_COLUMNS} are supported")
         for column in columns:
             if not column.strip():
                 raise self.problem("a column name is empty", field=column)
             if reason := text_fault(column):
                 raise self.problem(f"a column name {reason}")
         if twice := repeated(columns):
-            raise self.problem("the column name comes twice (case is ignored)", field=twice)
+            raise self.problem("the column name occurs twice (ignoring case)", field=twice)
 
     def row(self, number: int, record: Mapping[str, object], columns: tuple[str, ...]) -> tuple[Cell, ...]:
         if set(record) != set(columns):
             odd = sorted(set(record) ^ set(columns))[0]
-            reason = "ragged: this cell is missing" if odd in columns else "ragged: the first row has no such column"
+            reason = (
+                "ragged: this cell is missing" if odd in columns else "ragged: the first row does not have this column"
+            )
             raise self.problem(reason, row=number, field=odd)
         return tuple(self._cell(number, column, record[column]) for column in columns)
 

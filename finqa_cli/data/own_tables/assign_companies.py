@@ -74,10 +74,12 @@ def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, st
     if len(companies) == 1:
         return "name", companies.pop()
     reason = (
-        "the company of this table is not known: it lies in no folder of a company, its file has no company's name, "
-        "not every table has a column `company`, and not every question names company and table; --company has rules"
+        "the company of this table cannot be determined: it is not in a folder of a company, its file "
+        "is not named after a company, not every table has a column `company`, "
+        "and not every question names company and table"
     )
-    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason))
+    remedy = "--company name:NAME, for the tables of one company; docs/own-tables.md lists the other rules"
+    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason), remedy=remedy)
 
 
 def _owners(asked: Sequence[Key]) -> dict[str, set[str]]:
@@ -96,7 +98,7 @@ def _by_company(raw: RawTable, rule: str, argument: str, owners: Mapping[str, se
         return [(raw.stem, replace(raw, name=rest or raw.name))]
     if rule == "folder":
         if not raw.folder:
-            reason = "lies in no folder of a company, as --company folder needs"
+            reason = "is not in a folder of a company, which --company folder requires"
             raise ProblemError(Problem(file=raw.file, reason=reason))
         return [(raw.folder, raw)]
     if rule == "prefix":
@@ -113,7 +115,7 @@ def _by_company(raw: RawTable, rule: str, argument: str, owners: Mapping[str, se
 def _split_by_column(raw: RawTable, column: str) -> list[tuple[str, RawTable]]:
     names = [str(name).strip().casefold() for name in raw.header]
     if column.casefold() not in names:
-        reason = f"there is no column {column!r} to tell the company; the columns are {', '.join(names)[:200]}"
+        reason = f"there is no column {column!r} for the company; the columns are {', '.join(names)[:200]}"
         raise ProblemError(Problem(file=raw.file, row=1, field=column, reason=reason))
     place = names.index(column.casefold())
     rows: dict[str, list[tuple[int, Sequence[object]]]] = {}
@@ -137,7 +139,7 @@ def _add(tables: Tables, company: str, raw: RawTable, options: ImportOptions) ->
         (other for other in tables.by_key if (other[0], other[1].casefold()) == (company, key[1].casefold())), None
     )
     if twin is not None:
-        reason = f"the table {raw.name!r} of {company!r} comes twice; the other is {tables.files[twin]}"
+        reason = f"the table {raw.name!r} of {company!r} occurs twice; the other one is {tables.files[twin]}"
         raise ProblemError(Problem(file=raw.file, reason=reason))
     tables.by_key[key] = _tidy(company, raw, options, tables.found)
     tables.files[key] = raw.file
@@ -145,9 +147,11 @@ def _add(tables: Tables, company: str, raw: RawTable, options: ImportOptions) ->
 
 def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversions) -> Table:
     where = f"{company}/{raw.name}"
+    if raw.header_rows > 1:
+        found.add(f"headers of {raw.header_rows} lines, joined", where, ", ".join(str(name) for name in raw.header[1:]))
     rows = [(number, cells) for number, cells in raw.rows if any(cell not in (None, "") for cell in cells)]
     if len(rows) < len(raw.rows):
-        found.add("empty rows left out", where, f"{len(raw.rows) - len(rows)} rows")
+        found.add("empty rows removed", where, f"{len(raw.rows) - len(rows)} rows")
     if not rows:
         raise ProblemError(Problem(file=raw.file, reason="the table has no rows below its header"))
     kept = [
@@ -156,11 +160,13 @@ def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversion
         if str(name if name is not None else "").strip() or any(cells[place] not in (None, "") for _, cells in rows)
     ]
     if len(kept) < len(raw.header):
-        found.add("empty columns left out", where, f"{len(raw.header) - len(kept)} columns")
+        found.add("empty columns removed", where, f"{len(raw.header) - len(kept)} columns")
     if not kept:
-        raise ProblemError(Problem(file=raw.file, row=1, reason="there is no column in it"))
+        raise ProblemError(Problem(file=raw.file, row=1, reason="it contains no columns"))
     if len(kept) > MAX_COLUMNS:
-        raise ProblemError(Problem(file=raw.file, reason=f"has {len(kept)} columns, at most {MAX_COLUMNS} are taken"))
+        raise ProblemError(
+            Problem(file=raw.file, reason=f"has {len(kept)} columns, but at most {MAX_COLUMNS} are supported")
+        )
     columns = _names(raw, kept, found, where)
     cells = [[cells[place] for place in kept] for _, cells in rows]
     try:
@@ -184,7 +190,7 @@ def _names(raw: RawTable, kept: Sequence[int], found: Conversions, where: str) -
             raise ProblemError(Problem(file=raw.file, row=1, field=f"column {place + 1}", reason=f"the name {reason}"))
         unique = name or f"column_{place + 1}"
         if not name:
-            found.add("columns without a name, named by their place", where, given or "", unique)
+            found.add("columns without a name, named by their position", where, given or "", unique)
         copy = 1
         while unique.casefold() in taken:
             copy += 1

@@ -45,10 +45,12 @@ def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
         try:
             rows = database.execute(query).fetchmany(2)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise GoldQueryError(f"does not run: {error}") from error
+            columns = "; ".join(f"{table.name} has: {', '.join(table.columns)[:200]}" for table in tables[:3])
+            hint = f" ({columns})" if "no such column" in str(error) else ""
+            raise GoldQueryError(f"does not run: {error}{hint}") from error
     if len(rows) != 1 or len(rows[0]) != 1:
         what = "no row" if not rows else "several rows" if len(rows) > 1 else f"{len(rows[0])} columns"
-        raise GoldQueryError(f"must yield one value, but yields {what}")
+        raise GoldQueryError(f"must return one value, but returns {what}")
     value: Cell = rows[0][0]
     if value is None or isinstance(value, bytes):
         raise GoldQueryError("yields no value")
@@ -120,7 +122,7 @@ class _QueryWriter:
         if step.operation == "greater":
             return f"CASE WHEN {first} > {second} THEN 'yes' ELSE 'no' END"
         if step.operation not in _ARITHMETIC:
-            raise GoldQueryError(f"{step.operation} has no form in SQL")
+            raise GoldQueryError(f"{step.operation} cannot be expressed in SQL")
         return f"({first} {_ARITHMETIC[step.operation]} {second})"
 
     def _operand(self, argument: str | Reference, results: Sequence[str]) -> str:
@@ -156,7 +158,7 @@ class _QueryWriter:
             raise GoldQueryError(f"the table has no row {label!r}")
         columns = [column for column, cell in list(zip(self._table.columns, row, strict=True))[1:] if cell is not None]
         if not columns or any(isinstance(cell, str) for cell in row[1:]):
-            raise GoldQueryError(f"the row {label!r} does not hold numbers only")
+            raise GoldQueryError(f"the row {label!r} does not contain numbers only")
         self.cells.append(label)
         if step.operation in _OF_ROWS and len(columns) > 1:
             inner = f"{_OF_ROWS[step.operation]}({', '.join(map(quote, columns))})"

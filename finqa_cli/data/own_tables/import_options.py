@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -10,6 +11,7 @@ from typing import Any
 
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.dataset import SplitShares
+from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.table_cells import CellRules
 from finqa_cli.data.question_files.read_files import read_text
 from finqa_cli.errors import UsageError
@@ -38,17 +40,19 @@ class ImportOptions:
 
     Attributes:
         columns: Column of the questions by field, a key of `FIELDS`.
+        header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
         company: The rule that gives each table its company; see `COMPANY_RULES`.
         cells: How cells are read.
         seed: Seed of the split by company, for questions without one.
         shares: Shares of the companies by split.
         with_expert: Keep only questions that the expert can play.
-        evaluation_only: Mark the data as not for training.
+        evaluation_only: Mark the data as for evaluation only.
         source: Where the data comes from, in words; empty for the name of the source.
         licence: Licence of the data.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
+    header_rows: int = 0
     company: str = "auto"
     cells: CellRules = field(default_factory=CellRules)
     seed: int = 0
@@ -63,23 +67,34 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Returns the settings of a TOML file: `company`, `decimal`, `percent`, ..., and the table `[columns]`.
 
     Raises:
-        ProblemError: It is no TOML file, or has a key or value that is not known.
+        ProblemError: It is not a TOML file, or has a key or value that is not known.
     """
     try:
         given = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ProblemError(Problem(file=str(path), reason=f"is not valid TOML: {error}")) from error
     known = {"company": str, "decimal": str, "percent": str, "dates": str, "convert": bool, "columns": dict}
-    known |= {"seed": int, "splits": str, "evaluation_only": bool, "with_expert": bool, "source": str, "licence": str}
+    known |= {
+        "header_rows": int,
+        "seed": int,
+        "splits": str,
+        "evaluation_only": bool,
+        "with_expert": bool,
+        "source": str,
+        "licence": str,
+    }
     for name, value in given.items():
         if name not in known:
             raise ProblemError(Problem(file=str(path), field=name, reason=f"is not known; known: {', '.join(known)}"))
         if not isinstance(value, known[name]) or (known[name] is int and isinstance(value, bool)):
             what = {str: "a text", bool: "true or false", int: "a whole number", dict: "a table"}[known[name]]
             raise ProblemError(Problem(file=str(path), field=name, reason=f"must be {what}"))
+    if not 1 <= given.get("header_rows", 1) <= MOST_HEADER_ROWS:
+        reason = f"must be from 1 to {MOST_HEADER_ROWS}"
+        raise ProblemError(Problem(file=str(path), field="header_rows", reason=reason))
     for name, column in given.get("columns", {}).items():
         if name not in FIELDS:
-            reason = f"is no field of a question; fields: {', '.join(FIELDS)}"
+            reason = f"is not a field of a question; fields: {', '.join(FIELDS)}"
             raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason=reason))
         if not isinstance(column, str) or not column.strip():
             raise ProblemError(Problem(file=str(path), field=f"columns.{name}", reason="must name a column"))
@@ -97,7 +112,7 @@ def parse_columns(texts: list[str]) -> dict[str, str]:
         name, mark, column = text.partition("=")
         if name not in FIELDS or not mark or not column:
             raise UsageError(
-                f"--column takes FIELD=COLUMN with a field of {', '.join(FIELDS)}, but got {text!r}.",
+                f"--column must be FIELD=COLUMN with one of the fields {', '.join(FIELDS)}, but got {text!r}.",
                 remedy=f"--column question={column or text}",
             )
         columns[name] = column
@@ -129,7 +144,7 @@ def check_company_rule(rule: str) -> tuple[str, str]:
     takes = {known.partition(":")[0]: known.partition(":")[2] for known in COMPANY_RULES}
     if name not in takes or bool(argument) != bool(takes[name]):
         raise UsageError(
-            f"--company takes {', '.join(COMPANY_RULES)}, but got {rule!r}.",
-            remedy="--company auto",
+            f"--company must be one of {', '.join(COMPANY_RULES)}, but got {rule!r}.",
+            remedy="--company auto" if name in takes else f"--company name:{shlex.quote(rule)}, or --company auto",
         )
     return name, argument

@@ -49,6 +49,9 @@ def _number_pattern(point: str, comma: str) -> re.Pattern[str]:
 
 _PATTERNS = {".": _number_pattern(".", ","), ",": _number_pattern(",", ".")}
 
+_GROUPED = {mark: re.compile(rf"[^0-9%]*[1-9][0-9]{{0,2}}{re.escape(mark)}[0-9]{{3}}[^0-9%]*") for mark in ".,"}
+"""One group of thousands by the other convention: `4.120` where the point is the decimal mark."""
+
 _MONTHS = {
     name: number
     for number, names in enumerate(
@@ -149,7 +152,7 @@ def read_number(text: str, mark: Decimal = ".") -> Reading | None:
     negative = bool(opened or (signs and signs[0] != "+"))
     kinds = {
         "negative numbers in brackets": bool(opened),
-        "minus signs of other forms": bool(match["trailing"]) or (bool(signs) and signs[0] not in "+-"),
+        "other minus signs": bool(match["trailing"]) or (bool(signs) and signs[0] not in "+-"),
         "thousands separators": any(sign in match["digits"] for sign in (grouping, *_SPACES)),
         "decimal commas": mark == "," and "," in match["digits"],
         "currency signs": bool(match["money"] or match["unit"]),
@@ -233,7 +236,7 @@ def _column(
     tidy: list[Cell] = []
     for number, cell in enumerate(cells):
         if isinstance(cell, str) and cell in _SHEET_ERRORS:
-            found.add("spreadsheet errors taken as empty", place(number), cell)
+            found.add("spreadsheet errors read as empty", place(number), cell)
             tidy.append(None)
         else:
             tidy.append((cell.strip() or None) if isinstance(cell, str) else cell)
@@ -246,15 +249,36 @@ def _column(
     filled = [cell for cell in tidy if cell is not None and not (isinstance(cell, str) and _BLANK.fullmatch(cell))]
     numbers = sum(not isinstance(cell, str) or readings[cell] is not None for cell in filled)
     if numbers and 2 * numbers >= len(filled) and not names_rows:
-        return list(_numbers(tidy, readings, rules, found, place_of=[place(number) for number in range(len(tidy))]))
+        places = [place(number) for number in range(len(tidy))]
+        _count_possible_thousands(tidy, readings, rules.decimal, found, places)
+        return list(_numbers(tidy, readings, rules, found, place_of=places))
     if dates := _dates([str(cell) for cell in filled], rules.dates):
         return list(_with_dates(tidy, dates, found, place_of=[place(number) for number in range(len(tidy))]))
     if dates is None:
         number = next(number for number, cell in enumerate(tidy) if cell is not None)
         found.add(
-            "columns of dates whose day and month cannot be told apart, kept as texts", place(number), tidy[number]
+            "columns of dates whose order of day and month is ambiguous, kept as texts", place(number), tidy[number]
         )
     return tidy
+
+
+def _count_possible_thousands(
+    cells: Sequence[Cell], readings: dict[str, Reading | None], mark: Decimal, found: Conversions, place_of: list[str]
+) -> None:
+    """Count numbers such as `4.120` where all fractions of a column have three decimals and others are whole.
+
+    They are read as fractions, but may be written by the other convention, where the mark groups thousands.
+    """
+    read = [(cell, readings[cell], place) for cell, place in zip(cells, place_of, strict=True) if isinstance(cell, str)]
+    fractions = [(cell, reading, place) for cell, reading, place in read if reading is not None and mark in cell]
+    whole = any(reading is not None and mark not in cell for cell, reading, _ in read)
+    if not whole or not all(_GROUPED[mark].fullmatch(cell) for cell, _, _ in fractions):
+        return
+    other = "," if mark == "." else "."
+    for cell, reading, place in fractions:
+        assert reading is not None
+        kind = f"numbers with three decimals beside whole numbers (if these are thousands: --decimal {other})"
+        found.add(kind, place, cell, reading.value)
 
 
 def _numbers(
@@ -270,10 +294,10 @@ def _numbers(
             continue
         reading = readings[cell]
         if reading is None and _BLANK.fullmatch(cell):
-            found.add("marks for no value", place, cell)
+            found.add("markers for missing values", place, cell)
             yield None
         elif reading is None:
-            found.add("texts in columns of numbers, kept", place, cell)
+            found.add("texts in numeric columns, kept", place, cell)
             yield cell
         elif reading.is_percent and rules.percent == "text":
             found.add("percentages kept as texts", place, cell)
@@ -324,7 +348,7 @@ def _with_dates(
     for cell, place in zip(cells, place_of, strict=True):
         if cell is None or (date := dates.get(str(cell))) is None:
             if cell is not None:
-                found.add("marks for no value", place, cell)
+                found.add("markers for missing values", place, cell)
             yield None
         else:
             if date != cell:

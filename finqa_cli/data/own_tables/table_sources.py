@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -9,13 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.data.data_problems import Problem, ProblemError
+from finqa_cli.data.own_tables.header_lines import Row, count_header_rows, is_header_line, join_header
 from finqa_cli.data.own_tables.workbook_tables import Content, duckdb_tables, parquet_table, workbook_tables
 from finqa_cli.data.question_files.question_rows import csv_cells, read_rows
 from finqa_cli.data.question_files.read_files import parse_json, read_text, require_file
 
 MAX_FILES = 20_000
 MAX_ROWS = 1_000_000
+WITH_HEADER_LINES = (".csv", ".tsv", ".xlsx")
+"""Kinds of files whose header may have several lines."""
 DATABASES = (".sqlite", ".sqlite3", ".db", ".duckdb")
+_SEPARATORS = ",;\t"
+_LINES_ABOVE = 3
+"""Lines above a header, such as a title, in which a separator need not be."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DUCKDB_MAGIC = b"DUCK"
 
@@ -31,7 +39,8 @@ class RawTable:
         name: Name that the table has by its place.
         header: Names of the columns.
         rows: (row as the user counts it, [C] cells).
-        title: Title above the header, in a workbook.
+        title: Title above the header, in a CSV file or workbook.
+        header_rows: Lines that the names of the columns were joined from.
     """
 
     file: str
@@ -41,6 +50,7 @@ class RawTable:
     header: Sequence[object]
     rows: Sequence[tuple[int, Sequence[object]]]
     title: str = ""
+    header_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +68,13 @@ class Found:
     ignored: tuple[str, ...]
 
 
-def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
+def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int = 0) -> Found:
     """Reads all tables of a folder, of a single file, or of a SQLite or DuckDB file.
 
     Args:
         source: Folder, file of a table, or database file.
         leave_out: Files of the folder that are no tables, such as that of the questions.
+        header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
 
     Raises:
         ProblemError: The source is missing, is neither, or holds no table.
@@ -71,15 +82,20 @@ def find_tables(source: Path, leave_out: Sequence[Path] = ()) -> Found:
     """
     problems: list[Problem] = []
     ignored: list[str] = []
+    if not source.exists():
+        beside = [path.name for path in source.parent.iterdir()] if source.parent.is_dir() else []
+        near = difflib.get_close_matches(source.name, beside, n=1)
+        hint = f"; near it: {str(source.parent / near[0])!r}" if near else ""
+        raise ProblemError(Problem(file=str(source), reason=f"there is no such file or folder{hint}"))
     if source.is_dir():
-        found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored))
+        found = list(_of_folder(source, {path.resolve() for path in leave_out}, problems, ignored, header_rows))
     elif is_table_file(source):
-        found = list(_of_files([source], source.parent, problems, ignored))
+        found = list(_of_files([source], source.parent, problems, ignored, header_rows))
     else:
         found = list(_of_database(source, problems))
     if not found and not problems:
-        others = f"; files of other kinds: {', '.join(ignored[:3])}" if ignored else ""
-        raise ProblemError(Problem(file=str(source), reason=f"there is no table in it ({_kinds()}){others}"))
+        others = f"; files of other types: {', '.join(ignored[:3])}" if ignored else ""
+        raise ProblemError(Problem(file=str(source), reason=f"it contains no tables ({_kinds()}){others}"))
     return Found(tables=tuple(found), problems=tuple(problems), ignored=tuple(ignored))
 
 
@@ -100,7 +116,7 @@ def is_table_name(name: str) -> bool:
 def is_database(path: Path) -> bool:
     """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
     try:
-        if not path.is_file():  # opening a pipe would wait for ever
+        if not path.is_file():  # opening a pipe would wait forever
             return False
         with path.open("rb") as file:
             start = file.read(16)
@@ -109,16 +125,21 @@ def is_database(path: Path) -> bool:
     return start == _SQLITE_MAGIC or start[8:12] == _DUCKDB_MAGIC
 
 
-def _of_folder(folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+def _of_folder(
+    folder: Path, leave_out: set[Path], problems: list[Problem], ignored: list[str], header_rows: int
+) -> Iterator[RawTable]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.suffix.lower() in _READERS)
     if len(paths) > MAX_FILES:
-        reason = f"holds {len(paths)} files, at most {MAX_FILES} are read"
+        reason = f"contains {len(paths)} files, but at most {MAX_FILES} are supported"
         raise ProblemError(Problem(file=str(folder), reason=reason))
     shown = [path for path in paths if not any(part.startswith((".", "~$")) for part in path.relative_to(folder).parts)]
-    yield from _of_files([path for path in shown if path.resolve() not in leave_out], folder, problems, ignored)
+    tables = [path for path in shown if path.resolve() not in leave_out]
+    yield from _of_files(tables, folder, problems, ignored, header_rows)
 
 
-def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str]) -> Iterator[RawTable]:
+def _of_files(
+    paths: Sequence[Path], folder: Path, problems: list[Problem], ignored: list[str], header_rows: int
+) -> Iterator[RawTable]:
     for path in paths:
         parts = path.relative_to(folder).parts
         reader = _READERS.get(path.suffix.lower())
@@ -129,17 +150,30 @@ def _of_files(paths: Sequence[Path], folder: Path, problems: list[Problem], igno
         try:
             require_file(path)
             for name, header, rows, title in reader(path):
+                lines = _count_lines(path, header, rows, header_rows)
+                upper = [header, *(cells for _, cells in rows[: lines - 1])]
                 yield RawTable(
                     file=f"{path}, {name}" if name else str(path),
                     folder=parts[0] if len(parts) > 1 else "",
                     stem=path.stem,
                     name=f"{place}_{name}" if name else place,
-                    header=header,
-                    rows=rows,
+                    header=join_header(upper) if lines > 1 else header,
+                    rows=rows[lines - 1 :],
                     title=title,
+                    header_rows=lines,
                 )
         except ProblemError as error:
             problems.append(error.problem)
+
+
+def _count_lines(path: Path, header: Sequence[object], rows: Sequence[Row], header_rows: int) -> int:
+    if path.suffix.lower() not in WITH_HEADER_LINES:
+        return 1
+    lines = header_rows or count_header_rows(header, rows)
+    if lines > len(rows) + 1:
+        reason = f"has {len(rows) + 1} rows, fewer than its header (--header-rows {lines})"
+        raise ProblemError(Problem(file=str(path), reason=reason))
+    return lines
 
 
 def _of_database(path: Path, problems: list[Problem]) -> Iterator[RawTable]:
@@ -151,7 +185,7 @@ def _of_database(path: Path, problems: list[Problem]) -> Iterator[RawTable]:
     elif start[8:12] == _DUCKDB_MAGIC:
         content = duckdb_tables(path)
     else:
-        reason = f"is no SQLite or DuckDB file; {_kinds()}"
+        reason = f"is not a SQLite or DuckDB file; {_kinds()}"
         raise ProblemError(Problem(file=str(path), reason=reason))
     for name, header, rows, title in content:
         yield RawTable(
@@ -184,11 +218,13 @@ def sqlite_tables(path: Path, problems: list[Problem]) -> Iterator[Content]:
                     continue
                 yield name, header, rows, ""
     except sqlite3.Error as error:
-        raise ProblemError(Problem(file=str(path), reason=f"is no readable SQLite file: {error}")) from error
+        raise ProblemError(Problem(file=str(path), reason=f"is not a readable SQLite file: {error}")) from error
 
 
 def csv_table(path: Path) -> Iterator[Content]:
     """Yields the one table of a CSV file; separator is what its header has most of: comma, semicolon or tab.
+
+    A line with one filled cell above a line of names is the title.
 
     Raises:
         ProblemError: It is unreadable, empty, or ragged.
@@ -197,6 +233,13 @@ def csv_table(path: Path) -> Iterator[Content]:
     _, header = next(lines, (0, []))
     if not header:
         raise ProblemError(Problem(file=str(path), reason="is empty"))
+    title = ""
+    filled = [cell for cell in header if cell.strip()]
+    if len(filled) == 1 and (below := next(lines, None)) is not None:
+        if is_header_line(below[1]):
+            title, header = filled[0].strip(), below[1]
+        else:
+            lines = itertools.chain([below], lines)
     width = len(header)
     rows: list[tuple[int, Sequence[object]]] = []
     for line, cells in lines:
@@ -206,19 +249,20 @@ def csv_table(path: Path) -> Iterator[Content]:
             reason = f"ragged: {len(cells)} fields, but the header has {width}"
             raise ProblemError(Problem(file=str(path), row=line, reason=reason))
         rows.append((line, cells))
-    yield "", header, rows, ""
+    yield "", header, rows, title
 
 
 def separator_of(path: Path) -> str:
-    """Returns what the header of a CSV file has most of: comma, semicolon or tab.
+    """Returns what the header of a CSV file has most of: comma, semicolon or tab; a title above it may have none.
 
     Raises:
         ProblemError: It is no plain file.
     """
     require_file(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline(1_000_000)
-    return max(",;\t", key=lambda mark: (header.count(mark), mark == ","))
+        lines = [file.readline(1_000_000) for _ in range(_LINES_ABOVE + 1)]
+    header = next((line for line in lines if any(mark in line for mark in _SEPARATORS)), "")
+    return max(_SEPARATORS, key=lambda mark: (header.count(mark), mark == ","))
 
 
 def json_table(path: Path) -> Iterator[Content]:
@@ -240,7 +284,7 @@ def json_table(path: Path) -> Iterator[Content]:
         value = _turned(path, value)
     if not isinstance(value, list) or not value:
         reason = "must be a list of row objects, an object of columns, or a list of lists"
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it" if value == [] else reason))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows" if value == [] else reason))
     yield _of_lists(path, value) if isinstance(value[0], list) else _of_records(path, value)
 
 
@@ -249,7 +293,7 @@ def _turned(path: Path, value: Mapping[str, object]) -> list[dict[str, object]]:
     columns: dict[str, list[object]] = {}
     for key, cells in value.items():
         if not isinstance(cells, dict | list):
-            reason = "must be a list of row objects or an object of columns, but this key holds neither"
+            reason = "must be a list of row objects or an object of columns, but this key contains neither"
             raise ProblemError(Problem(file=str(path), field=key, reason=reason))
         columns[key] = list(cells.values()) if isinstance(cells, dict) else cells
     first = len(next(iter(columns.values()), ()))
@@ -280,7 +324,7 @@ def _of_records(path: Path, value: Iterable[object]) -> Content:
         header = header or list(record)
         if odd := sorted(set(record) ^ set(header)):
             missing = odd[0] in header
-            reason = "ragged: this cell is missing" if missing else "ragged: the first row has no such column"
+            reason = "ragged: this cell is missing" if missing else "ragged: the first row does not have this column"
             raise ProblemError(Problem(file=str(path), row=number, field=odd[0], reason=reason))
         rows.append((number, [record[name] for name in header]))
     return "", header, rows, ""
@@ -293,7 +337,7 @@ def _jsonl_table(path: Path) -> Iterator[Content]:
             raise ProblemError(item)
         records.append(item[1])
     if not records:
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows"))
     yield _of_records(path, records)
 
 

@@ -85,11 +85,11 @@ def import_tables(
         UsageError: A rule is not known.
     """
     try:
-        found = find_tables(source, [questions, *leave_out])
+        found = find_tables(source, [questions, *leave_out], options.header_rows)
         asked = _Asked(questions, options.columns)
         tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
     except ProblemError as error:
-        raise as_data_error([error.problem], remedy=_HELP) from error
+        raise as_data_error([error.problem], remedy=error.remedy or _HELP) from error
     importer = _Importer(asked, tables, options.cells.decimal)
     for number, fields in asked.rows:
         try:
@@ -97,9 +97,7 @@ def import_tables(
         except ProblemError as error:
             importer.problems.append(error.problem)
     questions_kept = [question for question in importer.questions if question.gold_sql or not options.with_expert]
-    skipped = Counter(
-        {"neither gold SQL nor a program that can be played": len(importer.questions) - len(questions_kept)}
-    )
+    skipped = Counter({"no gold SQL and no program that can be played": len(importer.questions) - len(questions_kept)})
     dataset = DataSet(
         tables=tuple(tables.by_key.values()),
         questions=tuple(_with_splits(questions_kept, options)),
@@ -113,7 +111,7 @@ def import_tables(
         problems=[*found.problems, *tables.problems, *asked.problems, *importer.problems],
         skipped=+skipped,
         skip_bad=skip_bad,
-        nothing=f"There is no good question in {questions}.",
+        nothing=f"There is no valid question in {questions}.",
         remedy=_HELP,
     )
     return TablesReport(
@@ -148,26 +146,26 @@ class _Asked:
                 self.rows.append(item)
         names = {name for _, fields in self.rows for name in _flat(fields)}
         if not self.rows and not self.problems:
-            raise ProblemError(Problem(file=str(path), reason="there is no question in it"))
+            raise ProblemError(Problem(file=str(path), reason="it contains no question"))
         self.columns: dict[str, str] = {}
         for field, column in chosen.items():
             if column not in names:
                 near = difflib.get_close_matches(column, sorted(names), n=1)
                 hint = f"; near it: {near[0]}" if near else f"; the columns are {', '.join(sorted(names))[:300]}"
-                reason = f"there is no such column for `{field}`{hint}"
+                reason = f"this column does not exist, for `{field}`{hint}"
                 raise ProblemError(Problem(file=str(path), field=column, reason=reason))
             self.columns[field] = column
         for field, known in FIELDS.items():
             if field not in self.columns and (column := next((name for name in known if name in names), "")):
                 self.columns[field] = column
         if self.rows and "question" not in self.columns:
-            reason = f"no column is known as the question; the columns are {', '.join(sorted(names))[:300]}"
-            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name it: --column question=NAME"))
+            reason = f"no column for the question was found; the columns are {', '.join(sorted(names))[:300]}"
+            raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column question=NAME")
         if self.rows and not {"answer", "sql", "program"} & set(self.columns):
             reason = (
                 f"there is no column of answers, gold SQL or programs; the columns are {', '.join(sorted(names))[:300]}"
             )
-            raise ProblemError(Problem(file=str(path), reason=f"{reason}; name one: --column answer=NAME"))
+            raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column answer=NAME")
 
     def key(self, fields: Mapping[str, object]) -> Key:
         """Returns company and table as a row names them, empty where it does not."""
@@ -242,13 +240,17 @@ class _Importer:
             raise asked.problem(number, "question", "must not be empty")
         identity = asked.text(fields, "id") or f"q{number:05d}"
         if identity in self._ids:
-            raise asked.problem(number, "id", f"{identity!r} comes twice")
+            raise asked.problem(number, "id", f"{identity!r} occurs twice")
         company = self._company(number, fields)
         split = asked.text(fields, "split").lower()
         if split and split not in SPLIT_NAMES:
             raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
         names = [self._table(number, company, name) for name in asked.tables(fields)]
         answer, names, query = self._solution(number, fields, company, names)
+        if 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
+            self._tables.found.add(
+                "answers with digits that are no single number", f"{asked.path} row {number}", answer
+            )
         self._ids.add(identity)
         self.questions.append(
             Question(
@@ -295,8 +297,9 @@ class _Importer:
         same = [name for name in tables if name.casefold() in (given.casefold(), plain.casefold())]
         if len(same) == 1:
             return same[0]
-        near = difflib.get_close_matches(given, sorted(tables), n=1) or sorted(tables)[:3]
-        reason = f"{company!r} has no table {given!r}; it has: {', '.join(near)}"
+        near = difflib.get_close_matches(given, sorted(tables), n=1)
+        names = [*near, *sorted(tables.keys() - set(near))]
+        reason = f"{company!r} has no table {given!r}; it has: {', '.join(names)[:300]}"
         raise self._asked.problem(number, "table", reason)
 
     def _solution(
@@ -319,7 +322,7 @@ class _Importer:
         if answer and result and not grade(result, answer).reward:
             kind = "gold SQL" if asked.text(fields, "sql") else "programs"
             place = f"{asked.path} row {number}"
-            found.add(f"{kind} whose value is not the answer, left out", place, answer, result)
+            found.add(f"{kind} whose value is not the answer, skipped", place, answer, result)
             query = ""
         return answer or result, names, query
 
@@ -356,7 +359,9 @@ class _Importer:
             except GoldQueryError:
                 continue
         self._tables.found.add(
-            "programs that the tables cannot answer, so no expert", f"{self._asked.path} row {number}", text
+            "programs that cannot be executed on the tables, so there is no expert",
+            f"{self._asked.path} row {number}",
+            text,
         )
         return result, ""
 

@@ -31,7 +31,7 @@ def parquet_table(path: Path) -> Iterator[Content]:
     _require("pyarrow", path)
     records = list(parquet_rows(path))
     if not records:
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows"))
     header = list(records[0])
     yield "", header, [(number, list(record.values())) for number, record in enumerate(records, start=1)], ""
 
@@ -43,7 +43,7 @@ def workbook_tables(path: Path) -> Iterator[Content]:
     with the value that the workbook stores for them.
 
     Raises:
-        ProblemError: It is no workbook, is encrypted or damaged, or a formula has no stored value (row and column).
+        ProblemError: It is not a workbook, is encrypted or damaged, or a formula has no stored value (row and column).
         MissingDependencyError: openpyxl is not installed.
     """
     openpyxl = _require("openpyxl", path)
@@ -52,7 +52,7 @@ def workbook_tables(path: Path) -> Iterator[Content]:
         values = openpyxl.load_workbook(path, read_only=True, data_only=True)
         formulas = openpyxl.load_workbook(path, read_only=True, data_only=False)
     except Exception as error:  # openpyxl lets errors of zip, XML and its own parts escape
-        reason = f"is no readable Excel workbook: {' '.join(str(error).split())[:200]}"
+        reason = f"is not a readable Excel workbook: {' '.join(str(error).split())[:200]}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
     try:
         sheets = [(sheet.title, _sheet(path, sheet, formulas[sheet.title])) for sheet in values.worksheets]
@@ -60,27 +60,29 @@ def workbook_tables(path: Path) -> Iterator[Content]:
     except ProblemError:
         raise
     except Exception as error:
-        reason = f"is no readable Excel workbook: {' '.join(str(error).split())[:200]}"
+        reason = f"is not a readable Excel workbook: {' '.join(str(error).split())[:200]}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
     finally:
         values.close()
         formulas.close()
     if not found:
-        raise ProblemError(Problem(file=str(path), reason="there is no row in it"))
+        raise ProblemError(Problem(file=str(path), reason="it contains no rows"))
     for name, header, rows, title in found:
         yield name if len(found) > 1 else "", header, rows, title
 
 
 def _check_size(path: Path) -> None:
-    """Refuses what is no archive, and an archive that unpacks to more than any workbook of tables."""
+    """Refuses what is not an archive, and an archive that unpacks to more than any workbook of tables."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, OSError) as error:
-        reason = f"is no Excel workbook (.xlsx), is damaged or protected by a password: {error}"
+        reason = f"is not an Excel workbook (.xlsx), is damaged, or is protected by a password: {error}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
     if size > _MAX_UNPACKED:
-        raise ProblemError(Problem(file=str(path), reason=f"unpacks to {size} bytes, at most {_MAX_UNPACKED} are read"))
+        raise ProblemError(
+            Problem(file=str(path), reason=f"unpacks to {size} bytes, but at most {_MAX_UNPACKED} are supported")
+        )
 
 
 def _sheet(
@@ -154,7 +156,7 @@ def duckdb_tables(path: Path) -> Iterator[Content]:
                         raise ProblemError(Problem(file=f"{path}, {name}", reason=f"has more than {MAX_ROWS} rows"))
                 yield (name if schema == "main" else f"{schema}_{name}"), header, rows, ""
     except duckdb.Error as error:
-        reason = f"is no readable DuckDB file: {' '.join(str(error).split())[:300]}"
+        reason = f"is not a readable DuckDB file: {' '.join(str(error).split())[:300]}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
 
 

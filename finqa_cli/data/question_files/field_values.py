@@ -19,7 +19,7 @@ _LEAVES = (str, int, float, bool, type(None))
 def text_fault(text: str) -> str:
     """Returns why a text cannot be taken, or nothing."""
     if len(text) > MAX_TEXT:
-        return f"holds {len(text)} characters, at most {MAX_TEXT} are taken"
+        return f"has {len(text)} characters, but at most {MAX_TEXT} are supported"
     if "\0" in text:
         return "holds a NUL character"
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -37,7 +37,7 @@ def first_fault(fields: Mapping[str, object]) -> tuple[str, str] | None:
                 return place, reason
         elif isinstance(value, dict | list):
             if depth > MAX_DEPTH:
-                return place.partition("[")[0].partition(".")[0], f"is nested deeper than {MAX_DEPTH} levels"
+                return place.partition("[")[0].partition(".")[0], f"is nested more than {MAX_DEPTH} levels deep"
             if isinstance(value, dict) and (reason := _key_fault(value)):
                 return place, reason
             items: Iterable[tuple[str, object]] = (
@@ -56,14 +56,14 @@ def name_fault(name: str) -> str:
     if not name.strip() or name != name.strip() or name.startswith("."):
         return "is empty, begins with a dot, or has blanks around it"
     if any(character in "/\\" or not character.isprintable() for character in name):
-        return "holds a slash, a backslash or a control character"
+        return "contains a slash, a backslash or a control character"
     if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES} bytes"
     return ""
 
 
 def repeated(names: Iterable[str]) -> str:
-    """Returns the first name that comes twice, case ignored, or nothing."""
+    """Returns the first name that occurs twice, case ignored, or nothing."""
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:
@@ -75,7 +75,7 @@ def repeated(names: Iterable[str]) -> str:
 def _key_fault(value: Mapping[object, object]) -> str:
     for key in value:
         if not isinstance(key, str):
-            return f"has a key that is no text: {key!r}"
+            return f"has a key that is not a text: {key!r}"
         if reason := text_fault(key):
             return f"has a key that {reason}"
     return ""

@@ -141,7 +141,7 @@ def rows_of_tasks(tasks: Mapping[Path, Sequence[Task]]) -> Read:
             number, fields = item
             name = next((name for name in _identities(fields) if name in known), None)
             if name is None:
-                yield Problem(file=str(path), row=number, reason="the environment leaves it out")
+                yield Problem(file=str(path), row=number, reason="the environment skips it")
             else:
                 cluster = known[name]
                 yield PreparedRow(
@@ -211,11 +211,11 @@ def prepare(
             seen.add((split, row.id))
             rows[split].append(row)
     if problems and not skip_bad:
-        other = "--for convfinqa or --for tatqa reads theirs" if read == len(problems) else ""
-        raise as_data_error(problems, remedy=other or "correct them, or --skip-bad leaves them out")
+        other = "--for convfinqa or --for tatqa, for their files" if read == len(problems) else ""
+        raise as_data_error(problems, remedy=other or "correct them, or --skip-bad, which skips them")
     if read == len(problems):
         raise DataError(
-            f"There is no good row in {', '.join(map(str, files))}.",
+            f"There is no valid row in {', '.join(map(str, files))}.",
             remedy=f"finqa data check {shlex.quote(str(files[0]))}",
         )
     kept = {split: tuple(part) for split, part in rows.items() if part}
@@ -241,7 +241,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
     """Returns the companies in several splits, after checking that nothing worse is.
 
     Raises:
-        DataError: An id, a page or a question of a page is in two splits, or comes twice.
+        DataError: An id, a page or a question of a page is in two splits, or occurs twice.
     """
     companies: set[str] = set()
     splits = list(rows)
@@ -251,7 +251,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
             if overlap:
                 apart = "--split-by company of the train and dev files"
                 # rows of one id stay copies of each other in whichever split they are
-                apart += " with --skip-bad, which keeps the first of each id" if overlap.ids else ""
+                apart += " with --skip-bad, which keeps the first row of each id" if overlap.ids else ""
                 raise DataError(
                     f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
                     remedy=f"leave one of the files out, or {apart}",

@@ -23,7 +23,7 @@ _FIELD_LIMIT = 2**30
 def read_rows(path: Path) -> Iterator[Row | Problem]:
     """Yields the rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
 
-    A row that is no object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
+    A row that is not an object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
 
     Raises:
         ProblemError: The file as a whole is missing, unreadable, of another kind, or broken from some place on.
@@ -33,8 +33,8 @@ def read_rows(path: Path) -> Iterator[Row | Problem]:
     reader = _READERS.get(suffix)
     if reader is None:
         require_file(path)
-        what = f"the ending {suffix!r} is" if suffix else "a file without ending is"
-        reason = f"{what} not known; finqa reads {', '.join(_READERS)}"
+        what = f"the ending {suffix!r} is" if suffix else "a file without an extension is"
+        reason = f"{what} not supported; finqa reads {', '.join(_READERS)}"
         raise ProblemError(Problem(file=str(path), reason=reason))
     for item in reader(path):
         yield item if isinstance(item, Problem) else _checked(path, *item)
@@ -124,7 +124,7 @@ def _csv_rows(
 
 
 def csv_cells(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yields the header and then each row of a CSV file that is no blank line, with its line from 1.
+    """Yields the header and then each row of a CSV file that is not a blank line, with its line from 1.
 
     Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that hold them.
 
@@ -150,7 +150,7 @@ def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) ->
     if fault := first_fault({f"column {place}": name for place, name in enumerate(header, start=1)}):
         raise ProblemError(Problem(file=str(path), row=1, field=fault[0], reason=fault[1]))
     if twice := repeated(header):
-        reason = "the column name comes twice (case is ignored)"
+        reason = "the column name occurs twice (ignoring case)"
         raise ProblemError(Problem(file=str(path), row=1, field=twice, reason=reason))
     if missing := [column for column in required if column not in header]:
         reason = f"the header lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"

@@ -19,7 +19,7 @@ MAX_BYTES = 2**30
 
 
 def require_file(path: Path) -> None:
-    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait for ever.
+    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait forever.
 
     Raises:
         ProblemError: It is missing, something else, or too large.
@@ -36,7 +36,7 @@ def require_file(path: Path) -> None:
         raise ProblemError(Problem(file=str(path), reason="is not a plain file"))
     if facts.st_size > MAX_BYTES:
         raise ProblemError(
-            Problem(file=str(path), reason=f"holds {facts.st_size} bytes, at most {MAX_BYTES} are taken")
+            Problem(file=str(path), reason=f"has {facts.st_size} bytes, but at most {MAX_BYTES} are supported")
         )
 
 
@@ -96,7 +96,7 @@ def parse_json(text: str, *, unique: bool = False) -> object:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise ValueError(f"is not valid JSON: {error.msg} at {place}") from error
-    except ValueError as error:  # an integer of more digits than Python converts, or a key that comes twice
+    except ValueError as error:  # an integer of more digits than Python converts, or a key that occurs twice
         raise ValueError(f"is not readable JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("is not readable JSON: nested too deeply") from error
@@ -122,7 +122,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     """Yields the rows, with times as ISO text and decimals as numbers.
 
     Raises:
-        ProblemError: It is no Parquet file, is damaged, or names a column twice.
+        ProblemError: It is not a Parquet file, is damaged, or names a column twice.
         MissingDependencyError: pyarrow is not installed.
     """
     try:
@@ -133,7 +133,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     try:
         with parquet.ParquetFile(path) as file:
             if twice := repeated(file.schema_arrow.names):
-                reason = "the column name comes twice (case is ignored)"
+                reason = "the column name occurs twice (ignoring case)"
                 raise ProblemError(Problem(file=str(path), field=twice, reason=reason))
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 for row in batch.to_pylist():

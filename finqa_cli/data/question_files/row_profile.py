@@ -67,7 +67,7 @@ def count_values(values: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """An oddity that is no error.
+    """An oddity that is not an error.
 
     Attributes:
         code: Stable name for scripts.

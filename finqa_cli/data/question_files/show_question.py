@@ -105,13 +105,17 @@ def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:
 def _found(identity: str, known: dict[str, Any], where: str) -> Any:
     if identity in known:
         return known[identity]
-    near = difflib.get_close_matches(identity, known, n=3) or list(known)[:3]
-    hint = f" Near it or first: {', '.join(near)}." if near else ""
+    near = sorted(difflib.get_close_matches(identity, known, n=3))
+    first = next(iter(known), "")
+    hint = f" The first is {first}." if first else ""
+    hint += f" Similar ids: {', '.join(near)}." if near else ""
     raise DataError(f"There is no question {identity!r} among the {len(known)} of {where}.{hint}")
 
 
 def _of_question(question: Question, tables: Sequence[Table]) -> Shown:
     named: Collection[str] = question.table_names
+    if not named and len(tables) == 1:
+        named = {tables[0].name}
     facts = {
         "id": question.id,
         "company": question.company,

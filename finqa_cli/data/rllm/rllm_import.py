@@ -60,7 +60,7 @@ def read_company_tables(
     """
     companies = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not companies:
-        raise ProblemError(Problem(file=str(folder), reason="holds no folder per company, so there are no tables"))
+        raise ProblemError(Problem(file=str(folder), reason="contains no company folders, so there are no tables"))
     tables: dict[tuple[str, str], Table] = {}
     empty: set[tuple[str, str]] = set()
     problems: list[Problem] = []
@@ -186,7 +186,7 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
     except ProblemError as error:
         raise as_data_error([error.problem], remedy="finqa data import rllm --help") from error
     dataset = DataSet(tables=tuple(good.values()), questions=tuple(importer.questions), source=SOURCE, licence=LICENCE)
-    nothing, remedy = f"There is no good question in {base}.", "finqa data import rllm --help"
+    nothing, remedy = f"There is no valid question in {base}.", "finqa data import rllm --help"
     return finish_import(
         dataset,
         rows=importer.rows,
@@ -245,7 +245,7 @@ class _Importer:
                 raise problem(name, "must not be empty")
         identity = f"{file.prefix}{text('id') or number - 1}"
         if identity in self._ids:
-            raise problem("id", f"{text('id')!r} comes twice")
+            raise problem("id", f"{text('id')!r} occurs twice")
         company = text("company") if text("company") in self._companies else text("company").lower()
         if company not in self._companies:
             raise problem("company", f"there are no tables of {text('company')!r}")
@@ -276,7 +276,7 @@ class _Importer:
 
 def _base(folder: Path) -> Path:
     if not folder.is_dir():
-        raise ProblemError(Problem(file=str(folder), reason="there is no such folder"))
+        raise ProblemError(Problem(file=str(folder), reason="this folder does not exist"))
     return folder / "data" if not list(_named_files(folder)) and (folder / "data").is_dir() else folder
 
 
@@ -287,13 +287,13 @@ def _question_files(base: Path) -> Sequence[_File]:
         for path in _named_files(folder)
     ]
     if not found:
-        reason = "holds no question file such as train_finqa.csv, val_finqa.csv or test_finqa.csv"
+        reason = "contains no question file such as train_finqa.csv, val_finqa.csv or test_finqa.csv"
         raise ProblemError(Problem(file=str(base), reason=reason))
     forms: dict[str, _File] = {}
     for file in found:
         other = forms.setdefault(file.prefix, file)
         if other.path.suffix != file.path.suffix:
-            reason = f"{other.path.name} and {file.path.name} both hold the split {file.split}; keep one of them"
+            reason = f"{other.path.name} and {file.path.name} both contain the split {file.split}; keep one of them"
             move = f"mv {shlex.quote(str(file.path))} {shlex.quote(f'{file.path}.unused')}"
             raise DataError(f"{base}: {reason}.", remedy=move)
     return found

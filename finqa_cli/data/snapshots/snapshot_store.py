@@ -119,10 +119,10 @@ class LocalSnapshots:
         """
         self._folder(name)
         if not named and (name != DEFAULT_NAME or self.holds_other_data()):
-            reason = f"Snapshot {name!r} has other data" if name == DEFAULT_NAME else f"No data is named for {name!r}"
+            reason = f"Snapshot {name!r} has other data" if name == DEFAULT_NAME else f"No data is given for {name!r}"
             command = "finqa snapshot build" if name == DEFAULT_NAME else f"finqa snapshot build --snapshot-name {name}"
             raise UsageError(
-                f"{reason}: without --data the embedded set is built, under its own name only.",
+                f"{reason}: without --data only the embedded data set is built, under its own name.",
                 remedy=f"{command} --data DIR, or {command} --data embedded",
             )
         with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
@@ -177,7 +177,7 @@ class LocalSnapshots:
     def _folder(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise DataError(
-                f"{name!r} is no name for a snapshot: letters, digits, '.', '_' and '-', at most 64.",
+                f"{name!r} is not a valid snapshot name: at most 64 letters, digits, '.', '_' and '-'.",
                 remedy=f"--snapshot-name {DEFAULT_NAME}",
             )
         return self._root / name

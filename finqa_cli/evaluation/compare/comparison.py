@@ -102,7 +102,7 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
     names = [method.label for method in methods]
     if len(methods) < 2:
         raise UsageError(
-            f"All runs are seeds of one method, {names[0]}; there is nothing to compare it with.",
+            f"All runs are seeds of one method, {names[0]}; there is no other method to compare it with.",
             remedy="name a run of another method, or label them: a=RUN b=RUN",
         )
     if baseline and baseline not in names:
@@ -138,13 +138,11 @@ def label_and_path(text: str) -> tuple[str, Path]:
 def check_paths(paths: Sequence[Path]) -> None:
     """Raises UsageError for a single run, and for one that is named twice."""
     if len(paths) < 2:
-        raise UsageError(
-            "A comparison needs at least two runs.", remedy="name another run beside it; `finqa eval` makes one"
-        )
+        raise UsageError("A comparison needs at least two runs.", remedy="add another run; `finqa eval` creates one")
     seen: dict[Path, Path] = {}
     for path in paths:
         if (earlier := seen.setdefault(path.resolve(), path)) is not path:
-            raise UsageError(f"{earlier} and {path} are the same run.", remedy="name every run once")
+            raise UsageError(f"{earlier} and {path} are the same run.", remedy="name every run only once")
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
@@ -168,7 +166,7 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
                 )
     for one, other in itertools.combinations(runs, 2):
         if one.files["trajectories.jsonl"] == other.files["trajectories.jsonl"]:
-            raise UsageError(f"{other.path} is a copy of {one.path}.", remedy="name every run once")
+            raise UsageError(f"{other.path} is a copy of {one.path}.", remedy="name every run only once")
         _same_questions(one, other)
 
 
@@ -180,13 +178,14 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
     if any(questions != everyone for questions in asked):
         counts = ", ".join(f"{run.path} {len(questions)}" for run, questions in zip(runs, asked, strict=True))
         notes.append(
-            f"The runs asked different questions ({counts}). Each pair is compared on those that it shares, and the "
-            "accuracy of a method is over those that all its runs share. Evaluated without --limit, or with the same "
-            "--limit and eval.seed, all are asked the same."
+            f"The runs have different questions ({counts}). Each pair is compared on its common "
+            "questions, and the accuracy of a method is computed on the questions that all its runs "
+            "have in common. To evaluate all runs on the same questions, use no --limit, or the same "
+            "--limit and eval.seed."
         )
     faulty = [(run, sum(outcome.correct is None for outcome in run.outcomes)) for run in runs]
     notes += [
-        f"{faults} of {len(run.outcomes)} episodes of {run.path} ended in faults and are left out."
+        f"{faults} of {len(run.outcomes)} episodes of {run.path} ended in faults and are excluded."
         for run, faults in faulty
         if faults
     ]
@@ -204,7 +203,10 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
 def _notes_on_seeds(methods: Sequence[Method]) -> list[str]:
     """Says of which methods two runs were given, whose spread is hardly known."""
     pairs = [method.label for method in methods if len(method.runs) == 2]
-    few = f"Two runs each of {', '.join(pairs)}: how far runs spread is hardly known from two, so give three or more."
+    few = (
+        f"Two runs each of {', '.join(pairs)}: two runs give a very uncertain estimate of the "
+        "variance between runs; use three or more."
+    )
     return [few] if pairs else []
 
 
@@ -266,7 +268,9 @@ def _differ_in_seed_only(runs: Sequence[EvaluatedRun]) -> bool:
 def _method(label: str, runs: Sequence[EvaluatedRun], level: float) -> Method:
     scores = scores_of(label, [run.outcomes for run in runs])
     if not scores.shares:
-        raise UsageError(f"The runs of {label} have no question in common.", remedy="label them apart: a=RUN b=RUN")
+        raise UsageError(
+            f"The runs of {label} have no question in common.", remedy="give them different labels: a=RUN b=RUN"
+        )
     questions = list(scores.shares)
     each = scores.of_runs(questions)
     return Method(

@@ -25,8 +25,8 @@ MOST_QUESTIONS = 10
 _POWER = 0.8
 
 _SAID_OF_ONE_RUN = {
-    "policies": "; one run each says nothing about the methods",
-    "method and policy": "; one run says nothing about the method of that policy",
+    "policies": "; one run each is no evidence about the methods",
+    "method and policy": "; one run is no evidence about the method of that policy",
 }
 
 
@@ -121,10 +121,11 @@ def sentence(result: CompareResult, comparison: Comparison) -> str:
         if paired.about != "policies" and comparison.adjusted >= 1 - result.level:
             whose = "the methods" if paired.about == "methods" else "the method"
             return (
-                f"{about}. These runs differ on these questions, but it is not shown of {whose}, given how runs and "
-                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or ask more questions."
+                f"{about}. These runs differ on these questions, but a difference of {whose} is not "
+                "shown, given how runs and "
+                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or evaluate on more questions."
             )
-        return f"{about}. The two tests disagree ({tests}); do not build on it, ask more questions."
+        return f"{about}. The two tests disagree ({tests}); do not rely on it; evaluate on more questions."
     return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, result.level)}"
 
 
@@ -156,7 +157,9 @@ def _blind_spot(comparison: Comparison, level: float) -> str:
         return ""
     factor = t_quantile((1 + level) / 2, paired.degrees) + t_quantile(_POWER, paired.degrees)
     smallest = min(1.0, factor * paired.standard_error)
-    return f" One below {100 * smallest:.1f} points would mostly go unseen here; `finqa plan` says what it takes."
+    return (
+        f" One below {100 * smallest:.1f} points would usually not be detected; `finqa plan` computes what is needed."
+    )
 
 
 def folder_names(paths: Sequence[Path]) -> list[str]:

@@ -82,17 +82,17 @@ def load_run(path: Path) -> EvaluatedRun:
     """Reads a run of `finqa eval`, the last evaluation of a run of `finqa train`, or that at the end of a pipeline.
 
     Raises:
-        DataError: It is no run, is not finished, was never evaluated, is damaged, or has files of another version.
+        DataError: It is not a run, is not finished, was never evaluated, is damaged, or has files of another version.
     """
     path = _evaluation_of(path)
     if not (path / "run.json").is_file():
-        raise DataError(f"{path} is no run folder: it has no run.json.", remedy="finqa eval TARGET --run-dir FOLDER")
+        raise DataError(f"{path} is not a run folder: it has no run.json.", remedy="finqa eval TARGET --run-dir FOLDER")
     facts, settings = read_run(path), read_settings(path)
     _check_version(path / "run.json", facts)
     command = str(facts.get("command"))
     if command not in ("eval", "train"):
         again = f"finqa eval {path}" if command in ("sft", "dpo") else "name a run of `finqa eval` instead"
-        raise DataError(f"{path} is a run of `finqa {command}`, which evaluates nothing.", remedy=again)
+        raise DataError(f"{path} is a run of `finqa {command}`, which does not evaluate a policy.", remedy=again)
     if facts.get("status") != "completed":
         remedy = f"finqa train --resume {path}" if command == "train" else _AGAIN
         raise DataError(f"{path} is not finished: its status is {facts.get('status')!r}.", remedy=remedy)
@@ -101,7 +101,7 @@ def load_run(path: Path) -> EvaluatedRun:
         read = _of_training if command == "train" else _of_evaluation
         found = read(path, facts, settings)
     except MALFORMED as error:
-        raise DataError(f"The files of {path} are not as finqa writes them: {error!r}.", remedy=_AGAIN) from error
+        raise DataError(f"The files of {path} do not have the format of finqa: {error!r}.", remedy=_AGAIN) from error
     digests = {name: sha256_of(path / name) for name in INPUTS if (path / name).is_file()}
     return EvaluatedRun(path=path, finqa=str(facts.get("finqa")), files=digests, asked=settings, **found)
 
@@ -123,8 +123,8 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
     place = follow(path, target)
     if place is None and _was_a_path(path, target):
         raise DataError(
-            f"{path} evaluated {target}, which is neither there nor where it lay as seen from {path}.",
-            remedy=f"move it back beside {path}, or evaluate it again: finqa eval TARGET --run-dir FOLDER",
+            f"{path} evaluated {target}, which does not exist at this path, nor relative to {path}.",
+            remedy=f"move it back next to {path}, or evaluate it again: finqa eval TARGET --run-dir FOLDER",
         )
     source = run_of(str(place)) if place is not None else None
     trained = source if source is not None and source != path.resolve() else None
@@ -154,7 +154,7 @@ def _of_training(path: Path, facts: Mapping[str, Any], settings: Mapping[str, An
     if not evaluations:
         raise DataError(
             f"{path} was trained without an evaluation.",
-            remedy=f"finqa eval {path} --run-dir DIR, and compare DIR in its place",
+            remedy=f"finqa eval {path} --run-dir DIR, and compare DIR instead",
         )
     last = evaluations[-1]
     data = settings["data"]
@@ -183,7 +183,7 @@ def _report(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{path} has no report.json.", remedy=_AGAIN) from error
     if not isinstance(report, dict):
-        raise TypeError("report.json is no JSON object")
+        raise TypeError("report.json is not a JSON object")
     return report
 
 
@@ -200,12 +200,10 @@ def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
             raise DataError(f"{file}, row {row}: not a trajectory record ({error!r}).", remedy=_AGAIN) from error
         key = outcome.question, outcome.member
         if key in found:
-            raise DataError(
-                f"{file}, row {row}: attempt {key[1]} at question {key[0]!r} is there twice.", remedy=_AGAIN
-            )
+            raise DataError(f"{file}, row {row}: attempt {key[1]} at question {key[0]!r} occurs twice.", remedy=_AGAIN)
         found[key] = outcome
     if len(found) != episodes:
-        raise DataError(f"{file} holds {len(found)} of the {episodes} episodes of its evaluation.", remedy=_AGAIN)
+        raise DataError(f"{file} contains {len(found)} of the {episodes} episodes of its evaluation.", remedy=_AGAIN)
     if not any(outcome.correct is not None for outcome in found.values()):
         raise DataError(f"No episode of the evaluation in {path} was graded.", remedy=_AGAIN)
     splits = sorted({outcome.split for outcome in found.values()})

@@ -50,7 +50,7 @@ def _draw(result: CompareResult, folder: Path) -> list[str]:
     with storage(folder):
         folder.mkdir()
     for name, draw, height in pictures:
-        # labels are a user's words: a $ in them is no formula
+        # labels are a user's words: a $ in them is not a formula
         with matplotlib.rc_context({"text.parse_math": False, "font.size": 10}):
             figure = Figure(figsize=(7.5, height), layout="constrained")
             axes = figure.add_subplot()
@@ -85,7 +85,7 @@ def _differences(result: CompareResult, axes: Axes) -> None:
         colour = _COLOURS[0] if comparison.verdict == "shown" else "#777777"
         axes.errorbar([mean], [row], xerr=[[mean - low], [high - mean]], fmt="o", capsize=4, color=colour, zorder=3)
     axes.axvline(0, color="black", linewidth=1)
-    _rows(axes, [f"{one.first} less {one.second} ({one.paired.about})" for one in result.comparisons])
+    _rows(axes, [f"{one.first} minus {one.second} ({one.paired.about})" for one in result.comparisons])
     axes.set_xlabel(
         f"difference in percentage points, paired by question, {100 * result.level:g} % interval\n"
         "(blue: both tests show it after Holm's correction)"

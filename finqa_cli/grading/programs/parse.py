@@ -64,7 +64,7 @@ def parse(text: str) -> Program:
     """Reads a program.
 
     Raises:
-        ProgramError: At a position, for text that is no program, that has more than `MAX_CHARACTERS` characters
+        ProgramError: At a position, for text that is not a program, that has more than `MAX_CHARACTERS` characters
             or `MAX_STEPS` steps, or that refers to a step at or after its own.
     """
     if len(text) > MAX_CHARACTERS:

@@ -21,12 +21,12 @@ _LONGEST_SHOWN = 40
 
 
 class ProgramError(ValueError):
-    """A text is no program, or a program has no result.
+    """A text is not a program, or a program has no result.
 
     Attributes:
         reason: What is wrong, in one sentence.
         position: Character at which the text stops being a program, from 0; None when it is one.
-        step: Step that has no result, from 0; None when the text is no program.
+        step: Step that has no result, from 0; None when the text is not a program.
     """
 
     def __init__(self, reason: str, *, position: int | None = None, step: int | None = None) -> None:

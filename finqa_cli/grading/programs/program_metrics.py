@@ -1,6 +1,6 @@
 """FinQA's two official metrics on the text of one prediction, with the reason for every miss.
 
-No predicted text raises anything: what is no program, or has no result, is wrong. The gold program comes from the
+No predicted text raises anything: what is not a program, or has no result, is wrong. The gold program comes from the
 data; one that cannot be read raises `ProgramError`, so that broken data is never scored as a wrong prediction.
 """
 

@@ -42,9 +42,9 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     before = _word_before(found, place)
     further = _word_before(found, _place_before(found, place))
     if (before in _NEGATIVE and further in _NEGATIVE | DOWN) or (before in DOWN and further in _NEGATIVE):
-        return "Two signs stand at the value."
+        return "The value has two signs."
     if before in DOWN and further in UP:
-        return "Two directions stand at the value."
+        return "The value has two directions."
     if is_listed and before in ("from", "to"):
         return one.value
     if (before in BOUNDS and not _turned_over(found, place)) or _bounded_after(found, place):
@@ -69,7 +69,7 @@ def signed(one: Element, found: Sequence[Element], question: Question, *, is_lis
     if before == "negative" and found[place - 1].text == ":" and one.value.number.mantissa < 0:
         return one.value  # `it is negative: -31%`
     if (downs and ups) or ((downs or ups) and one.value.number.mantissa < 0):
-        return "Two signs stand at the value."
+        return "The value has two signs."
     if downs:
         return replace(one.value, number=_negated(one.value.number), signed=True)
     if (

@@ -149,7 +149,7 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     if depth > _DEEPEST:
         raise _RefusedError("The JSON is too deep.")
     if not all(isinstance(key, str | int) and not isinstance(key, bool) for key in value):
-        raise _RefusedError("A key is no text.")
+        raise _RefusedError("A key is not a text.")
     named = {str(key).strip().lower().replace(" ", "_"): inner for key, inner in value.items()}
     if len(named) == 2 and (action := named.get("action", named.get("tool"))) and submits(action):
         (submitted,) = (inner for key, inner in named.items() if key not in ("action", "tool"))
@@ -167,7 +167,7 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     answer = named[answers[0]] if answers else None
     competes = answers and any(_competes(key, named[key], answer) for key in beside)
     if len(answers) > 1 or not (answers or beside) or competes:
-        raise _RefusedError("The JSON holds more or less than one answer.")
+        raise _RefusedError("The JSON does not contain exactly one answer.")
     _refuse_doubts(named)
     if answers:
         inner = named[answers[0]]
@@ -176,7 +176,7 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
     if len(beside) == 1 and not _YEAR.fullmatch(beside[0]):
         inner = named[beside[0]]
         if isinstance(inner, dict | list):
-            raise _RefusedError("The JSON holds no plain answer.")
+            raise _RefusedError("The JSON contains no plain answer.")
         year = next((f" {named[key]}" for key in _YEAR_KEYS if _YEAR.fullmatch(str(named.get(key, "")))), "")
         return f"{beside[0].replace('_', ' ')}{year}: {_scalar(inner)} {unit}".strip()
     return _pairs([(key.replace("_", " "), named[key]) for key in beside], unit)
@@ -236,15 +236,15 @@ def _refuse_doubts(named: dict[str, Any]) -> None:
         _RefusedError: A remark hedges, or the confidence is low.
     """
     if any(value is False for key, value in named.items() if key not in _ANSWERS):
-        raise _RefusedError("Something beside the answer is false.")
+        raise _RefusedError("A statement in addition to the answer is false.")
     if any(_FAILED.search(f"{key} {value}".lower()) for key, value in named.items() if key in ("status", "error")):
-        raise _RefusedError("The answer is said to have failed.")
+        raise _RefusedError("The answer is marked as failed.")
     confidence = str(named.get("confidence", named.get("certainty", "high"))).strip().lower()
     if confidence in _UNSURE or (_PROBABILITY.fullmatch(confidence) and float(confidence) < 0.5):
         raise _RefusedError("The answer is given with low confidence.")
     for key, value in named.items():
         if key not in _ANSWERS | _THINKING and isinstance(value, str) and undecided(value.lower()):
-            raise _RefusedError("A remark beside the answer takes it back.")
+            raise _RefusedError("A remark in addition to the answer contradicts it.")
 
 
 _FAILED = re.compile(r"error (?!none)|reject|fail|unsure|draft|pending|invalid|unverified|incomplete")
@@ -265,7 +265,7 @@ def _of_list(values: list[Any], depth: int) -> str:
         if all(len(one) == 1 for one in values):
             return "; ".join(_scalar(one[0]) for one in values)
         if not all(len(one) == 2 for one in values):
-            raise _RefusedError("The rows are no pairs.")
+            raise _RefusedError("The rows are not pairs.")
         return _pairs([(_scalar(one[0]), one[1]) for one in values], "")
     return "; ".join(_scalar(one) for one in values)
 
@@ -298,4 +298,4 @@ def _scalar(value: Any) -> str:
         return repr(value)
     if isinstance(value, str) and value.strip():
         return value.strip()
-    raise _RefusedError("A value is missing, or is no number and no text.")
+    raise _RefusedError("A value is missing, or is neither a number nor a text.")

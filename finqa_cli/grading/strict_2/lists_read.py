@@ -47,7 +47,7 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
         found[at].text == "to" and {found[at - 1].sort, found[at + 1].sort} == {Sort.VALUE}
         for at in range(1, len(found) - 1)
     ):
-        return "A range is no list."
+        return "A range is not a list."
     found = _years_as_values(found, len(truths))
     values = [one for one in found if one.sort is Sort.VALUE]
     merged = statement.merge_notations(values, found)
@@ -67,7 +67,7 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
     if is_keyed and question.known and (why := _why_other(shown, question)):
         return why
     if question.known and _moves_otherwise(shown, question):
-        return "A value is said to have moved another way, or is of a change."
+        return "A value has another direction, or is a change."
     given = _keyed(shown, found) if is_keyed else _labelled(shown, question)
     if isinstance(given, str):
         return given
@@ -136,14 +136,14 @@ def _why_other(found: Sequence[Element], question: Question) -> str:
         if named and question.quantities and not named & question.quantities:
             return "A value is labelled as another quantity."
         if unaccounted([word for word in run if word not in _HEADINGS], question.words):
-            return "A word beside a value has nothing to do with the question."
+            return "A word next to a value is not related to the question."
         if (
             not ASKS_CHANGE.search(question.text)
             and "from" not in run
             and any(CHANGE.fullmatch(word) or word == "growth" for word in run)
             and not _moves_to(run, values[at - 1 : at + 1])
         ):
-            return "The values are of a change, and the question asks for none."
+            return "The values are changes, but the question does not ask for a change."
     return ""
 
 
@@ -192,7 +192,7 @@ def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, E
         given = _keyed(found, found)
         return given if isinstance(given, str) else _by_years(given, question)
     if len(keys) > 1 and len({one.text for one in keys}) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     if not question.known:
         return _keyed(found, found)
     return _by_labels(found, values, question)
@@ -207,7 +207,7 @@ def _by_years(given: list[tuple[str, Element]], question: Question) -> list[tupl
     if len(asked) == len(given) and by_year.keys() == set(asked):
         return [("", by_year[year]) for year in asked]
     if len(asked) >= len(given) and not by_year.keys() <= set(asked):
-        return "The years are not those that are asked for."
+        return "The years are not those of the question."
     return [("", value) for _, value in given]
 
 
@@ -229,7 +229,7 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
     if years and question.years and not years <= question.years:
         return "The values are of another year."
     if any(unaccounted([word for word in run if word not in _HEADINGS], question.words) for run in runs):
-        return "A word beside a value has nothing to do with the question."
+        return "A word next to a value is not related to the question."
     labels = [" ".join(word for word in run if word not in _HEADINGS) for run in runs]
     if any(contradicts(label, question.text) for label in labels):
         return "A value is labelled as another one."
@@ -359,16 +359,16 @@ def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str,
             sum(place > 1 and found[place - 1].text == ":" and found[place - 2].sort is Sort.WORD for place in places)
             > 1
         ):
-            return "A name or another word stands before a value, and none is expected."
+            return "There is an unexpected name or word before a value."
         return [("", one) for one in values]
     if len(keys) != len(values):
         return "Some values come with a year or name and some without."
     if len({one.text for one in keys}) < len(keys):
-        return "A year or name comes twice."
+        return "A year or name occurs twice."
     shape = "".join("v" if one.sort is Sort.VALUE else "k" for one in parts)
     count = len(values)
     if shape not in ("kv" * count, "vk" * count, "k" * count + "v" * count, "v" * count + "k" * count):
-        return "It is not clear which value belongs to which year or name."
+        return "The assignment of values to years or names is unclear."
     return [(key.text, value) for key, value in zip(keys, values, strict=True)]
 
 

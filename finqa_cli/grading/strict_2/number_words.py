@@ -62,7 +62,7 @@ def read(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _length(words: Sequence[str]) -> int:
-    """How many of the words belong to the number: `and` and `point` only where it goes on after them."""
+    """How many of the words belong to the number: `and` and `point` only if it continues after them."""
     count = 0
     for place, word in enumerate(words[:_MOST_WORDS]):
         joins = word in ("and", "point") and place and place + 1 < len(words)

@@ -42,7 +42,7 @@ def read_one(text: str, question: Question) -> Given | str:
     """The one number that a text in lower case decides on."""
     text = in_plain_words(_plain_numerals(text, question), question)
     if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
-        return "The comparison is the other way round."
+        return "The comparison is reversed."
     if _MONTH_NAMES.search(question.text) and set(_MONTH_NAMES.findall(text)) - set(
         _MONTH_NAMES.findall(question.text)
     ):
@@ -50,12 +50,12 @@ def read_one(text: str, question: Question) -> Given | str:
     if question.known and (why := another_span(text, question) or _from_range(text, question)):
         return why
     if question.known and asides.explains_another(text, question):
-        return "A remark beside the value is about something else."
+        return "A remark next to the value is about another quantity."
     tenors = set(_TENORS.findall(question.text))
     if tenors and set(_TENORS.findall(text)) - tenors:
         return "The value is of another term."
     if is_inverted(text, question) or is_level(text, question):
-        return "The value is of the inverse, or of the level that is left."
+        return "The value is the inverse, or the remainder."
     start, end = statement.region(text)
     found = elements(text, tokens(text), counts=question.asks_how_many)
     if not any(one.value for one in found):
@@ -104,7 +104,7 @@ def read_one(text: str, question: Question) -> Given | str:
     if scales and not value.at_word and "per share" in question.text:
         return "The value is in another scale."
     if question.known and (contradicts(unit, question.text) or _is_over_years(text[start:end], question)):
-        return "The value is of another unit, or of several years."
+        return "The value has another unit, or covers several years."
     return Given("", value)
 
 
@@ -128,13 +128,13 @@ def _from_range(text: str, question: Question) -> str:
     if _ASKS_MIDDLE.search(question.text):
         return ""
     if _MIDDLE.search(text):
-        return "The value is the middle of others."
+        return "The value is the midpoint of other values."
     ranges = [(match[1], match[2], match[3]) for match in _RANGE.finditer(text)]
     ranges += [(match[2], match[3], match[1]) for match in _RANGE_AFTER.finditer(text)]
     for found in ranges:
         low, high, value = (float(one.replace(",", "")[:30]) for one in found)
         if low < value < high and not any(_YEAR.fullmatch(one) for one in found):
-            return "The value is one out of a range."
+            return "The value is chosen from a range."
     return ""
 
 
@@ -210,7 +210,7 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
     for one in found:
         differs = one.value is not None and final.value is not None and not is_same(one.value, final.value)
         if start <= one.start < end and one.sort is Sort.VALUE and differs:
-            return "Two different answers are announced."
+            return "The answer states two different results."
     return ""
 
 
@@ -268,7 +268,7 @@ def unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
     if sum(one.value is not None for one in found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
     if any(one.sort is Sort.MALFORMED and one.end > start for one in found):
-        return "A number is malformed, or stands beside what changes it."
+        return "A number is malformed, or is next to a symbol that changes it."
     if any(sign in text[start:] for sign in _INEQUALITIES):
         return "There is an inequality."
     if _EMPTY_ITEM.search(text):
@@ -276,7 +276,7 @@ def unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
     if _ABSOLUTE.fullmatch(text):
         return "An absolute value is not computed."
     if refused_words.WORDS_OF_DECISIONS.search(text):
-        return "There is a yes or no beside a number."
+        return "There is a yes or no next to a number."
     return ""
 
 

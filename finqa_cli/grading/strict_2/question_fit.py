@@ -96,24 +96,24 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
         computed = sum(part.sort is Sort.VALUE for part in clause) > 1
         return "The formula is of something else." if not computed and is_foreign(words, question.words) else ""
     if _words(after[:1]) and after[0].text in _FURTHER - set(question.words) and not ASKS_CHANGE.search(question.text):
-        return "The value is of a change, and the question asks for none."
+        return "The value is a change, but the question does not ask for a change."
     if _ASKS_RATE_OF_CHANGE.search(question.text):
         if [part.text for part in after[:1]] in (["of"], ["share"]):
-            return "The value is a share, and the question asks for a change."
+            return "The value is a share, but the question asks for a change."
         if before and before[-1].text == "to" and any(CHANGE.fullmatch(word) for word in words):
-            return "The value is of a level, and the question asks for a change."
+            return "The value is a level, but the question asks for a change."
     if "margin" in question.words:  # `18.4% of revenue`
         words = [word for word in words if word not in ("revenue", "revenues", "sales")]
     own = [word for word in " ".join(words).replace("on average", "").split() if word not in question.numbers]
     if unaccounted(own, question.words) or any(word in _AGGREGATES and word not in question.words for word in own):
-        return "A word beside the value has nothing to do with the question."
+        return "A word next to the value is not related to the question."
     counts_quarters = question.counts and "quarters" in question.words
     if not counts_quarters and names_another_source(" ".join(_words(_sentence_after(found, one))), question.text):
-        return "The value is of somebody else."
+        return "The value belongs to another company or segment."
     if not question.counts and _remark_is_other(found, one, question):
-        return "A remark beside the value is about something else."
+        return "A remark next to the value is about another quantity."
     if question.left_out and _is_left_out(own, question):
-        return "The value is of what the question leaves out."
+        return "The value is a quantity that the question excludes."
     share = _SHARE_OF.search(question.text)
     if share and _is_share_of_another(before, after, share[1]):
         return "The value is a change, or a share of something else."
@@ -123,12 +123,12 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
         and not _MAKES & set(_words(before))
         and not ASKS_CHANGE.search(question.text)
     ):
-        return "The value is of a change, and the question asks for none."
+        return "The value is a change, but the question does not ask for a change."
     levels = any(part.text == "to" for part in before[-2:])
     if not levels and not ASKS_CHANGE.search(question.text) and any(CHANGE.fullmatch(word) for word in words):
-        return "The value is of a change, and the question asks for none."
+        return "The value is a change, but the question does not ask for a change."
     if _is_level(before, after, one, question) and not any(ASKS_CHANGE.fullmatch(word) for word in _words(after)):
-        return "The value is of a level, and the question asks for a change."
+        return "The value is a level, but the question asks for a change."
     return ""
 
 
@@ -282,7 +282,7 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
     if question.years and years - question.years - known and _is_of_years(found, one, question.years | known):
         return "The value is of other years as well."
     if _EVERY_YEAR.search(words) and not _YEARLY.search(question.text):
-        return "The value is of each year."
+        return "The value is a value per year."
     if (
         years
         and question.base_year in question.years
@@ -305,12 +305,12 @@ def another_span(words: str, question: Question) -> str:
     asked = {_horizon(match) for match in _HORIZON.finditer(question.text)}
     said = {_horizon(match) for match in _HORIZON.finditer(words)}
     if asked and (said - asked or (_THEREAFTER.search(words) and not _THEREAFTER.search(question.text))):
-        return "The value is due in another span of time."
+        return "The value is due in another period."
     spans = {(match[1], match[2]) for match in _FROM_TO.finditer(words)}
     if spans & {(match[2], match[1]) for match in _FROM_TO.finditer(question.text)}:
-        return "The years are the other way round."
+        return "The years are in the wrong order."
     if any(_asks_from_to(question.text, match[1], match[2]) for match in _THAN_YEAR.finditer(words)):
-        return "The years are the other way round."
+        return "The years are in the wrong order."
     if (
         len(question.years) > 1
         and not _counts_years(question)
@@ -413,7 +413,7 @@ def _another_quantity(found: Sequence[Element], one: Element, question: Question
     if (each := _EACH.match(" ".join(after))) and each[0] not in question.text:
         return "The value is one of several."
     if not ASKS_CHANGE.search(question.text) and not _DIFFERENCES.isdisjoint(before):
-        return "The value is of a change, and the question asks for none."
+        return "The value is a change, but the question does not ask for a change."
     if after and after[0] in _OTHER_MEASURES and after[0] not in question.words:
         return "The value is of another measure."
     if contradicts(f"{label} | {' '.join(after)}", question.text):

@@ -26,7 +26,7 @@ from finqa_cli.grading.strict_2.yes_no import yes_or_no
 from finqa_cli.grading.verdict import Verdict, shown
 
 _TIME_UNIT = re.compile(r"[0-9] (day|week|month|quarter|year)s?\Z")
-_HEDGED = "The answer hedges, names alternatives, or talks of something else."
+_HEDGED = "The answer hedges, names alternatives, or is about something else."
 
 
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
@@ -67,7 +67,7 @@ def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
         return wrapped
     parts = [surface.plain(part) for part in (wrapped.decision, wrapped.before, wrapped.after)]
     if any(part is None for part in parts):
-        return "There is LaTeX or Markdown that hides or strikes out, or is not known."
+        return "There is LaTeX or Markdown that hides or strikes out text, or is unknown."
     decision, before, after = (part or "" for part in parts)
     decision, after = _with_notation(decision, after) if wrapped.boxed_count == 1 else (decision, after)
     if not any(character.isalnum() for character in decision):
@@ -78,10 +78,10 @@ def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
         or refused_words.REJECTED.search(after.lower())
         or _denies(before.lower())
     ):
-        return "What stands beside the answer takes it back."
+        return "Text next to the answer contradicts it."
     values_after = any(character.isdigit() for character in after) and not _EXPLANATION.match(after.lower())
     if values_after or STRONG.search(after.lower()) or refused_words.WORDS_OF_DECISIONS.search(beside):
-        return "There are other values beside the answer."
+        return "There are other values next to the answer."
     return Wrapped(decision, before, after, wrapped.boxed_count)
 
 
@@ -112,7 +112,7 @@ def _denies(before: str) -> bool:
 def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Question) -> Verdict:
     text = wrapped.decision
     if not expected:
-        return Verdict(0.0, "There is nothing that the answer could match.")
+        return Verdict(0.0, "There is no truth to compare with.")
     if expected in ("yes", "no"):
         right = yes_or_no(text.lower(), question) == expected
     else:
@@ -155,7 +155,7 @@ def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Ques
         one = read_one(text, question)
         given = one if isinstance(one, str) else [one]
         if _said_otherwise(wrapped.before, expected[0], question):
-            return Verdict(0.0, "What stands before the answer gives another value.")
+            return Verdict(0.0, "Text before the answer states another value.")
     else:
         given = read_many(text, expected, question)
     pairs = given if isinstance(given, str) else pair_up(given, expected)
@@ -166,7 +166,7 @@ def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Ques
         return Verdict(1.0, f"{shown(answer)} matches." if len(pairs) == 1 else f"All {len(pairs)} values match.")
     if len(pairs) == 1:
         return Verdict(0.0, f"{shown(answer)} is outside the tolerance, or in another unit.")
-    return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
+    return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, the first one at position {wrong[0]}.")
 
 
 def _said_otherwise(before: str, expected: Item, question: Question) -> bool:

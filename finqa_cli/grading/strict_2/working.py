@@ -1,6 +1,6 @@
 """Working beside a result: sentences that compute, labelled lines that end in the result, amounts with a share.
 
-Each rule leaves the result only where the working and the result are told apart by what is written: an operation before
+Each rule leaves the result only where the working and the result can be distinguished by the text: an operation before
 a verb, a clause that begins with `since` or `with`, labels of which one alone is what the question asks for, or units.
 """
 

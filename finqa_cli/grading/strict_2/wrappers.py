@@ -126,7 +126,7 @@ def unwrap(text: str) -> Wrapped | str:
         return "There is a tag that is not known, or a tag twice."
     text = _FENCES.sub("\n", _CALL.sub(r"\2", formatted)).strip()
     if _JSON_KEY.search(text):
-        return "There is a part of a JSON object, or a call, that cannot be read."
+        return "There is a part of a JSON object, or a call, that cannot be parsed."
     return _boxed(text if "{" in text else _RESIDUE.sub("", text), before, after)
 
 
@@ -192,7 +192,7 @@ def _boxed(text: str, before: str, after: str) -> Wrapped | str:
     ):
         return "There is a boxed value within another, or one that is not closed."
     if any(_is_glued(part) for part in found):
-        return "Something stands right beside a boxed value."
+        return "There is text directly next to a boxed value."
     if len(found) > 1:
         return Wrapped(
             found[0].before + "".join(f"{part.content} {part.after}" for part in found), before, after, len(found)
@@ -215,11 +215,11 @@ def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
     outer = f"{before}\n{head[: len(head) - len(sign)]}"
     tail = surface.plain(_DELIMITER.sub("", part.after))
     if tail is None:
-        return "There is LaTeX beside the boxed value that is not known."
+        return "There is unknown LaTeX next to the boxed value."
     tail = tail if part.after[:1] in (tail[:1], "$", "*") or tail[:1] == "%" else f" {tail}"
     units = units_after(tail.lower(), 0)
     rest = tail[units.end :]
     if rest.lstrip(" \x1f$").startswith(_INEQUALITIES):
-        return "An inequality stands beside the boxed value."
+        return "There is an inequality next to the boxed value."
     symbol = rest[0] if rest.startswith(_BEHIND) or (sign == "(" and rest[:1] == ")") else ""
     return Wrapped(f"{sign}{part.content} {tail[: units.end]}{symbol}".strip(), outer, f"{rest}\n{after}", 1)

@@ -32,15 +32,17 @@ def recomputed_advantages(
         choice = settings["optimizer"]
         optimizer = make_optimizer_by_name(choice["name"], choice["options"])
         if optimizer.estimation() is not None:
-            return {}, [f"{choice['name']} has an advantage for each token, of its value function: none are shown."]
+            return {}, [
+                f"{choice['name']} computes an advantage per token with its value function; these are not shown."
+            ]
         found = {key: value for step in _by_step(trained) for key, value in _of_step(optimizer, step).items()}
     except Exception as error:  # an optimizer of a plugin may be missing, or raise anything
         return {}, [f"Advantages cannot be computed here: {error}"]
-    notes = ["Advantages are computed again from the recorded rewards by the optimizer of the run."]
+    notes = ["Advantages are recomputed from the recorded rewards with the optimizer of the run."]
     if settings.get("train", {}).get("shuffle_rewards"):
-        return {}, ["The run shuffled its rewards, so that advantages cannot be computed from the records."]
+        return {}, ["The run shuffled its rewards, so advantages cannot be recomputed from the records."]
     if optimizer.kl_penalty() is not None:
-        notes.append("They leave out the KL penalty on rewards, which the learner computed.")
+        notes.append("They do not include the KL penalty on rewards, which the learner computed.")
     return found, notes
 
 

@@ -28,9 +28,11 @@ def comparison_document(first: Sequence[Episode], second: Sequence[Episode]) -> 
     rows.sort(key=_largest_first)
     prompts = [{one.outcome.question: one.outcome.prompt for one in side} for side in (first, second)]
     changed = sum(prompts[0][question] != prompts[1][question] for question in common)
-    notes = [f"{changed} questions have another text in the second run."] if changed else []
+    notes = [f"{changed} questions have a different text in the second run."] if changed else []
     if len(rows) > len(common):
-        notes.append(f"{len(rows) - len(common)} questions were answered in one run only; they are in no difference.")
+        notes.append(
+            f"{len(rows) - len(common)} questions were answered in one run only and are excluded from the differences."
+        )
     return {"summary": _summary(sides) if common else None, "rows": rows, "notes": notes}
 
 

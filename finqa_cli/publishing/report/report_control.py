@@ -40,7 +40,7 @@ def check_control(run: RunRecords, control: RunRecords) -> None:
     """Checks that a run is the control of another one: the same training, but for its shuffled rewards and its length.
 
     Raises:
-        UsageError: They are the same run, or one of them is no training.
+        UsageError: They are the same run, or one of them is not a training.
         ConfigError: The control did not shuffle its rewards, or was trained in another way.
     """
     if run.path.resolve() == control.path.resolve():
@@ -48,25 +48,25 @@ def check_control(run: RunRecords, control: RunRecords) -> None:
     for each in (run, control):
         if each.facts.get("command") != "train":
             raise UsageError(
-                f"{each.path} is a run of finqa {each.facts.get('command', 'eval')}; a control belongs to a training.",
+                f"{each.path} is a run of finqa {each.facts.get('command', 'eval')}; a control must be a training.",
                 remedy=f"finqa report {run.path}, or name two trainings",
             )
     if _shuffled(run):
         others = f"finqa report {control.path} --control {run.path}"
         raise ConfigError(
-            f"{run.path} is a control itself: it shuffled its rewards ({SHUFFLED}).",
+            f"{run.path} is itself a control: it shuffled its rewards ({SHUFFLED}).",
             remedy=f"finqa report {run.path}" if _shuffled(control) else others,
         )
     if not _shuffled(control):
         raise ConfigError(
-            f"{control.path} is no control: it learned from its true rewards ({SHUFFLED} is false).",
+            f"{control.path} is not a control: it was trained on the true rewards ({SHUFFLED} is false).",
             remedy=f"train it with --shuffle-rewards, or finqa report {run.path} {control.path}",
         )
     if differing := _differences(run, control):
         named = "; ".join(f"{name} is {own} and {other}" for name, own, other in differing[:4])
         more = f"; and {len(differing) - 4} more" if len(differing) > 4 else ""
         raise ConfigError(
-            f"{control.path} is no control of {run.path}, for it differs in more than its rewards: {named}{more}.",
+            f"{control.path} is not a control of {run.path}, because other settings differ too: {named}{more}.",
             remedy=f"train it with the settings of {run.path} and --shuffle-rewards, or "
             f"finqa report {run.path} {control.path}",
         )

@@ -30,7 +30,7 @@ MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
         lambda one: None if one.outcome.correct is None else float(one.outcome.correct),
     ),
     (
-        *("errors", "Errors", "refused or unreadable tool calls per attempt"),
+        *("errors", "Errors", "rejected or invalid tool calls per attempt"),
         lambda one: None if one.outcome.correct is None else float(one.failed_calls),
     ),
     (
@@ -45,13 +45,13 @@ MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
 """Curves that are means over attempts: key, title, what it is, and the value of an attempt (None: not counted)."""
 
 RECORDED = (
-    ("kl", "KL", "estimated KL of the policy from the one that sampled, nats per token"),
-    ("entropy", "Entropy", "of the policy's next token, nats"),
+    ("kl", "KL", "estimated KL between the policy and the sampling policy, nats per token"),
+    ("entropy", "Entropy", "entropy of the policy's next token, nats"),
     ("staleness_mean", "Staleness", "policy versions between sampling and training, mean over tokens"),
     (
         "logprob_difference_mean",
         "Mismatch",
-        "log-probability of sampled tokens, engine against learner, mean difference",
+        "mean difference of the log-probabilities of sampled tokens, engine minus learner",
     ),
     ("loss", "Loss", "mean over the updates of a step"),
     ("grad_norm", "Gradient norm", "largest of a step, before clipping"),

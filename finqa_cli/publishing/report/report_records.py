@@ -88,19 +88,20 @@ def read_records(path: Path) -> RunRecords:
     """Reads a run folder; the run may still be running.
 
     Raises:
-        DataError: It is no run folder, has no records yet, or a file is damaged; the message names file and line.
+        DataError: It is not a run folder, has no records yet, or a file is damaged; the message names file and line.
     """
     if not path.is_dir():
-        raise DataError(f"There is no run folder {path}.", remedy="finqa ls")
+        raise DataError(f"The run folder {path} does not exist.", remedy="finqa ls")
     if not (path / "run.json").is_file():
-        raise DataError(f"{path} is no run folder: it has no run.json.", remedy="ls runs/*/run.json")
+        raise DataError(f"{path} is not a run folder: it has no run.json.", remedy="ls runs/*/run.json")
     facts = read_run(path)
     episodes = sorted(_read_episodes(path / TRAJECTORIES), key=lambda episode: episode.order)
     metrics = tuple(read_jsonl(path / METRICS)) if (path / METRICS).is_file() else ()
     if not episodes and not metrics:
         raise DataError(
             f"{path} has no episodes and no metrics to report.",
-            remedy=f"run `finqa {facts.get('command', 'eval')}` to its first record, or name another run: finqa ls",
+            remedy=f"wait for the first record of `finqa {facts.get('command', 'eval')}`, or choose another "
+            "run: finqa ls",
         )
     return RunRecords(
         path=path,

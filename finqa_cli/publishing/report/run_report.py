@@ -62,20 +62,20 @@ def write_report(
 
     Raises:
         UsageError: There are no runs, more than two, or the same one twice; or two runs have a control.
-        DataError: A folder is no run, has no records, or a record is damaged.
-        ConfigError: `out` is a file that is no report, or the control is none of this run.
+        DataError: A folder is not a run, has no records, or a record is damaged.
+        ConfigError: `out` is a file that is not a report, or the control is none of this run.
         StorageError: Writing failed.
     """
     if not 1 <= len(runs) <= 2:
         raise UsageError(
-            f"A report shows one run, or two beside each other, not {len(runs)}.",
+            f"A report shows one run or compares two runs, not {len(runs)}.",
             remedy=_for_several(runs),
         )
     if len(runs) == 2 and runs[0].resolve() == runs[1].resolve():
         raise UsageError("Both runs are the same folder.", remedy=f"finqa report {runs[0]}")
     if len(runs) == 2 and control is not None:
         raise UsageError(
-            "A control belongs to one training, and two runs are named.",
+            "A control belongs to one training, but two runs are given.",
             remedy=f"finqa report {runs[0]} --control {control}, or finqa report {runs[0]} {runs[1]}",
         )
     target = out or _default_path(runs)
@@ -133,8 +133,8 @@ def _omitted(whole: RunRecords, kept: RunRecords) -> list[str]:
     if not missing:
         return []
     return [
-        f"{len(kept.episodes):,} of {len(whole.episodes):,} episodes are in this file; score and curves are of all. "
-        "--episodes takes another number."
+        f"{len(kept.episodes):,} of {len(whole.episodes):,} episodes are in this file; score and "
+        "curves use all episodes. --episodes changes this limit."
     ]
 
 
@@ -178,4 +178,4 @@ def _check_target(target: Path) -> None:
         return
     with target.open("rb") as file:
         if GENERATOR.encode() not in file.read(4096):
-            raise ConfigError(f"{target} is there and is no report.", remedy="choose another --out")
+            raise ConfigError(f"{target} exists and is not a report.", remedy="choose another --out")

@@ -49,7 +49,7 @@ class PageVersion:
     """What a page has of a run already.
 
     Attributes:
-        epoch: Number of times that the files were begun again; a page of another epoch gets everything.
+        epoch: Number of times that the files were started again; a page of another epoch gets everything.
         lines: Lines of trajectories.jsonl.
         questions: Questions.
         groups: Groups.
@@ -117,7 +117,7 @@ class FollowedRun:
             since: The `version` of what the page has; empty for a page that has nothing.
 
         Returns:
-            With `full`, everything. Without it, figures anew and those rows, questions, groups and steps that were
+            With `full`, everything. Without it, figures again and those rows, questions, groups and steps that were
             added or changed; a row replaces that of the same line.
 
         Raises:
@@ -180,7 +180,7 @@ class FollowedRun:
                     return episode_detail(record, episode.outcome.answer)
             except (OSError, *MALFORMED):
                 pass
-            raise DataError(f"Line {line} is no longer the attempt {episode.id}.")
+            raise DataError(f"Line {line} no longer contains the attempt {episode.id}.")
 
     def _clear(self) -> None:
         self._epoch += 1
@@ -275,12 +275,13 @@ class FollowedRun:
         notes = [summary.reason] if summary.reason else []
         if self._damaged:
             more = f" and {len(self._damaged) - 1} more" if len(self._damaged) > 1 else ""
-            notes.append(f"Left out, because it is no record of an attempt: {self._damaged[0]}{more}.")
+            notes.append(f"Skipped, because it is not the record of an attempt: {self._damaged[0]}{more}.")
         if self._episodes and "settings.json" not in refused and not (self.path / "settings.json").is_file():
             notes.append("This run has no settings.json.")
         if len(self._episodes) > MOST_ROWS:
             notes.append(
-                f"The last {MOST_ROWS:,} of {len(self._episodes):,} episodes are listed; score and curves are of all."
+                f"The last {MOST_ROWS:,} of {len(self._episodes):,} episodes are listed; score and "
+                "curves use all episodes."
             )
         return [*notes, *self._advantage_notes]
 

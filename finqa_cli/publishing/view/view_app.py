@@ -70,9 +70,9 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return _text("This server answers to its own address only.", 421)
+            return _text("This server only responds to its own address.", 421)
         if scope["method"] not in _METHODS:
-            return _text("Nothing can be changed here: GET only.", 405, allow=", ".join(_METHODS))
+            return _text("Only GET is supported; nothing can be changed.", 405, allow=", ".join(_METHODS))
         return None
 
     def _opened(self, scope: Scope) -> Response | None:
@@ -81,7 +81,11 @@ class Guard:
             self._opening = b""
             return RedirectResponse(f"/{self._token.decode()}/{self._start}", 303)
         if not hmac.compare_digest(first.encode(), self._token):
-            return _text("The token is missing or another one. The whole address is where finqa view was started.", 403)
+            return _text(
+                "The token is missing or wrong. The complete address is in the terminal in which "
+                "finqa view was started.",
+                403,
+            )
         return None if slash else RedirectResponse(f"/{first}/", 307)
 
 
@@ -125,7 +129,7 @@ class ViewPages:
         try:
             self._followed(request, "first", "second", "control")
         except LookupError:
-            return _text("There is no such run here.", 404)
+            return _text("This run does not exist.", 404)
         ids = dict(request.path_params)
         control = ids.pop("control", None)
         return _page("report", tuple(ids.values()), "../" * (request.url.path.count("/") - 1), control)
@@ -180,7 +184,7 @@ def _data(read: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Resp
         try:
             return Response(escape_json(read(request)), media_type="application/json")
         except LookupError:
-            return _text("There is no such run here.", 404)
+            return _text("This run does not exist.", 404)
         except ViewStopped:
             return _text("The server ends.", 503)
         except FinqaError as error:

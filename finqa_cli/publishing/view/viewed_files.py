@@ -45,7 +45,7 @@ def summarize_inside(run: Path, *, episodes: int | None = None) -> RunSummary:
         episodes: Number of its recorded episodes, where it is known.
     """
     if refused := refused_files(run):
-        reason = f"not read, because it is no file of this folder: {', '.join(refused)}"
+        reason = f"not read, because it is not a file in this folder: {', '.join(refused)}"
         return RunSummary(path=run, command="", status=DAMAGED, reason=reason, size=disk_use(run))
     return _without_links(summarize_run(run, episodes=episodes), run)
 

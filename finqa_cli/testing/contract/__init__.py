@@ -1,4 +1,4 @@
-"""What every plugin of a kind must do, as tests: one suite per kind, for your own tests and for `finqa plugins check`.
+"""Contracts of components as tests: one suite per kind, for your own tests and for `finqa plugins check`.
 
 A module of tests imports all of a suite and defines the fixture `subject`, the component:
 

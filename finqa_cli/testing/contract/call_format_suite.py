@@ -1,4 +1,4 @@
-"""What every call format promises: what it writes it finds again, and any text gives a call or a reason."""
+"""Contract of call formats: written calls are found again, and any text results in a call or a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every chat engine promises: a turn for any conversation, many at once, and an end after which it says so.
+"""Contract of chat engines: a turn for any conversation, many requests at once, and a clear error after the end.
 
 `make` returns an engine, not started. `question` can be replaced where an engine answers certain conversations only.
 """
@@ -78,14 +78,14 @@ async def test_one_call_at_most_unless_several_are_taken(engine: ChatEngine, que
     assert not checked(await answered(engine, question)).further_calls
 
 
-async def test_many_are_answered_at_once(engine: ChatEngine, question: ChatRequest) -> None:
+async def test_many_requests_run_concurrently(engine: ChatEngine, question: ChatRequest) -> None:
     """Hundreds of episodes share an engine."""
     requests = [replace(question, key=f"train/{number}/0#0") for number in range(16)]
     turns = await asyncio.wait_for(asyncio.gather(*(answered(engine, request) for request in requests)), 120)
     assert len([checked(turn) for turn in turns]) == 16
 
 
-async def test_cancellation_leaves_the_others_alone(engine: ChatEngine, question: ChatRequest) -> None:
+async def test_cancellation_does_not_affect_other_requests(engine: ChatEngine, question: ChatRequest) -> None:
     """Every other request is cancelled."""
     await answered(engine, question)
     requests = [replace(question, key=f"train/{number}/0#0") for number in range(6)]
@@ -97,7 +97,7 @@ async def test_cancellation_leaves_the_others_alone(engine: ChatEngine, question
     assert all(isinstance(result, AssistantTurn) for result in results[1::2]), results[1::2]
 
 
-async def test_what_an_episode_used_is_counted_in_json_values(engine: ChatEngine, question: ChatRequest) -> None:
+async def test_the_usage_of_an_episode_is_json(engine: ChatEngine, question: ChatRequest) -> None:
     """An engine that does not count says nothing."""
     await answered(engine, question)
     usage = engine.usage(question.key.partition("#")[0])

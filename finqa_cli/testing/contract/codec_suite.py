@@ -1,4 +1,4 @@
-"""What every chat codec promises: contents that stay text, turns that end, calls that read back, any ids a turn.
+"""Contract of chat codecs: contents stay text, turns end, calls are parsed back, any ids result in a turn.
 
 `subject` is a codec for the model `model`, a folder or hub id whose tokenizer it reads.
 """
@@ -84,7 +84,7 @@ def test_what_the_model_reads_has_each_content_in_it(subject: ChatCodec, tokeniz
         assert encode(PLAIN) == ids, way
 
 
-def test_tools_are_told(subject: ChatCodec, tokenizer: Any) -> None:
+def test_tools_are_described(subject: ChatCodec, tokenizer: Any) -> None:
     """Their names and those of their arguments."""
     read = tokenizer.decode(subject.opening(prompt_of("?")))
     assert TOOL.name in read and "year" in read and "what is wanted" in read, read
@@ -129,7 +129,7 @@ def test_a_demonstration_ends_as_a_sampled_turn_does(subject: ChatCodec) -> None
         assert last in subject.stop_ids and not set(ids) & set(subject.stop_ids)
 
 
-def test_words_alone_are_no_call(subject: ChatCodec) -> None:
+def test_a_text_alone_is_not_a_call(subject: ChatCodec) -> None:
     """They are kept to the letter, after the reasoning of models that reason."""
     turn = subject.parse(subject.assistant(Message(role="assistant", content="It is 7.")))
     assert (turn.tool_call, turn.no_call) == (None, True) and turn.text.strip().endswith("It is 7."), turn
@@ -154,7 +154,7 @@ def test_a_demonstrated_call_is_read_back(subject: ChatCodec, text: str, year: i
     assert turn.words.strip().endswith(words)
 
 
-def test_what_stands_behind_the_end_does_not_count(subject: ChatCodec) -> None:
+def test_text_after_the_end_is_ignored(subject: ChatCodec) -> None:
     """The next turn is not the policy's."""
     said = subject.assistant(Message(role="assistant", content="It is 7."))
     assert subject.parse((*said, *subject.tool_reply("8", stopped=True))) == subject.parse(said)
@@ -179,16 +179,16 @@ def test_several_calls_are_read_back_or_refused(subject: ChatCodec) -> None:
         ids, replies = subject.assistant(several), subject.tool_replies(("1", "2"), stopped=True)
         read = subject.parse_calls(ids)
     except ConfigError:
-        pytest.skip("it takes turns with one call only")
+        pytest.skip("it supports turns with one call only")
     if read.parse_error:
-        pytest.skip(f"it takes turns with one call only: {read.parse_error}")
+        pytest.skip(f"it supports turns with one call only: {read.parse_error}")
     assert read.calls == (first, second)
     assert subject.parse(ids).tool_call is None, "one of several calls would be played, the others never"
     assert len(replies) > len(subject.tool_reply("1", stopped=True))
 
 
-def test_history_holds_what_the_model_is_to_read(subject: ChatCodec, tokenizer: Any) -> None:
-    """For templates that write earlier turns anew."""
+def test_history_contains_what_the_model_reads(subject: ChatCodec, tokenizer: Any) -> None:
+    """For templates that write earlier turns again."""
     if not subject.rewrites("tool"):
         pytest.skip("its episodes append")
     said = subject.assistant(Message(role="assistant", content="", tool_call=ToolCall(name=TOOL.name, arguments={})))

@@ -1,4 +1,4 @@
-"""What every token engine promises: the model's own log-probabilities, draws by seed alone, one version each.
+"""Contract of token engines: the model's log-probabilities, samples by seed only, one version per completion.
 
 `make` returns an engine for a model folder, not started; `engine` is a started one, which tests may share. `model` and
 `tolerance` can be replaced.
@@ -95,7 +95,7 @@ async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) 
 
 
 async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngine) -> None:
-    """What the policy sampled is what it is trained on."""
+    """What the policy sampled is what it is used for training."""
     free = await engine.generate(ask("a", temperature=0))
     stop = free.token_ids[-1]
     sampling = Sampling(max_tokens=50, temperature=0, stop_ids=(stop,))
@@ -104,14 +104,14 @@ async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngi
     assert ended.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
 
 
-async def test_a_prompt_that_fills_the_context_is_no_fault(engine: TokenEngine) -> None:
+async def test_a_prompt_that_fills_the_context_is_not_a_fault(engine: TokenEngine) -> None:
     """The completion is empty."""
     full = GenerateRequest(key="a", token_ids=(20,) * engine.max_context, sampling=Sampling(max_tokens=8))
     completion = await engine.generate(full)
     assert (completion.token_ids, completion.logprobs, completion.stop) == ((), (), "length")
 
 
-async def test_the_seed_decides_and_nothing_else(engine: TokenEngine) -> None:
+async def test_only_the_seed_determines_the_result(engine: TokenEngine) -> None:
     """Other requests in the batch change nothing."""
     alone = await engine.generate(ask("alone", seed=5))
     among = await asyncio.gather(*(engine.generate(ask(f"{seed:02}", seed=seed)) for seed in range(12)))
@@ -126,7 +126,7 @@ async def test_logprobs_are_those_of_the_model_over_several_turns(engine: TokenE
     assert worst_difference(model, played) <= 1e-3
 
 
-async def test_seats_never_block_for_good(engine: TokenEngine) -> None:
+async def test_seats_never_block_forever(engine: TokenEngine) -> None:
     """An episode that waits for its tools asks for nothing."""
 
     async def idle() -> None:
@@ -140,7 +140,7 @@ async def test_seats_never_block_for_good(engine: TokenEngine) -> None:
     await asyncio.wait_for(asyncio.gather(idle(), active("a"), active("b")), 30)
 
 
-async def test_cancellation_leaves_the_others_alone(engine: TokenEngine) -> None:
+async def test_cancellation_does_not_affect_other_requests(engine: TokenEngine) -> None:
     """Half of the requests are cancelled."""
     tasks = [asyncio.create_task(engine.generate(ask(str(index), max_tokens=50))) for index in range(6)]
     await asyncio.sleep(0.01)
@@ -167,7 +167,7 @@ async def test_every_completion_names_the_version_that_served_it(
     assert adapted.logprobs != base.logprobs
 
 
-async def test_a_bad_adapter_is_refused_and_the_old_version_serves_on(
+async def test_a_bad_adapter_is_refused_and_the_old_version_is_kept(
     engine: TokenEngine, model: Path, tmp_path: Path, tolerance: float
 ) -> None:
     """One that is not there, and one whose rank is too large."""
@@ -182,10 +182,8 @@ async def test_a_bad_adapter_is_refused_and_the_old_version_serves_on(
         assert alike(after, before, tolerance)
 
 
-async def test_each_completion_is_of_one_version_however_often_it_changes_in_between(
-    engine: TokenEngine, model: Path, tmp_path: Path
-) -> None:
-    """Requests under way end under the version that they began with; a later one is of the version loaded before it."""
+async def test_each_completion_belongs_to_one_version(engine: TokenEngine, model: Path, tmp_path: Path) -> None:
+    """Requests in progress end with the version that they started with; later ones use the version loaded before."""
     first = await next_version(engine)
     adapter = make_adapter(model, tmp_path / "adapter", seed=3)
     loaded = first - 1

@@ -1,4 +1,4 @@
-"""What every environment promises: stable tasks, prompts and verdicts, and sessions that survive any call or reply.
+"""Contract of environments: stable tasks, prompts and verdicts, and sessions that handle any call or reply.
 
 `subject` is the environment; one whose sessions need a sandbox also wants a `provider` that starts it. The functions
 `check_...` take more: the calls or replies of whole episodes.
@@ -63,7 +63,7 @@ async def test_an_episode_opens_with_the_same_prompt_each_time(subject: Environm
         await session.close()
 
 
-async def test_wrong_calls_and_any_words_are_survived(subject: Environment, sandbox: Sandbox | None) -> None:
+async def test_wrong_calls_and_any_text_are_handled(subject: Environment, sandbox: Sandbox | None) -> None:
     """A policy writes anything: it gets an answer in words, and the episode a finite verdict."""
     task = subject.tasks(subject.splits()[0])[0]
     for reply in HOSTILE_REPLIES:
@@ -78,8 +78,8 @@ async def test_wrong_calls_and_any_words_are_survived(subject: Environment, sand
         await session.close()
 
 
-async def test_nothing_done_gets_a_verdict(subject: Environment, sandbox: Sandbox | None) -> None:
-    """Which is no fault, and the same each time."""
+async def test_an_episode_without_actions_gets_a_verdict(subject: Environment, sandbox: Sandbox | None) -> None:
+    """Which is not a fault, and the same each time."""
     task = subject.tasks(subject.splits()[0])[0]
     verdicts = []
     for _ in range(2):
@@ -89,7 +89,7 @@ async def test_nothing_done_gets_a_verdict(subject: Environment, sandbox: Sandbo
     assert verdicts[0] == verdicts[1]
 
 
-async def test_the_expert_earns_more_than_nothing_done(subject: Environment, sandbox: Sandbox | None) -> None:
+async def test_the_expert_earns_more_than_no_action(subject: Environment, sandbox: Sandbox | None) -> None:
     """In the mean of the first tasks of every split; the same turns get the same answers and the same verdict."""
     earned, least, reasons = 0.0, 0.0, []
     for task in [task for split in subject.splits() for task in subject.tasks(split)[:EXPERT_TASKS]]:

@@ -121,7 +121,7 @@ async def check_limits_on_time(make: ProviderFactory) -> None:
 
 
 async def check_limits_on_resources(make: ProviderFactory) -> None:
-    """Memory, files and processes: the program hears of it or is ended, and never gets what it asked for."""
+    """Memory, files and processes: the program gets an error or is ended, and never gets what it asked for."""
     sandbox, close = await started(make)
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=256 * MIB, processes=8, disk_bytes=4 * MIB)
     try:

@@ -78,7 +78,7 @@ def test_a_better_member_never_gets_less(plays: Optimizer, rewards: Sequence[flo
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_left_out_and_changes_nothing(plays: Optimizer, rewards: Sequence[float], fault: Status) -> None:
-    """A sandbox that died is no attempt."""
+    """A sandbox that died is not an attempt."""
     first, *others = rewards
     credit = plays.credit(group_of(first, fault, *others))
     assert credit.advantages[1] is None, f"an attempt that ended as {fault} gets {credit.advantages[1]}"

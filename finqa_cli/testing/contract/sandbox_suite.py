@@ -1,4 +1,4 @@
-"""What every sandbox provider promises: sandboxes that start, are told apart, listed from elsewhere, and leave nothing.
+"""Contract of sandbox providers: sandboxes start, are distinguished, are listed from elsewhere, and leave nothing.
 
 `make` returns a new provider each time, and `spec` is a server to start; `command_server()` is tried where a provider
 has no such sandboxes. One whose sandboxes execute code is held against `execution_checks` too.
@@ -200,7 +200,7 @@ async def check_a_cancelled_start_leaves_nothing(make: ProviderFactory, spec: Sa
     provider = make()
     try:
         start = asyncio.create_task(provider.start(spec, LABELS))
-        await asyncio.sleep(0)  # it has begun, and no real start is over within one turn of the loop
+        await asyncio.sleep(0)  # it has started, and no real start is over within one turn of the loop
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start

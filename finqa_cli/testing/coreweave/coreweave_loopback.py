@@ -42,7 +42,7 @@ class CoreWeaveStats(TypedDict):
     Attributes:
         sandboxes: Sandboxes that have not ended.
         sandboxes_ever: Number of sandboxes ever created.
-        duplicates: Number of living sandboxes that share their name of ours with another.
+        duplicates: Number of living sandboxes whose name (of finqa) is not unique.
         requests: Number of requests by method.
         faults: Number of injected faults by kind.
         seen: W&B's entity and project in the last request.

@@ -43,7 +43,7 @@ class CoreWeaveFaults(ConfigSection):
         lost_reply: Creates answered UNAVAILABLE although the sandbox is created.
         hang: Creates that create their sandbox and are never answered.
         start_failed: Sandboxes that end in STATE_FAILED instead of STATE_RUNNING.
-        execution_cut: Executions whose stream breaks off after the command has begun.
+        execution_cut: Executions whose stream breaks off after the command has started.
     """
 
     unavailable: float = Share
@@ -151,7 +151,7 @@ class CoreWeaveSandboxes:
         return len(self._sandboxes)
 
     def reconfigure(self, config: CoreWeaveConfig) -> None:
-        """Replaces the configuration; random streams begin anew."""
+        """Replaces the configuration; random streams begin again."""
         self.config = config
         self.random = RandomStreams(config.seed)
 

@@ -275,7 +275,7 @@ class Account:
         self.run(wait())
 
     def run(self, work: Coroutine[object, object, None]) -> None:
-        """Runs a coroutine in a task of its own, which `close` cancels."""
+        """Runs a coroutine in its own task, which `close` cancels."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""A Daytona on 127.0.0.1, in this event loop or in a process of its own."""
+"""A Daytona on 127.0.0.1, in this event loop or in its own process."""
 
 from __future__ import annotations
 

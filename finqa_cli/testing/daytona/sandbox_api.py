@@ -123,7 +123,7 @@ class SandboxApi:
         return sandbox
 
     def _stock_image(self, body: dict[str, object], recipe: object) -> LoopbackImage:
-        """Returns the image of one sandbox for a Dockerfile without files of ours; nothing is pulled or built."""
+        """Returns the image of one sandbox for a Dockerfile without files of finqa; nothing is pulled or built."""
         if not isinstance(recipe, dict) or recipe.get("contextHashes"):
             raise Refusal(400, "The loopback builds files into snapshots only; build the image as a snapshot first")
         dockerfile = text(recipe, "dockerfileContent")

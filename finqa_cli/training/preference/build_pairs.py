@@ -38,7 +38,7 @@ class PairRules:
     Attributes:
         rule: Which candidates are paired.
         margin: Smallest difference of rewards.
-        most: Pairs of a question at most.
+        most: Largest number of pairs per question.
         held_out_share: Share of the companies whose pairs measure and do not train.
         questions: Look at so many questions only; 0 looks at all.
         seed: Seed of ties, choices and held-out companies.
@@ -105,7 +105,7 @@ def build_pairs(paths: Sequence[Path], rules: PairRules, out: Path, reporter: Re
     check_alike(sources)
     for source in sources:
         if not source.finished:
-            reporter.line(f"{source.path} is not finished; pairs are made of what it holds.")
+            reporter.line(f"{source.path} is not finished; pairs are made from its current attempts.")
     questions = _questions(sources)
     names = sorted(questions)[: rules.questions or None]
     tally = Tally()
@@ -127,7 +127,8 @@ def _check(paths: Sequence[Path], rules: PairRules, out: Path) -> None:
         raise UsageError("A run is given twice.", remedy=f"finqa prefs {once}")
     if not (rules.margin >= 0 and math.isfinite(rules.margin)):
         raise UsageError(
-            f"The margin {rules.margin:g} would prefer what earned less; it must be 0 or more.", remedy="--margin 0"
+            f"The margin {rules.margin:g} would prefer attempts with lower rewards; it must be 0 or more.",
+            remedy="--margin 0",
         )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty folder.", remedy="choose another --run-dir")
@@ -142,8 +143,9 @@ def _questions(sources: Sequence[Source]) -> dict[str, _Question]:
             question = questions.setdefault(name, _Question(prompt))
             if question.prompt != prompt:
                 raise DataError(
-                    f"The attempts at {name!r} do not open alike ({question.attempts[0].run}, {judged.run}): prompt or "
-                    "tools differ, so that they are no alternatives.",
+                    f"The attempts at {name!r} do not have the same prompt "
+                    f"({question.attempts[0].run}, {judged.run}): prompt or "
+                    "tools differ, so they cannot be compared.",
                     remedy="give runs of one environment with the same settings",
                 )
             question.attempts.append(judged)
@@ -203,7 +205,7 @@ def _side(judged: Judged) -> dict[str, Any]:
 
 
 def _held_out(companies: list[str], rules: PairRules) -> set[str]:
-    """Companies that are held out whole, so that no question about them is trained on."""
+    """Companies that are held out whole, so that no question about them is used for training."""
     if not rules.held_out_share or len(companies) < 2:
         return set()
     random.Random(derive(rules.seed, "held-out-pairs")).shuffle(companies)
@@ -212,7 +214,7 @@ def _held_out(companies: list[str], rules: PairRules) -> set[str]:
 
 def _nothing(tally: Tally, rules: PairRules) -> DataError:
     if not tally.attempts:
-        return DataError("There is no graded attempt to make pairs of.", remedy="finqa sample TARGET")
+        return DataError("There are no graded attempts for pairs.", remedy="finqa sample TARGET")
     reasons = {
         "have one attempt only": tally.single,
         f"have rewards that do not differ by {rules.margin:g}"
@@ -221,7 +223,7 @@ def _nothing(tally: Tally, rules: PairRules) -> DataError:
         "have no right attempt": tally.right_missing,
     }
     counts = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
-    same = f"; {tally.equal_texts} pairs said the same" if tally.equal_texts else ""
+    same = f"; {tally.equal_texts} pairs had identical texts" if tally.equal_texts else ""
     more = "finqa sample TARGET --num-candidates 16 --temperature 1.0"
     only_single = tally.single == tally.questions  # no margin and no rule makes a pair of one attempt
     return DataError(
@@ -233,11 +235,11 @@ def _nothing(tally: Tally, rules: PairRules) -> DataError:
 def _tell(report: Mapping[str, Any], reporter: Reporter) -> None:
     if report["right_missing"]:
         wrong = 1 - report["chosen"]["right"]
-        teach = f"; {100 * wrong:.0f} % of the pairs prefer a wrong one: --rule right-wrong leaves these out"
+        teach = f"; {100 * wrong:.0f} % of the pairs prefer a wrong attempt: --rule right-wrong excludes them"
         missing = f"{report['right_missing']} of {report['questions']} questions have no right attempt"
         reporter.line(missing + (teach if wrong else "") + ".")
     if not report["held_out"]:
-        reporter.line("No pair is held out, so nothing will say how well preferences carry over.")
+        reporter.line("No pair is held out, so the preference accuracy on new questions cannot be measured.")
 
 
 def _write(
@@ -314,7 +316,7 @@ def as_text(report: Mapping[str, Any]) -> str:
         f"{low:8.3f} to {high:8.3f}  {count:6d}  {'#' * -(-_BAR * count // most)}"
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
-    small = f"; fewer than the {ROBUST} that make DPO robust" if report["fewer_than_robust"] else ""
+    small = f"; fewer than the {ROBUST} that DPO needs for robust training" if report["fewer_than_robust"] else ""
     return "\n".join(
         [
             f"{report['pairs']} pairs{small}",
@@ -323,7 +325,7 @@ def as_text(report: Mapping[str, Any]) -> str:
             f"{report['questions']} questions, {report['attempts']} attempts: {report['paired']} questions with pairs, "
             f"{report['single']} with one attempt, {report['no_spread']} without a difference, "
             f"{report['right_missing']} without a right attempt",
-            f"left out because both said the same: {report['equal_texts']}",
+            f"left out because both texts were identical: {report['equal_texts']}",
             *(f"{side}: {_share(report[side])}" for side in ("chosen", "rejected")),
             "",
             f"margin: mean {margin['mean']:.3f}, median {margin['median']:.3f}, "

@@ -104,7 +104,7 @@ async def dpo(
         plan = optimizer.plan()
         count = len(pair_steps(pairs.train, plan, settings.train.seed))
         if count < 1:
-            raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs are no step.", remedy="--epochs 1")
+            raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs give no step.", remedy="--epochs 1")
         planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
         context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         companies = {pair.cluster for pair in pairs.train}
@@ -172,8 +172,8 @@ def _report_pairs(pairs: PairSet, reporter: Reporter) -> None:
     reporter.line(f"{len(pairs.train)} pairs to train on, {len(pairs.held_out)} held out.")
     if pairs.encoded_again:
         reporter.line(
-            f"{pairs.encoded_again} pairs are encoded from their texts: they have no token ids, or those of another "
-            "tokenizer or template."
+            f"{pairs.encoded_again} pairs are encoded from their texts, because they have no token "
+            "ids or ids of another tokenizer or template."
         )
     if pairs.alike:
-        reporter.line(f"{pairs.alike} pairs are left out: chosen and rejected are the same tokens.")
+        reporter.line(f"{pairs.alike} pairs are skipped: both sides have the same tokens.")

@@ -113,7 +113,9 @@ def read_attempts(source: Source) -> list[Judged]:
                         record_order(record), place(record)
                         attempts.append(Judged(record=record, outcome=outcome, run=source.run))
         except MALFORMED as error:
-            raise DataError(f"{source.files[0]}, row {row}: not an attempt as finqa writes it ({error!r}).") from error
+            raise DataError(
+                f"{source.files[0]}, row {row}: not an attempt in the format of finqa ({error!r})."
+            ) from error
     return sorted(attempts, key=lambda judged: record_order(judged.record))
 
 

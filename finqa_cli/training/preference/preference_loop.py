@@ -196,7 +196,7 @@ def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
         encoded_again += not sampled
         parts[pair.held_out].append(samples)
     if not parts[False]:
-        raise DataError(f"{path} has no pair to train on.", remedy="finqa prefs RUN --held-out-share 0.1")
+        raise DataError(f"{path} contains no training pairs.", remedy="finqa prefs RUN --held-out-share 0.1")
     return PairSet(train=tuple(parts[False]), held_out=tuple(parts[True]), encoded_again=encoded_again, alike=alike)
 
 
@@ -217,7 +217,8 @@ async def add_references(
     """
     if not learner.keeps_reference:
         raise ConfigError(
-            "This learner gives no reference log-probabilities.", remedy="--reference-free, or --set learner.name=torch"
+            "This learner computes no reference log-probabilities.",
+            remedy="--reference-free, or --set learner.name=torch",
         )
     referred: list[PairSamples] = []
     if not pairs:

@@ -144,7 +144,7 @@ class _Rollouts:
         self._sum_up(result, seconds=time.perf_counter() - began)
         if self._context.stopper.requested:
             self._context.reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
-            self._context.stopper.check(f"what was played is in {self._context.folder.path}")
+            self._context.stopper.check(f"played episodes are in {self._context.folder.path}")
         return result
 
     def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:

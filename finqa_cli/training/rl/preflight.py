@@ -94,7 +94,7 @@ async def check_learnable(
     played = whole()
     enough = len(played) >= FEWEST_GROUPS and len(played) * train.group_size >= FEWEST_EPISODES
     if len(played) < most and not enough:
-        reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few to judge.")
+        reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few for a decision.")
     elif not is_informative(played, assign_credit(optimizer, played)) and (obstacle := find_obstacle(played)):
         raise obstacle
 
@@ -115,8 +115,9 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     rewards = sorted({each.reward for each in episodes if each.reward is not None})
     span = f"{rewards[0]:g}" if len(rewards) == 1 else f"the same in its group, {rewards[0]:g} to {rewards[-1]:g}"
     return NothingToLearnError(
-        f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows what is better.",
-        remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS; "
+        f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows which attempt is better.",
+        remedy="choose questions that the policy answers sometimes, or train it by imitation first: finqa "
+        "sft DEMONSTRATIONS; "
         "--no-preflight, which trains anyway",
     )
 
@@ -129,9 +130,10 @@ def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingTo
     if not turns or unreadable < UNREADABLE * len(turns) or len({each.reward for each in graded}) > 1:
         return None
     return NothingToLearnError(
-        f"{unreadable} of the policy's {len(turns)} turns have no readable tool call ({_count(graded, questions)}): it "
-        "does not know the form of calls, and without calls no reward differs from another.",
-        remedy="teach it the form: finqa sft DEMONSTRATIONS, or train another --model; --no-preflight trains anyway",
+        f"{unreadable} of the policy's {len(turns)} turns have no valid tool call "
+        f"({_count(graded, questions)}): it does not know the format of calls, and without calls all "
+        "rewards are equal.",
+        remedy="teach it the format: finqa sft DEMONSTRATIONS, or train another --model; --no-preflight trains anyway",
     )
 
 

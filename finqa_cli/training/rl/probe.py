@@ -93,7 +93,7 @@ class Tolerance:
         return found.typical <= self.typical and found.largest <= self.largest
 
 
-WIDEST = Tolerance(typical=CEILING, largest=LARGEST, source="the most that rounding explains")
+WIDEST = Tolerance(typical=CEILING, largest=LARGEST, source="the largest difference that rounding explains")
 
 
 def compare(left: Sequence[float], right: Sequence[float]) -> Difference:
@@ -131,7 +131,7 @@ class Probe:
         engine: Not probed where its `probe_tolerance` is None.
         learner: Has the weights of the version that is probed.
         codec: Codec of the engine's model.
-        tasks: Tasks that are trained on, at least one.
+        tasks: Tasks that are used for training, at least one.
         state: State in the checkpoint that is resumed: with it the tolerance is the one measured at the start.
     """
 
@@ -305,7 +305,7 @@ class Probe:
             f"Replica {replica} reports that it serves policy version {policy.number}, but twice its log-probabilities "
             f"differed from the learner's: the second time by {found.typical:.3g} nats a token and up to "
             f"{found.largest:.3g}, over {found.tokens} tokens. Rounding explains {tolerance.typical:.3g} and up to "
-            f"{tolerance.largest:.3g} ({tolerance.source}). It serves other weights or computes otherwise.",
+            f"{tolerance.largest:.3g} ({tolerance.source}). It serves other weights or computes differently.",
             remedy=self._remedy,
         )
 

@@ -96,9 +96,9 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     iterated = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]
     if iterated and not any(record.get("updates", 1) for record in iterated):
         raise NothingToLearnError(
-            f"No group of {len(iterated)} iterations was informative, so the policy is the one that training began "
-            f"from. Run: {run}",
-            remedy="choose questions that the policy answers at times, or teach it first: finqa sft DEMONSTRATIONS",
+            f"No group of {len(iterated)} iterations was informative, so the policy is unchanged. Run: {run}",
+            remedy="choose questions that the policy answers sometimes, or train it by imitation first: "
+            "finqa sft DEMONSTRATIONS",
         )
     return _result(run, iterations, started)
 
@@ -115,8 +115,8 @@ def lengthen(settings: Settings, run: Path, iterations: int | None) -> Settings:
     if is_scheduled(settings.train):
         raise ConfigError(
             f"The learning rate of {run} is planned for {planned} iterations (train.schedule="
-            f"{settings.train.schedule}, train.warmup_share={settings.train.warmup_share:g}); for {iterations} it "
-            "would have been another from the first step.",
+            f"{settings.train.schedule}, train.warmup_share={settings.train.warmup_share:g}); for "
+            f"{iterations} it would have been different from the first step.",
             remedy=f"finqa train --resume {run}, or a new run with --iterations {iterations}",
         )
     return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})
@@ -230,13 +230,13 @@ def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
     name = settings.optimizer.name
     if name == "sft":
         raise UsageError(
-            "sft imitates all that it is shown, right or wrong, so it learns from demonstrations and not from groups "
-            "that the policy plays itself.",
+            "sft imitates all given episodes, right or wrong, so it trains on demonstrations and not "
+            "on groups that the policy plays.",
             remedy="finqa eval scripted --split train, then finqa sft RUN",
         )
     if isinstance(optimizer, PreferenceOptimizer):
         raise UsageError(
-            f"{name} learns from recorded pairs of attempts, not from groups that are played, and no pairs are given.",
+            f"{name} trains on recorded pairs of attempts, not on played groups, and no pairs are given.",
             remedy=f"finqa sample TARGET, then finqa prefs RUN, then finqa train --optimizer {name} --pairs PAIRS",
         )
 
@@ -244,8 +244,9 @@ def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
 def _check_sampling(settings: Settings) -> None:
     if settings.generation.top_p < 1:
         raise ConfigError(
-            f"generation.top_p={settings.generation.top_p:g} cannot be trained with: the sampler's log-probabilities "
-            "are of the nucleus and the learner's of the whole vocabulary, so their ratio would be wrong.",
+            f"generation.top_p={settings.generation.top_p:g} cannot be used for training: the "
+            "sampler's log-probabilities refer to the nucleus and the learner's to the whole "
+            "vocabulary, so their ratio would be wrong.",
             remedy="--set generation.top_p=1",
         )
 

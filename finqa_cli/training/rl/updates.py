@@ -53,7 +53,7 @@ def training_loss(optimizer: Optimizer, train: TrainSettings) -> Loss:
         field = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"Optimizer {type(optimizer).__name__} makes an invalid {error.title}: {f'{field}: ' if field else ''}"
+            f"Optimizer {type(optimizer).__name__} creates an invalid {error.title}: {f'{field}: ' if field else ''}"
             f"{reason}."
         ) from error
     return correct_off_policy(
@@ -96,14 +96,14 @@ def correct_off_policy(
         explicit = "" if mode == "auto" else " --set train.off_policy=auto"
         raise ConfigError(
             f"train.off_policy={mode} with max_staleness {max_staleness}: {type(loss).__name__} does not use the "
-            "sampler's log-probabilities, so tokens of older weights would be trained on uncorrected.",
+            "sampler's log-probabilities, so tokens sampled with older weights would be used without a correction.",
             remedy="--max-staleness 0" + explicit,
         )
     if loss.off_policy != "none":
         if mode == "auto":
             return loss
         raise ConfigError(
-            f"train.off_policy={mode}, but the optimizer's loss brings a correction of its own.",
+            f"train.off_policy={mode}, but the optimizer's loss has its own correction.",
             remedy="--set train.off_policy=auto",
         )
     chosen: OffPolicy = "token" if mode == "auto" else mode
@@ -123,8 +123,8 @@ def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
         return Passes(epochs=1, minibatches=steps)
     if steps > 1:
         raise ConfigError(
-            f"train.updates_per_iteration={steps} has no effect with this optimizer, which has a number of steps of "
-            "its own.",
+            f"train.updates_per_iteration={steps} has no effect with this optimizer, which sets its "
+            "own number of steps.",
             remedy=f"--set train.updates_per_iteration=1 --set optimizer.options.minibatches={steps}",
         )
     return passes
@@ -141,7 +141,7 @@ def length_limit(train: TrainSettings, max_gen_tokens: int) -> LengthLimit | Non
     buffer = train.overlong_buffer or max(1, max_gen_tokens // 5)
     if buffer > max_gen_tokens:
         raise ConfigError(
-            f"train.overlong_buffer={buffer} is more than a completion may have (max_gen_tokens {max_gen_tokens}).",
+            f"train.overlong_buffer={buffer} is more than the longest completion (max_gen_tokens {max_gen_tokens}).",
             remedy=f"--set train.overlong_buffer={max(1, max_gen_tokens // 5)}",
         )
     return LengthLimit(longest=max_gen_tokens, buffer=buffer)

@@ -133,7 +133,7 @@ async def sft(
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         data = imitation_set(kept, settings, make_codec(settings, model.model))
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
-        reporter.line(f"{len(data.train)} demonstrations to train on, {len(data.held_out)} to validate.")
+        reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
         inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
         folder.pin("demonstrations digest", hashlib.sha256(digests.encode()).hexdigest())
@@ -159,7 +159,7 @@ async def sft(
     if result.parse_rate_reached is False:
         reporter.line(
             f"Only {100 * (result.parse_rate or 0.0):.0f} % of the answers have the right form, fewer than the "
-            f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning should begin with: see "
+            f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning needs: see "
             f"{run / SAMPLES}, and train longer (--epochs) or on more."
         )
     return result
@@ -194,7 +194,7 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
         )
         if policy is None:
             raise ConfigError(
-                f"No plugin makes a model from the specification {specification}.", remedy="finqa plugins"
+                f"No plugin creates a model from the specification {specification}.", remedy="finqa plugins"
             )
     return made
 
@@ -259,7 +259,7 @@ class ImitationSet:
     Attributes:
         train: To train on.
         held_out: To validate on; no company is in both.
-        companies: Companies of the demonstrations that are trained on.
+        companies: Companies of the demonstrations that are used for training.
     """
 
     train: tuple[Sample, ...]
@@ -303,7 +303,7 @@ def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, c
         sample = demonstration_sample(item.prompt, item.messages, codec, name=item.id)
         parts[item.cluster in held_out].append(replace(sample, episode=item.id))
     if not parts[False] or settings.sft.epochs * len(parts[False]) < 1:
-        raise DataError(f"Of {len(demonstrations)} demonstrations none is left to train on.", remedy="--epochs 1")
+        raise DataError(f"Of {len(demonstrations)} demonstrations, none is left for training.", remedy="--epochs 1")
     return ImitationSet(
         train=tuple(parts[False]),
         held_out=tuple(parts[True]),

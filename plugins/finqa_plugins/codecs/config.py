@@ -20,8 +20,8 @@ class CodecConfig(BaseModel):
     )
     history: HistoryMode = Field(
         "auto",
-        description="earlier turns: append keeps them as sampled, template takes what the chat template makes of them, "
-        "in a new sequence wherever it changes them; auto: append where the template does",
+        description="earlier turns: append keeps them as sampled; template uses the chat template's rendering, in "
+        "a new sequence wherever it changes them; auto: append if the template only appends",
     )
 
 
@@ -43,5 +43,5 @@ class LlamaCodecConfig(CodecConfig):
     """What `finqa plugins show llama3` lists."""
 
     date: str = Field(
-        LLAMA_DATE, description="today's date in the system text; fixed, so that prompts do not depend on the day"
+        LLAMA_DATE, description="date in the system text; fixed, so that prompts do not depend on the current day"
     )

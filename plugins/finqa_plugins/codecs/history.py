@@ -44,7 +44,7 @@ class Probe:
 
     appended: str
     rendered: str
-    anew: str
+    rerendered: str
 
 
 def play_probes(
@@ -59,7 +59,7 @@ def play_probes(
     """Plays probe episodes, with and without tools, or for replies of the user without them; a probe for each turn.
 
     Args:
-        codec: Appends and renders anew.
+        codec: Appends and renders again.
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
         role: Role of the replies.
@@ -83,13 +83,13 @@ def play_probes(
             tools_reply = role == "tool"
             ids += sampled
             ids += codec.tool_replies(texts, stopped=True) if tools_reply else codec.user_reply(first, stopped=True)
-            anew = codec.history(prompt, played)
-            probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), anew=decode(anew)))
+            rerendered = codec.history(prompt, played)
+            probes.append(Probe(appended=decode(ids), rendered=render(messages, tools), rerendered=decode(rerendered)))
     return probes
 
 
 def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
-    """Whether episodes are to be rendered anew for each turn, because the template rewrites earlier turns.
+    """Whether episodes are to be rendered again for each turn, because the template rewrites earlier turns.
 
     Args:
         probes: What `play_probes` saw.
@@ -111,9 +111,9 @@ def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
     if all(same(probe.appended) == same(probe.rendered) for probe in probes):
         return False
     for probe in probes:
-        if probe.anew != probe.rendered:
-            problem = "rewrites history in a way that cannot be followed"
-            raise _refusal(problem, probe.anew, probe.rendered, remedy=_OTHER_TEMPLATE)
+        if probe.rerendered != probe.rendered:
+            problem = "rewrites history in an unsupported way"
+            raise _refusal(problem, probe.rerendered, probe.rendered, remedy=_OTHER_TEMPLATE)
     return True
 
 

@@ -79,7 +79,7 @@ def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> C
         raise ConfigError(
             f"No codec fits {context.model!r}: its chat template has tools, but its tokenizer has neither "
             f"{QWEN_TURN_END} nor {LLAMA_TURN_END}.",
-            remedy="--set codec.name=plain, which marks turns by text of its own, or another --model",
+            remedy="--set codec.name=plain, which marks turns with its own text, or another --model",
         )
     _refuse_thinking(options, context)
     shared = LlamaCodecConfig(call_format=options.call_format, history=options.history)
@@ -90,7 +90,7 @@ def _plain(options: ThinkingCodecConfig, context: CodecContext, tokenizer: Any) 
     _refuse_thinking(options, context)
     if options.history == "template":
         raise ConfigError(
-            f"{context.model!r} has no chat template with tools, so there is none to follow.",
+            f"{context.model!r} has no chat template with tools, which this codec needs.",
             remedy="--set codec.options.history=auto",
         )
     codec = PlainCodec(PlainCodecConfig(call_format=options.call_format), context, tokenizer)
@@ -104,7 +104,9 @@ def _plain(options: ThinkingCodecConfig, context: CodecContext, tokenizer: Any) 
 
 def _refuse_thinking(options: ThinkingCodecConfig, context: CodecContext) -> None:
     if options.thinking:
-        raise ConfigError(f"The model {context.model!r} has no thinking.", remedy="--set codec.options.thinking=false")
+        raise ConfigError(
+            f"The model {context.model!r} does not support thinking.", remedy="--set codec.options.thinking=false"
+        )
 
 
 def _offers_tools(tokenizer: Any) -> bool:

@@ -123,7 +123,7 @@ def choose_format(name: str, context: CodecContext, render: Render) -> tuple[Cal
         if form.render(probe) in text:
             return form, True
     raise ConfigError(
-        f"The chat template of {context.model!r} writes tool calls in none of the known formats.",
+        f"The chat template of {context.model!r} writes tool calls in an unknown format.",
         remedy=f"--set codec.options.call_format=NAME, where NAME is one of {', '.join(known)}",
     )
 

@@ -37,7 +37,8 @@ class PlainCodec(ChatCodec):
         tokenizer = tokenizer or load_tokenizer(context.model, template=False)
         if tokenizer.eos_token_id is None:
             raise ConfigError(
-                f"The tokenizer of {context.model!r} has no end token (eos_token) for codec 'plain' to end turns with.",
+                f"The tokenizer of {context.model!r} has no end token (eos_token) which codec 'plain' "
+                "needs to end turns.",
                 remedy='name it in tokenizer_config.json: "eos_token": "..."',
             )
         self._format = named_format("hermes" if options.call_format == "auto" else options.call_format, context)
@@ -183,7 +184,7 @@ class ExactText:
         """`model` is what errors call it.
 
         Raises:
-            ConfigError: It is no fast tokenizer, or loses or changes plain text.
+            ConfigError: It is not a fast tokenizer, or loses or changes plain text.
         """
         from tokenizers import Tokenizer
 

@@ -11,12 +11,13 @@ _PACKAGE = "finqa_plugins.codecs"
 def register_components() -> list[Component]:
     """Registers one codec per model family, the choice among them, and the formats in which models write calls."""
     codecs = {
-        "auto": ("model_families:choose_codec", "ThinkingCodecConfig", "the codec that fits the model's tokenizer"),
+        "auto": ("model_families:choose_codec", "ThinkingCodecConfig", "codec for the model's tokenizer"),
         "llama3": ("model_families:LlamaCodec", "LlamaCodecConfig", "Llama 3.1 to 3.3: JSON calls with parameters"),
         "plain": (
             "plain:PlainCodec",
             "PlainCodecConfig",
-            "roles as text, turns closed by the end token: for models whose template has no tools, or without one",
+            "roles as text, turns end with the end token: for models without a template, or with a "
+            "template without tools",
         ),
         "qwen2.5": (
             "model_families:QwenCodec",
@@ -26,7 +27,7 @@ def register_components() -> list[Component]:
         "qwen3": (
             "model_families:QwenCodec",
             "ThinkingCodecConfig",
-            "ChatML with <tool_call> JSON, as Qwen2.5, Qwen3 and the embedded policy speak it; thinking on or off",
+            "ChatML with <tool_call> JSON, for Qwen2.5, Qwen3 and the embedded policy; thinking on or off",
         ),
     }
     formats = {

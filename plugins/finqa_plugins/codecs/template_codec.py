@@ -221,10 +221,10 @@ class TemplateCodec(ChatCodec):
         )
         if rewrites := rewrites_history(probes, self._history_mode):
             log.warning(
-                "the chat template rewrites earlier turns: where it does, the next turn begins a sequence of its own, "
-                "so its whole prompt is computed again, in rollout and in update",
+                "the chat template rewrites earlier turns: there, the next turn starts a new "
+                "sequence, so its whole prompt is computed again, in rollouts and updates",
                 model=self._model,
-                instead="codec.options.history=append, where it is only reasoning that the template drops",
+                instead="codec.options.history=append, if the template only drops reasoning",
             )
         return rewrites
 
@@ -324,7 +324,7 @@ class ChatTemplate:
         """What is done to the contents of each role.
 
         Raises:
-            ConfigError: Something that cannot be told from a probe.
+            ConfigError: Something that cannot be distinguished from a probe.
         """
         probes = {role: f'\n {role} "quoted" \\ \u00e9<&>\t. \n' for role in ("system", "user", "assistant", "tool")}
         # The assistant's probe is in an earlier turn, where a template does not look for reasoning.

@@ -32,14 +32,14 @@ class PolicyGradientOptions(BaseModel):
 
     normalization: Normalization = Field(
         default="trained",
-        description="What the loss is a mean over: trained (tokens with an advantage), token (those without one "
-        "counted as well), sequence (each episode's mean), constant (token sums over normalization_length).",
+        description="Normalization of the loss: trained (mean over tokens with an advantage), token (over all sampled "
+        "tokens), sequence (mean of episode means), constant (token sums divided by normalization_length).",
     )
     normalization_length: float = Field(default=512, gt=0, description="Divisor of normalization=constant, in tokens.")
     kl: Literal["off", "reward", "loss"] = Field(default="off", description="Where the KL penalty is applied.")
-    kl_coef: float = Field(default=0.05, gt=0, description="Coefficient of the KL from the policy before training.")
+    kl_coef: float = Field(default=0.05, gt=0, description="Coefficient of the KL to the policy before training.")
     kl_estimator: KlEstimator | None = Field(default=None, description="unset: k1 in the reward, k3 in the loss.")
-    entropy_coef: float = Field(default=0, ge=0, description="Coefficient of the entropy, which is raised; 0: off.")
+    entropy_coef: float = Field(default=0, ge=0, description="Coefficient of the entropy bonus; 0: off.")
 
     @model_validator(mode="after")
     def _check_shared(self) -> Self:
@@ -138,18 +138,18 @@ class GrpoConfig(PolicyGradientOptions):
         default=None, description="A published method as a preset for options that are unset; grpo is DeepSeekMath's."
     )
     baseline: Literal["mean", "median"] = Field(
-        default="mean", description="Baseline of the group; median is MC-GRPO's, steadier in small groups of odd size."
+        default="mean", description="Baseline of the group; median is that of MC-GRPO, for small groups of odd size."
     )
     normalize_std: Literal["none", "group", "batch"] = Field(
-        default="none", description="Divide advantages by the rewards' standard deviation: none, group or batch."
+        default="none", description="Divide advantages by the standard deviation of the rewards: none, group or batch."
     )
     ratio: Literal["token", "sequence"] = Field(
-        default="token", description="The importance ratio is of a token, or the geometric mean over a sequence's."
+        default="token", description="Level of the importance ratio: per token, or the geometric mean over a sequence."
     )
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
-    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
-    dual_clip: float = Field(default=0.0, ge=0, description="Bounds the ratio where the advantage is negative; 0: not.")
-    minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored members are dropped.")
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Clip the ratio below 1 - this value; 0: off.")
+    clip_high: float = Field(default=0.2, ge=0, description="Clip the ratio above 1 + this value; 0: off.")
+    dual_clip: float = Field(default=0.0, ge=0, description="Upper bound of the ratio for negative advantages; 0: off.")
+    minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored attempts are dropped.")
 
     @model_validator(mode="before")
     @classmethod
@@ -176,7 +176,7 @@ class Grpo(PolicyGradient[GrpoConfig]):
     """Group-relative policy optimization.
 
     A_i = r_i - b over the scored members of a group, b their mean or median; with `normalize_std` divided by the
-    (population std + 1e-8) of the rewards of the group, or of all groups that are trained on.
+    (population std + 1e-8) of the rewards of the group, or of all groups that are used for training.
 
     Sources: DeepSeekMath, arXiv 2402.03300, equation 3 and section 4.1.2 (group std); Dr. GRPO, arXiv 2503.20783, for
     why the division biases towards very easy and very hard questions (off by default); REINFORCE++, arXiv 2501.03262,

@@ -16,26 +16,29 @@ class PpoConfig(PolicyGradientOptions):
 
     kl: Literal["off", "reward", "loss"] = Field(
         default="reward",
-        description="Where the divergence from the policy that training began from is taken off: each token's reward, "
-        "the loss, or nowhere.",
+        description="Where the KL to the policy before training is subtracted: from each token's reward, in the "
+        "loss, or not at all.",
     )
     gamma: float = Field(default=1.0, gt=0, le=1, description="Discount per sampled token.")
-    lam: float = Field(default=0.95, ge=0, le=1, description="GAE: 0 trusts the next value, 1 the rewards.")
-    whiten: bool = Field(default=True, description="Advantages get mean 0 and deviation 1 over the iteration's tokens.")
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
-    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
+    lam: float = Field(default=0.95, ge=0, le=1, description="Lambda of GAE: 0 uses the next value, 1 the rewards.")
+    whiten: bool = Field(
+        default=True,
+        description="Normalize advantages to mean 0 and standard deviation 1 over the tokens of an iteration.",
+    )
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Clip the ratio below 1 - this value; 0: off.")
+    clip_high: float = Field(default=0.2, ge=0, description="Clip the ratio above 1 + this value; 0: off.")
     value_coef: float = Field(default=0.1, gt=0, description="Coefficient of the value loss, next to the policy's.")
     value_clip: float = Field(
         default=0.2,
         ge=0,
-        description="How far a value may get in an iteration before its loss is constant; 0: any way.",
+        description="Largest change of a value in an iteration before its loss is clipped; 0: no limit.",
     )
-    epochs: int = Field(default=4, ge=1, description="How often an iteration's samples are gone through.")
-    minibatches: int = Field(default=4, ge=1, description="Steps of an epoch, each on its share of the samples.")
+    epochs: int = Field(default=4, ge=1, description="Number of passes over the samples of an iteration.")
+    minibatches: int = Field(default=4, ge=1, description="Steps per epoch, each on a part of the samples.")
     target_kl: float = Field(
         default=0.02,
         ge=0,
-        description="Mean KL per token, in nats, at which the other steps of an iteration are skipped; 0: none.",
+        description="Mean KL per token, in nats, above which the remaining steps of an iteration are skipped; 0: off.",
     )
 
 

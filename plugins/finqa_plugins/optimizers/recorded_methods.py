@@ -40,13 +40,13 @@ class DpoConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     loss_type: Literal["sigmoid", "hinge", "ipo"] = Field(
-        default="sigmoid", description="What is made of how much likelier the chosen attempt became than the other."
+        default="sigmoid", description="Form of the loss: sigmoid, hinge or ipo."
     )
-    beta: float = Field(default=0.1, gt=0, description="Strength of the pull towards the reference policy.")
+    beta: float = Field(default=0.1, gt=0, description="Strength of the regularization towards the reference policy.")
     label_smoothing: float = Field(
-        default=0.0, ge=0, lt=0.5, description="Share of preferences that may be the wrong way round; sigmoid only."
+        default=0.0, ge=0, lt=0.5, description="Assumed share of wrong preferences; sigmoid only."
     )
-    reference_free: bool = Field(default=False, description="Take all attempts as equally likely under the reference.")
+    reference_free: bool = Field(default=False, description="Ignore the reference policy (reference-free loss).")
     epochs: float = Field(default=1.0, gt=0, description="Passes over the pairs.")
     pairs_per_step: int = Field(default=16, ge=1, description="Pairs of one optimizer step.")
     warmup_share: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps with a rising learning rate.")
@@ -84,7 +84,7 @@ class Dpo(PreferenceOptimizer):
         )
 
     def plan(self) -> PairPlan:
-        """How to go through the pairs."""
+        """The schedule over the pairs."""
         config = self._config
         return PairPlan(
             epochs=config.epochs,

@@ -24,7 +24,8 @@ class ReinforceConfig(PolicyGradientOptions):
     """Options of `reinforce`."""
 
     baseline: Literal["none", "batch", "group"] = Field(
-        default="none", description="What is taken from each reward: nothing, or the mean over batch or group."
+        default="none",
+        description="Baseline that is subtracted from each reward: none, or the mean over batch or group.",
     )
 
 
@@ -74,14 +75,14 @@ class RlooConfig(PolicyGradientOptions):
     """Options of `rloo`."""
 
     baseline: Literal["leave_one_out", "mean"] = Field(
-        default="leave_one_out", description="Mean reward of the other members, or of all of them."
+        default="leave_one_out", description="Baseline: the mean reward of the other attempts, or of all attempts."
     )
     whiten_rewards: bool = Field(
-        default=False, description="Whiten the rewards over the groups that are trained on before the baseline."
+        default=False, description="Whiten the rewards over all groups of an update before the baseline is subtracted."
     )
-    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Ratio is clipped below 1 - this; 0: not.")
-    clip_high: float = Field(default=0.2, ge=0, description="Ratio is clipped above 1 + this; 0: not.")
-    minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored members are dropped.")
+    clip_low: float = Field(default=0.2, ge=0, lt=1, description="Clip the ratio below 1 - this value; 0: off.")
+    clip_high: float = Field(default=0.2, ge=0, description="Clip the ratio above 1 + this value; 0: off.")
+    minimum_members: int = Field(default=2, ge=2, description="Groups with fewer scored attempts are dropped.")
 
 
 class Rloo(PolicyGradient[RlooConfig]):

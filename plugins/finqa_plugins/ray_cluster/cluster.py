@@ -200,7 +200,7 @@ def _connect(address: str) -> None:
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    logging.getLogger("ray").setLevel(logging.CRITICAL)  # what it logs of nodes that are gone is an error of ours
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # a node that is gone is an error of the engine or learner
     worker.print_to_stdstream = _note
     details: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:

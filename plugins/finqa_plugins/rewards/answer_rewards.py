@@ -42,7 +42,7 @@ class SpecConfig(Strict):
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
     tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
-    format: Format = Field(default="json", description="Replies in JSON, or `plain`: the solution is the answer.")
+    format: Format = Field(default="json", description="`json`: replies are JSON; `plain`: the solution is the answer.")
 
 
 class SpecReward(Reward):
@@ -63,7 +63,10 @@ class WeightedConfig(SpecConfig):
     weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
         default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
     )
-    decay: Decay = Field(default="linear", description="The numerical part falls to 0 at the tolerance, or `flat`.")
+    decay: Decay = Field(
+        default="linear",
+        description="`linear`: the numerical part decreases to 0 at the tolerance; `flat`: it is constant.",
+    )
 
 
 class Weighted(SpecReward):
@@ -112,7 +115,7 @@ def program_share(written: str, request: RewardRequest) -> float:
     It is 1 when the program's result is the truth, else the share of the right program's steps that it has.
 
     Steps beyond those of the right program lower that share, so that writing every step one can think of does not
-    pay. A text that is no program is worth 0; without a right program only the result counts.
+    pay. A text that is not a program is worth 0; without a right program only the result counts.
     """
     try:
         program = parse(written)
@@ -189,7 +192,10 @@ class GradedConfig(Strict):
     profile: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="strict", validate_default=True, description="Rules of finqa_cli.grading; strict is its newest version."
     )
-    format: Format = Field(default="plain", description="The solution is the answer itself, or `json` that holds it.")
+    format: Format = Field(
+        default="plain",
+        description="`plain`: the solution is the answer; `json`: the solution is JSON that contains it.",
+    )
 
 
 class Graded(Reward):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+
+from finqa_cli.errors import ConfigError
 from finqa_cli.extend import Component, hookimpl
 
 FOLDER = "finqa_plugins.rewards"
@@ -16,7 +19,7 @@ def register_components() -> list[Component]:
             name="weighted",
             target=f"{FOLDER}.answer_rewards:Weighted",
             config=f"{FOLDER}.answer_rewards:WeightedConfig",
-            summary="Sum of exact, numerical and program parts, less a format penalty; reward_spec.yaml",
+            summary="Sum of exact, numerical and program parts, minus a format penalty; reward_spec.yaml",
         ),
         Component(
             kind="reward",
@@ -30,7 +33,7 @@ def register_components() -> list[Component]:
             name="function",
             target=f"{FOLDER}.reward_function:Function",
             config=f"{FOLDER}.reward_function:FunctionConfig",
-            summary="A function of yours with verl's signature, compute_score",
+            summary="Your own function with verl's signature, compute_score",
         ),
         Component(
             kind="reward",
@@ -40,3 +43,18 @@ def register_components() -> list[Component]:
             summary="1 when right by a grading profile, else 0",
         ),
     ]
+
+
+@hookimpl
+def find_component(kind: str, name: str) -> Component | None:
+    """Return None, as rewards are found by their registered names alone.
+
+    Raises:
+        ConfigError: The name is a Python file; the remedy says how its function is used.
+    """
+    if kind == "reward" and (name.endswith(".py") or ".py:" in name):
+        raise ConfigError(
+            f"There is no reward named {name!r}. A function in a file is used by the reward 'function'.",
+            remedy=f"--reward function --set reward.options.function={shlex.quote(name)}",
+        )
+    return None

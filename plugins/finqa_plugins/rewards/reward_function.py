@@ -43,7 +43,7 @@ class FunctionConfig(Strict):
 
 
 class Function(Reward):
-    """Calls the user's function. What it raises, and what is no number, is a fault and never a reward of 0."""
+    """Calls the user's function. What it raises, and what is not a number, is a fault and never a reward of 0."""
 
     def __init__(self, config: FunctionConfig) -> None:
         """Import the function.
@@ -76,7 +76,7 @@ class Function(Reward):
         if not isinstance(result, Mapping):
             return Rewards(total=self._number("its result", result))
         if "score" not in result:
-            raise self._fault("gave a mapping without 'score'")
+            raise self._fault("returned a mapping without 'score'")
         parts = {str(key): value for key, value in result.items() if key != "score" and not isinstance(value, str)}
         return Rewards(
             total=self._number("score", result["score"]),
@@ -89,13 +89,13 @@ class Function(Reward):
 
     def _number(self, what: str, value: object) -> float:
         if not isinstance(value, Real):
-            raise self._fault(f"gave no number: {what} is of type {type(value).__name__}")
+            raise self._fault(f"returned no number: {what} is of type {type(value).__name__}")
         try:
             number = float(value)
         except OverflowError:  # a whole number beyond every float
             number = math.inf
         if not math.isfinite(number):
-            raise self._fault(f"gave no finite number: {what} is {number}")
+            raise self._fault(f"returned no finite number: {what} is {number}")
         return number
 
     def _fault(self, reason: str) -> EnvironmentFault:

@@ -31,7 +31,7 @@ def register_components() -> list[Component]:
             name="plot",
             target="finqa_plugins.trackers.plot:PlotTracker",
             config="finqa_plugins.trackers.plot:PlotConfig",
-            summary="RUN/rewards.png: rewards by iteration and evaluations; by itself where matplotlib is installed",
+            summary="RUN/rewards.png: rewards by iteration and evaluations; automatic if matplotlib is installed",
             requires=("matplotlib",),
             extra="report",
             standing=True,

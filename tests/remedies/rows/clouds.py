@@ -23,7 +23,7 @@ from finqa_plugins.sandboxes._images.image_recipe import name_of
 from finqa_plugins.sandboxes.daytona import daytona_sandbox
 
 PLAY = "eval random --environment code --split train --limit 1 --max-steps 1"
-NOT_CLOSED = "not everything could be closed"
+NOT_CLOSED = "some resources could not be closed"
 Served = Callable[[], AbstractContextManager[Front]]
 
 

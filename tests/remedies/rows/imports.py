@@ -19,6 +19,11 @@ def rows(*found: object) -> None:
     write_json(Path("train.json"), list(found))
 
 
+def one_table(questions: str) -> None:
+    text("tables/income.csv", "item,2023\nSales,5\n")()
+    text("questions.csv", questions)()
+
+
 def spoilt() -> None:
     own()
     edit_question(Path("own"), 2, "answer", "")
@@ -101,7 +106,17 @@ IMPORTS = {
         lambda: (tables(), text("m.toml", "decimal = 'x'\n")()),
         by_hand=text("m.toml", "decimal = '.'\n"),
     ),
-    "no rule of companies": Fault(f"{TABLES} --company nosuch", tables),
+    "no rule of companies": Fault(f"{TABLES} --company nosuch", tables, then=(65, 0)),
+    "tables of an unknown company": Fault(TABLES, lambda: one_table("question,answer\nhow?,5\n"), {"NAME": "acme"}),
+    "no column of questions": Fault(
+        f"{TABLES} --company name:acme", lambda: one_table("Frage,answer\nhow?,5\n"), {"NAME": "Frage"}
+    ),
+    "no column of answers": Fault(
+        f"{TABLES} --company name:acme", lambda: one_table("question,Antwort\nhow?,5\n"), {"NAME": "Antwort"}
+    ),
+    "data that is not there": Fault(
+        "eval scripted --data nosuch --limit 1", by_hand=new("eval scripted --limit 1 --sandboxes 1")
+    ),
     "no questions": Fault(f"{TABLES}", lambda: (tables(), text("questions.csv", "x\n")()), by_hand=tables),
     "no good question of tables": Fault(
         f"{TABLES} --skip-bad",

@@ -163,6 +163,9 @@ OWN_ENVIRONMENTS = {
         text("good.py", SCORE),
         {"path/to/file.py:compute_score": "good.py:compute_score"},
     ),
+    "a file as a reward": Fault(
+        "eval scripted --environment finqa-text --limit 1 --reward good.py", text("good.py", SCORE)
+    ),
     "a reward that raises": Fault(
         "rewards score a function --set reward.options.function=r.py:compute_score",
         text("r.py", SCORE.replace("1.0", "1 / 0")),

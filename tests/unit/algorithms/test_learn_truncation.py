@@ -74,7 +74,7 @@ def test_the_buffer_is_a_fifth_unless_it_is_set_and_no_longer_than_a_completion(
     assert length_limit(TrainSettings(), 512) is None is length_limit(TrainSettings(truncated="mask"), 512)
     assert length_limit(TrainSettings(truncated="penalize"), 512) == LengthLimit(longest=512, buffer=102)
     fined = TrainSettings(truncated="penalize", overlong_buffer=600)
-    with pytest.raises(ConfigError, match="overlong_buffer=600 is more than a completion may have") as error:
+    with pytest.raises(ConfigError, match="overlong_buffer=600 is more than the longest completion") as error:
         length_limit(fined, 512)
     assert error.value.remedy == "--set train.overlong_buffer=102"
     with pytest.raises(ValidationError, match="overlong_buffer has no effect with truncated=mask"):

@@ -26,11 +26,11 @@ from finqa_cli.types import Message, Prompt, ToolCall
             "qwen3",
             "(call.function.arguments | tojson)",
             "(call.function.arguments if loop.last and message is sameas messages[-1] else {}) | tojson",
-            "rewrites history in a way that cannot be followed",
+            "rewrites history in an unsupported way",
         ),
         ("llama3", "message.content | tojson", "message.content | upper", "rewrites tool messages in an unknown way"),
         ("qwen2.5", "message.role == 'tool'", "message.role == 'function'", "no tool messages"),
-        ("llama3", "'tool_calls' in message", "false", "none of the known formats"),
+        ("llama3", "'tool_calls' in message", "false", "an unknown format."),
         (
             "llama3",
             "{{- bos_token }}",
@@ -86,7 +86,7 @@ def test_reasoning_that_the_template_drops_from_history_is_kept_when_episodes_on
 
 
 def test_a_model_without_thinking_refuses_it() -> None:
-    with pytest.raises(ConfigError, match="has no thinking"):
+    with pytest.raises(ConfigError, match="does not support thinking"):
         make_codec(Case("qwen3", "qwen2_5", {"thinking": True}))
 
 
@@ -134,7 +134,7 @@ def test_auto_chooses_the_family_of_the_tokenizer(name: str, tmp_path: Path) -> 
 def test_auto_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     llama = make_tokenizer("llama3")
     llama.save_pretrained(tmp_path / "llama")
-    with pytest.raises(ConfigError, match="has no thinking"):
+    with pytest.raises(ConfigError, match="does not support thinking"):
         registry().create("codec", "auto", {"thinking": True}, codec_context(str(tmp_path / "llama")))
     with pytest.raises(ConfigError, match="has no option 'thinking'"):
         registry().create("codec", "qwen2.5", {"thinking": True}, codec_context(str(tmp_path / "llama")))

@@ -60,7 +60,7 @@ def test_a_known_family_without_tools_is_plain_as_well(tmp_path: Path, template:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"thinking": True}, "has no thinking"),
+        ({"thinking": True}, "does not support thinking"),
         ({"history": "template"}, "no chat template with tools"),
         ({"call_format": "pythonic"}, r"no call format named 'pythonic'\. Known: auto, hermes, llama3_json, xml"),
     ],
@@ -108,7 +108,7 @@ def test_a_tokenizer_that_cannot_serve_is_refused(tmp_path: Path, damage: str, p
     assert caught.value.remedy and "\n" not in caught.value.message
 
 
-def test_tools_are_told_with_all_that_their_schemas_say() -> None:
+def test_tools_are_described_with_all_that_their_schemas_say() -> None:
     form = codec_context("m").call_formats["hermes"]()
     parameters = {
         "properties": {

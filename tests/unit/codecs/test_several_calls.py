@@ -103,7 +103,7 @@ def test_a_codec_without_several_calls_refuses_their_replies() -> None:
     from fixtures.toy_environment import ToyCodec
 
     assert ToyCodec().tool_replies(["3"], stopped=True) == ToyCodec().tool_reply("3", stopped=True)
-    with pytest.raises(ConfigError, match="ToyCodec takes one call in a turn, and this turn has 2"):
+    with pytest.raises(ConfigError, match="ToyCodec supports one call per turn, but this turn has 2"):
         ToyCodec().tool_replies(["3", "4"], stopped=True)
 
 

@@ -58,7 +58,7 @@ BAD_ROWS = [
     ("company", "nobody_inc", "there are no tables of 'nobody_inc'"),
     ("table_name", "no_table", "has no table 'no_table'"),
     ("split", "holdout", "not one of train, dev, test"),
-    ("id", DATASET.questions[0].id, "comes twice"),
+    ("id", DATASET.questions[0].id, "occurs twice"),
 ]
 
 
@@ -199,7 +199,7 @@ TABLE_DAMAGE: list[tuple[Callable[[list[dict[str, object]]], object], str]] = [
     (lambda rows: {key: {} for key in rows[0]}, "the table has columns but no rows"),
     (lambda rows: 7, "must be a list of row objects"),
     (lambda rows: [*rows, 3], "must be an object"),
-    (lambda rows: [{"a": 1, "A": 2}], "comes twice"),
+    (lambda rows: [{"a": 1, "A": 2}], "occurs twice"),
     (lambda rows: [{"": 1}], "a column name is empty"),
     (lambda rows: [{}], "has no cells"),
     (lambda rows: {"a": [1, 2], "b": [1]}, "field 'b': ragged"),

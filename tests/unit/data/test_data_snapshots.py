@@ -119,7 +119,7 @@ def test_a_damaged_snapshot_is_found_and_building_mends_it(tmp_path: Path, name:
 def test_names_that_could_leave_the_store_are_refused(tmp_path: Path, name: str) -> None:
     store = LocalSnapshots(tmp_path)
     for act in (store.get, store.delete, lambda name: store.build(name, DATASET)):
-        with pytest.raises(DataError, match="no name for a snapshot"):
+        with pytest.raises(DataError, match="not a valid snapshot name: at most 64"):
             act(name)
     assert not list(tmp_path.iterdir())
 

@@ -145,20 +145,20 @@ KINDS = [
     bad_row("truth of a wrong type", ", field 'qa.exe_ans': must be a number", finqa_row(exe_ans=True)),
     bad_row("id of a wrong type", ", field 'id': must be a text", {**GOOD, "id": 7}),
     bad_row("blank id", ", field 'id': must be a text", {**GOOD, "id": " "}),
-    bad_row("duplicate id", ", field 'id': 'good' comes twice", GOOD),
+    bad_row("duplicate id", ", field 'id': 'good' occurs twice", GOOD),
     bad_row("row that is no object", ": must be an object", ["a"]),
     bad_row("ragged table", ", field 'table': ragged: row 2 has 1 cells", finqa_row(table=[["a", "b"], ["c"]])),
     bad_row("empty table", ", field 'table': must be a list of rows", finqa_row(table=[])),
     bad_row("table of a wrong type", ", field 'table': must be a list of rows", finqa_row(table={"a": 1})),
-    bad_row("cell of a wrong type", ", field 'table': row 2 holds a cell", finqa_row(table=[["a"], [3]])),
+    bad_row("cell of a wrong type", ", field 'table': row 2 contains a cell", finqa_row(table=[["a"], [3]])),
     bad_row("5000 columns", ", field 'table': has 5000 columns", finqa_row(table=[["a"] * 5000] * 2)),
-    bad_row("10 MB cell", ", field 'table[1][0]': holds 10000000 characters", finqa_row(table=[["a"], [HUGE]])),
-    bad_row("10 MB question", ", field 'qa.question': holds 10000000", finqa_row(question=HUGE)),
+    bad_row("10 MB cell", ", field 'table[1][0]': has 10000000 characters", finqa_row(table=[["a"], [HUGE]])),
+    bad_row("10 MB question", ", field 'qa.question': has 10000000", finqa_row(question=HUGE)),
     bad_row("long program", ", field 'qa.program': is longer than", finqa_row(program="a" * 900_000)),
     bad_row("half a surrogate pair", ", field 'qa.question': is not valid UTF-8", finqa_row(question="\ud800")),
     bad_row("NUL character", ", field 'qa.question': holds a NUL", finqa_row(question="a\0b")),
     bad_row("NUL in a key", ", field 'qa': has a key that holds a NUL", finqa_row() | {"qa": {"a\0": 1}}),
-    bad_row("deep nesting", ", field 'more': is nested deeper", finqa_row() | {"more": nested(100)}),
+    bad_row("deep nesting", ", field 'more': is nested more than", finqa_row() | {"more": nested(100)}),
     bad_row("gold facts of a wrong type", ", field 'qa.gold_inds': must be an object", finqa_row(gold_inds=[1])),
     bad_row("text of a wrong type", ", field 'pre_text': must be a list of texts", finqa_row(pre_text=[1])),
     bad_row("answer of a wrong type", ", field 'qa.answer': must be a text", finqa_row(answer=["5"])),
@@ -208,7 +208,7 @@ KINDS = [
         "NUL in a row", ", row 2, field 'user_query': holds a NUL", lambda text: text.replace(b"What", b"Wh\0t", 1)
     ),
     bad_folder(
-        "10 MB field", "row 2, field 'question': holds", lambda folder: edit_question(folder, 2, "question", HUGE)
+        "10 MB field", "row 2, field 'question': has", lambda folder: edit_question(folder, 2, "question", HUGE)
     ),
     bad_folder(
         "duplicate question",
@@ -233,7 +233,7 @@ KINDS = [
     bad_table("columns that differ by case", ", field 'Total': the column", '[{"total": 1, "Total": 2}]'),
     bad_table("blank column", ", field ' ': a column name is empty", '[{"a": 1, " ": 2}]'),
     bad_table("nested cell", ", row 1, field 'a': a cell must be", '[{"a": [1]}]'),
-    bad_table("10 MB table cell", ", row 1, field 'a': holds", json.dumps([{"a": HUGE}])),
+    bad_table("10 MB table cell", ", row 1, field 'a': has", json.dumps([{"a": HUGE}])),
     bad_table("NUL in a cell", ", row 1, field 'a': holds a NUL", '[{"a": "\\u0000"}]'),
     bad_folder(
         "table that is a folder",
@@ -252,7 +252,7 @@ KINDS = [
     ),
     bad_folder(
         "deep description",
-        ".x' is nested deeper|.x': is nested deeper",
+        ".x' is nested more than|.x': is nested more than",
         lambda folder: write_json(folder / TABLES_FILE, {f"{FIRST.company}/{FIRST.name}": {"x": nested(100)}}),
     ),
     bad_folder(
@@ -282,10 +282,10 @@ KINDS = [
         lambda data: split_file(data, table_name='["x", "y"]'),
     ),
     bad_rllm("blank answer", "row 3, field 'answer': must not be empty", lambda data: split_file(data, answer=" ")),
-    bad_rllm("id twice", "row 3, field 'id': '0' comes twice", lambda data: split_file(data, id=0)),
+    bad_rllm("id twice", "row 3, field 'id': '0' occurs twice", lambda data: split_file(data, id=0)),
     bad_rllm(
         "path traversal in a table name",
-        "the table name holds a slash",
+        "the table name contains a slash",
         lambda data: edit_summary(data, lambda known: known.update({"x/../../y": {"table": "[]"}})),
     ),
     bad_rllm(
@@ -295,13 +295,13 @@ KINDS = [
     ),
     bad_rllm(
         "no questions",
-        "holds no question file",
+        "contains no question file",
         lambda data: [path.unlink() for path in data.glob("*.csv")] + [(data / "multi_table_data").rename(data / "x")],
         skippable=False,
     ),
     bad_rllm(
         "no tables",
-        "holds no folder per company",
+        "contains no company folders,",
         lambda data: (data / "company_tables").rename(data / "x"),
         skippable=False,
     ),

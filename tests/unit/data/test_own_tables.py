@@ -118,7 +118,7 @@ def column(*cells: object, **rules: object) -> tuple[list[Cell], dict[str, int]]
 def test_columns_are_read_as_a_whole() -> None:
     assert column("1,234", "n/a", "see note") == (
         [1234, None, "see note"],
-        {"thousands separators": 1, "marks for no value": 1, "texts in columns of numbers, kept": 1},
+        {"thousands separators": 1, "markers for missing values": 1, "texts in numeric columns, kept": 1},
     )
     assert column("007", "1,234")[0] == ["007", "1,234"]  # identifiers
     assert column("a", "b", "3")[0] == ["a", "b", "3"]  # texts
@@ -126,6 +126,11 @@ def test_columns_are_read_as_a_whole() -> None:
     assert column("5%", "x%", percent="text")[0] == ["5%", "x%"]
     assert column(" a ", "  ", None)[0] == ["a", None, None]
     assert column(1, "#DIV/0!")[0] == [1, None]
+    hint = "numbers with three decimals beside whole numbers (if these are thousands: --decimal ,)"
+    assert column("4.120", "$4.385", "(1.250)", "2210")[1][hint] == 3
+    assert column("4,120", "2210", decimal=",")[1][hint.replace("l ,", "l .")] == 1
+    for plain in (("4.120", "4.385"), ("4.120", "4.38", "2210"), ("0.120", "2210"), ("4.125%", "2210"), ("4,120", "7")):
+        assert not any("--decimal" in kind for kind in column(*plain)[1]), plain
     brackets = [["10%", "1,000"], ["12%", "2,000"]]
     rows = convert_columns(["tax bracket", "2023"], brackets, CellRules(), Conversions(), "t")
     assert rows == (("10%", 1000), ("12%", 2000))  # the first column names the rows
@@ -177,9 +182,9 @@ def test_names_of_columns_are_made_unique_and_reported(tmp_path: Path) -> None:
     assert table.columns == ("item", "2023", "2023_2", "column_4", "Item_2")
     assert {str(each["kind"]) for each in report.conversions} == {
         "repeated column names, numbered",
-        "columns without a name, named by their place",
-        "empty columns left out",
-        "empty rows left out",
+        "columns without a name, named by their position",
+        "empty columns removed",
+        "empty rows removed",
     }
 
 
@@ -256,7 +261,7 @@ def test_gold_sql_is_tried_and_left_out_where_it_is_wrong(tmp_path: Path) -> Non
     assert (first.table_name, first.answer, first.gold_sql) == ("income", "11240", query)
     assert (second.answer, second.gold_sql) == ("5", "")
     assert json.loads(third.table_name) == ["balance", "income"] and third.answer == str(11240 + 980000)
-    assert "gold SQL whose value is not the answer, left out" in str(report.conversions)
+    assert "gold SQL whose value is not the answer, skipped" in str(report.conversions)
 
 
 def test_a_program_needs_no_table_where_its_numbers_tell_it(tmp_path: Path) -> None:
@@ -365,7 +370,7 @@ def test_a_company_in_two_splits_is_told(capsys: pytest.CaptureFixture[str]) -> 
     rows = [{**each, "split": "dev" if each["id"] == "corvane-1" else "train"} for each in question_rows()]
     write_questions(Path("questions.csv"), rows)
     assert main(["data", "import", "tables", "tables", "--questions=questions.csv", "--out=mine"]) == 0
-    assert "so that training on it is refused: corvane (1)." in capsys.readouterr().out
+    assert "so that training on this data is refused: corvane (1)." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -391,7 +396,7 @@ def test_a_bad_name_of_a_snapshot_is_told_before_anything_is_written(capsys: pyt
     write_questions(Path("questions.csv"))
     command = ["data", "import", "tables", "tables", "--questions=questions.csv", "--out=mine"]
     assert main([*command, "--snapshot-name=my tables"]) == 65
-    assert "is no name for a snapshot" in capsys.readouterr().err and not Path("mine").exists()
+    assert "is not a valid snapshot name: at most 64" in capsys.readouterr().err and not Path("mine").exists()
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -403,4 +408,4 @@ def test_questions_without_an_expert_can_be_left_out(capsys: pytest.CaptureFixtu
     )
     document = json.loads(capsys.readouterr().out)
     assert (document["kept"], document["experts"]) == (3, 3)
-    assert document["skipped"] == {"neither gold SQL nor a program that can be played": 9}
+    assert document["skipped"] == {"no gold SQL and no program that can be played": 9}

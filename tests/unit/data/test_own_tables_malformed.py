@@ -119,23 +119,25 @@ KINDS = [
     Kind(
         "a cell of lists", table(".json", '[{"a": "x", "b": [1]}]'), "bad.json, row 1, field 'b': a cell must be a text"
     ),
-    Kind("no rows in JSON", table(".json", "[]"), "bad.json: there is no row in it"),
+    Kind("no rows in JSON", table(".json", "[]"), "bad.json: it contains no rows"),
     Kind("no object in JSONL", table(".jsonl", '{"a": 1}\n3\n'), "bad.jsonl, row 2: must be an object"),
-    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' comes twice; the other is"),
-    Kind("no workbook", old_sheet, "bad.xlsx: is no Excel workbook", needs="openpyxl"),
+    Kind("two tables of a name", twins, "income.csv: the table 'income' of 'ardenhill' occurs twice; the other one is"),
+    Kind("no workbook", old_sheet, "bad.xlsx: is not an Excel workbook", needs="openpyxl"),
     Kind(
         "formula without value", formula, "Sheet, row 3, field 'B': the formula has no stored value", needs="openpyxl"
     ),
     Kind("no Parquet", table(".parquet", b"PAR1"), "bad.parquet: is not readable Parquet", needs="pyarrow"),
     Kind("a Parquet column twice", parquet_twice, "bad.parquet, field '2023': the column name", needs="pyarrow"),
-    Kind("no database", asked(b"hello", "bad.db"), "bad.db: is no SQLite or DuckDB file", source="bad.db", fatal=True),
+    Kind(
+        "no database", asked(b"hello", "bad.db"), "bad.db: is not a SQLite or DuckDB file", source="bad.db", fatal=True
+    ),
     Kind(
         "damaged SQLite", broken_database, "bad.db, t: cannot be read", source="bad.db", options=IN_COMPANY, fatal=True
     ),
     Kind(
         "no DuckDB",
         asked(bytes(8) + b"DUCK" + bytes(500), "bad.db"),
-        "bad.db: is no readable DuckDB file",
+        "bad.db: is not a readable DuckDB file",
         source="bad.db",
         fatal=True,
         needs="duckdb",
@@ -159,20 +161,20 @@ KINDS = [
     Kind(
         "a table of no company",
         lambda folder: (folder / "tables/x.csv").write_text(ITEMS),
-        "x.csv: lies in no folder",
+        "x.csv: is not in a folder",
         options=("--company", "folder"),
     ),
     Kind(
         "a name with a newline",
         lambda folder: (folder / "tables/ardenhill/a\nb.csv").write_text(ITEMS),
-        "the table name 'a\\nb' holds",
+        "the table name 'a\\nb' contains",
     ),
-    Kind("a missing source", row(), "nothing: the file is missing", source="nothing", fatal=True),
+    Kind("a missing source", row(), "nothing: there is no such file or folder", source="nothing", fatal=True),
     Kind("missing questions", row(), "none.csv: the file is missing", questions="none.csv", fatal=True),
     Kind(
         "no question column",
         asked("id,answer\n1,2\n", "q.csv"),
-        "no column is known as the question",
+        "no column for the question was found;",
         questions="q.csv",
         fatal=True,
     ),
@@ -182,13 +184,13 @@ KINDS = [
     Kind(
         "a chosen column that is missing",
         row(),
-        "field 'Antwort': there is no such column",
+        "field 'Antwort': this column does not exist",
         options=("--column", "answer=Antwort"),
         fatal=True,
     ),
     Kind("no question", row(question=" "), "questions.csv, row 3, field 'question': must not be empty"),
     Kind("no answer", row(sql=""), "row 3, field 'answer': must not be empty: there is neither an answer nor gold SQL"),
-    Kind("an id twice", row(id="ardenhill-1"), "row 3, field 'id': 'ardenhill-1' comes twice"),
+    Kind("an id twice", row(id="ardenhill-1"), "row 3, field 'id': 'ardenhill-1' occurs twice"),
     Kind(
         "an unknown company",
         row(company="ardenhil"),
@@ -205,7 +207,7 @@ KINDS = [
     Kind(
         "SQL with many rows",
         row(sql='SELECT "2023" FROM income'),
-        "row 3, field 'sql': must yield one value, but yields several",
+        "row 3, field 'sql': must return one value, but returns several",
     ),
     Kind("SQL that writes", row(sql="DELETE FROM income"), "row 3, field 'sql': does not run: not authorized"),
     Kind(

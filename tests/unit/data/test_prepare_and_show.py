@@ -116,7 +116,7 @@ def test_malformed_rows_are_refused_or_left_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.json, row 2, .*1 more problem"):
         prepare([path])
     assert prepare([path], skip_bad=True).stats()["malformed"] == 2
-    with pytest.raises(DataError, match="no good row"):
+    with pytest.raises(DataError, match="no valid row"):
         prepare([write_json(tmp_path / "bad.json", [{}])], skip_bad=True)
 
 
@@ -154,8 +154,29 @@ def test_a_finqa_row_and_a_prepared_row_are_shown(tmp_path: Path) -> None:
 
 
 def test_an_unknown_question_names_near_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"no question .* Near it or first: .*{DATASET.questions[0].id}"):
-        show_in_path(write_folder(tmp_path / "data"), DATASET.questions[0].id + "x")
+    first, last = DATASET.questions[0].id, DATASET.questions[-1].id
+    with pytest.raises(DataError, match=rf"no question .* The first is {first}\. Similar ids: .*{last}"):
+        show_in_path(write_folder(tmp_path / "data"), last + "x")
+    with pytest.raises(DataError, match=rf"The first is {first}\.$"):
+        show_in_path(tmp_path / "data", "1")
+
+
+def test_the_only_table_of_a_company_is_shown_also_where_the_question_names_none(tmp_path: Path) -> None:
+    for folder, count in (("one", 1), ("two", 2)):
+        tables = tmp_path / folder / "acme"
+        tables.mkdir(parents=True)
+        for number in range(count):
+            (tables / f"income{number}.csv").write_text("item,2023\nRevenue,13\n")
+        questions = tmp_path / f"{folder}.csv"
+        questions.write_text("company,question,answer\nacme,What was the revenue?,13\n")
+        out = str(tmp_path / f"{folder}-data")
+        assert (
+            main(["data", "import", "tables", str(tmp_path / folder), "--questions", str(questions), "--out", out]) == 0
+        )
+    shown = show_in_path(tmp_path / "one-data", "q00002")
+    assert [table.name for table in shown.tables] == ["income0"] and shown.other_tables == ()
+    several = show_in_path(tmp_path / "two-data", "q00002")
+    assert several.tables == () and several.other_tables == ("income0", "income1")
 
 
 def test_files_of_an_environment_are_divided_as_they_are(
@@ -188,9 +209,9 @@ def test_files_of_an_environment_are_divided_as_they_are(
     write_json(Path("bad.json"), [*dialogues, {"id": "x"}])
     capsys.readouterr()
     for words, status, said in (
-        (["data", "prepare", "train.json", "--out=none"], 65, "--for convfinqa or --for tatqa reads theirs"),
+        (["data", "prepare", "train.json", "--out=none"], 65, "--for convfinqa or --for tatqa, for their files"),
         (["data", "prepare", "bad.json", "--for=convfinqa", "--out=none"], 65, "bad.json, row 41"),
-        (["data", "prepare", "train.json", "--for=finqa", "--out=none"], 2, "reads no question files"),
+        (["data", "prepare", "train.json", "--for=finqa", "--out=none"], 2, "cannot read question files"),
         (["data", "prepare", "train.json", "--set=environment.options.seed=1", "--out=none"], 2, "--for convfinqa"),
         (["data", "prepare", "gone.json", "--out=none"], 65, "fix: finqa data fetch finqa"),
     ):

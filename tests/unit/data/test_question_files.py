@@ -202,7 +202,7 @@ def test_a_question_about_an_empty_table_is_skipped_and_counted(tmp_path: Path) 
 def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     folder = write_rllm(tmp_path / "rllm")
     write_json(folder / "data/train_finqa.json", [])
-    with pytest.raises(DataError, match="both hold the split train"):
+    with pytest.raises(DataError, match="both contain the split train"):
         import_rllm(folder)
 
 
@@ -278,7 +278,7 @@ def test_a_check_of_plain_questions(tmp_path: Path) -> None:
     assert [(problem.row, problem.field) for problem in report.problems] == [(4, "id"), (5, "input_text")]
     assert report.kind == "questions" and report.statistics["prompt_characters"]["max"] == 3
     assert report.statistics["rows"] == 5
-    with pytest.raises(DataError, match="there is no row in it"):
+    with pytest.raises(DataError, match="it contains no rows"):
         check_path(write_jsonl(tmp_path / "none.jsonl", []))
     with pytest.raises(DataError, match="it has: a, b"):
         check_path(write_jsonl(tmp_path / "other.jsonl", [{"a": 1, "b": 2}]))

@@ -33,7 +33,9 @@ def held_out(identity: str, prompt: str = "Another question", cluster: str = "gl
 
 
 def test_data_for_evaluation_is_refused_unless_allowed() -> None:
-    with pytest.raises(DataError, match="'snorkel' is not trained on: it is marked for evaluation only") as caught:
+    with pytest.raises(
+        DataError, match="'snorkel' cannot be used for training: it is marked for evaluation only"
+    ) as caught:
         check_training_data(SNORKEL, [task("a")], [])
     assert "--allow-evaluation-data" in caught.value.remedy and caught.value.exit_code == 65
     check_training_data(SNORKEL, [task("a")], [], allow_evaluation_only=True)

@@ -73,12 +73,12 @@ def test_a_model_card_escapes_what_it_did_not_write() -> None:
     assert body.startswith(
         "\n# run_step-2\n\n"
         "A LoRA adapter for `owner/base`, trained by grpo with rewards of an environment with finqa.\n\n"
-        "Training was allowed on data that its owner gives for evaluation only; scores on it mean nothing.\n\n"
+        "The policy was trained on data that is for evaluation only; scores on this data are not valid.\n\n"
         "## Scores\n\n"
         "| data | accuracy, 95 % interval | mean reward | episodes | clusters | temperature |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| d\\|&lt;x>, dev | 0.500 [0.100, 0.900] | 0.250 | 4 | 2 | - |\n\n"
     )
     assert "| data | a\\|b |" in body and "| lora.target_modules | q_proj, v_proj |" in body
-    assert "## Licence\n\nNot stated. The licence of the base model holds.\n\n## Versions\n\nfinqa " in body
+    assert "## Licence\n\nNot stated. The licence of the base model applies.\n\n## Versions\n\nfinqa " in body
     assert ", python 3." in body

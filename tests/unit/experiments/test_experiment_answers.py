@@ -93,7 +93,7 @@ def test_attempts_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     writer.close()
     assert read_attempts(tmp_path) == written
     (tmp_path / "trajectories.jsonl").write_text('{"id": "x"}\n')
-    with pytest.raises(DataError, match="is not as this finqa writes it"):
+    with pytest.raises(DataError, match="does not have the format of this version of finqa:"):
         read_attempts(tmp_path)
 
 
@@ -175,7 +175,7 @@ def test_of_one_run_no_cell_is_called_better(runs: tuple[int, int], better: str)
     one = answered(plan_of("a", "b", better=better), arms)
     assert one.verdict == "policies differ" and one.adjusted is not None and one.adjusted < 0.01
     words = conclusion([one])
-    assert words == "These two policies differ, one run says nothing about others: m of b against a."
+    assert words == "These two policies differ; one run each is no evidence about the methods: m of b against a."
 
 
 def test_runs_that_spread_widely_show_less_than_each_of_them() -> None:
@@ -232,7 +232,7 @@ def test_seeds_of_a_cell_are_averaged() -> None:
     [
         ({"a": arm([1.0] * 4)}, "accuracy", "not enough runs: b is not done"),
         ({}, "accuracy", "not enough runs: b and a is not done"),
-        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they were graded on no question alike"),
+        ({"a": arm([1.0] * 4), "b": [[attempt("z", "c", 1.0)]]}, "accuracy", "they have no graded question in common"),
         ({"a": arm([1.0] * 4), "b": arm([1.0] * 4)}, "components.sure", "not measured in b and a"),
         ({"a": arm([1.0], 1), "b": arm([0.0], 1)}, "accuracy", "too few questions for an interval"),
     ],

@@ -153,7 +153,7 @@ def test_the_devices_that_sample_are_shared_out_among_copies_of_the_published_si
         ({"RATE": "x"}, (), "must be a number"),
         ({"WEIGH": "perhaps"}, (), "must be true or false"),
         ({"N": "2"}, ("*-many",), "N has no effect"),
-        ({"N": "8"}, (), "a-plain and a-many ask for the same"),
+        ({"N": "8"}, (), "a-plain and a-many have the same settings"),
         ({"N": "1"}, ("a-plain",), "Cell a-plain: train.group_size"),
     ],
 )
@@ -177,18 +177,18 @@ def test_cells_that_are_not_chosen_may_be_alike() -> None:
         ('cell = "{size}-{way}"', 'cell = "{sise}"', "there is no axis 'sise'"),
         ('cell = "{size}-{way}"', 'cell = "../{size}{way}"', "cannot name a folder"),
         ("N = 8", "M = 8", "axes.way.many.M"),
-        ("N = 4", "n = 4", "variables are named in capitals"),
+        ("N = 4", "n = 4", "names of variables must be in capitals"),
         ("N = 4", "RUN = 4", "RUN and HERE are taken"),
         ('group_size = "=N"', 'group_size = "=K"', "there is no variable K"),
         ('group_size = "=N"', 'grup_size = "=N"', "There is no setting 'train.grup_size' (file small.toml:14)"),
         ("rank = 2", "rang = 2", "There is no setting 'lora.rang'"),
         ('compare_within = "size"', 'compare_within = "sise"', "there is no axis 'sise'"),
-        ('axis = "way"', 'axis = "size"', "which is no axis to compare on"),
+        ('axis = "way"', 'axis = "size"', "which is not an axis of the experiment"),
         ('["many", "plain"]', '["many", "few"]', "axis way has no choice 'few'"),
         ('measures = ["accuracy"]', 'measures = ["ece"]', "there is no measure 'ece'"),
         ('better = "higher"', 'better = "taller"', "measures.accuracy.better"),
         ("[measures]", "[mesures]", "mesures"),
-        ("[experiment]", "[experiments]", "is no experiment"),
+        ("[experiment]", "[experiments]", "is not an experiment"),
         ('name = "small"', 'name = "=1 / 0"', "has no result"),
     ],
 )
@@ -233,12 +233,16 @@ def test_seeds_of_the_file_and_of_a_choice() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("compare_within", "seeds = [1, 1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
-        ("compare_within", "seeds = [-1]\ncompare_within", r"experiment.seeds .* no list of different natural"),
-        ("N = 8", "seeds = 3", r"axes.way.many.seeds .* no list of different natural"),
-        ("N = 8", "seeds = []", r"axes.way.many.seeds .* no list of different natural"),
-        ("N = 8", "seeds = [1]\n[axes.size.c]\nseeds = [2]", "gives other seeds to the same cell"),
-        ("N = 8", "train.seed = 3", r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] in its place"),
+        ("compare_within", "seeds = [1, 1]\ncompare_within", r"experiment.seeds .* not a list of different natural"),
+        ("compare_within", "seeds = [-1]\ncompare_within", r"experiment.seeds .* not a list of different natural"),
+        ("N = 8", "seeds = 3", r"axes.way.many.seeds .* not a list of different natural"),
+        ("N = 8", "seeds = []", r"axes.way.many.seeds .* not a list of different natural"),
+        ("N = 8", "seeds = [1]\n[axes.size.c]\nseeds = [2]", "sets different seeds for the same cell"),
+        (
+            "N = 8",
+            "train.seed = 3",
+            r"axes.way.many.train.seed .*write seeds = \[0, 1, 2\] under \[experiment\] instead",
+        ),
     ],
 )
 def test_seeds_that_cannot_be_are_refused(old: str, new: str, reason: str) -> None:
@@ -314,21 +318,21 @@ def test_numbers_of_questions_are_compared_with_the_data() -> None:
     write(Path("rows/train.jsonl"), *rows[:12])
     write(Path("rows/dev.jsonl"), *rows[12:])
     (told,) = row_warnings(plan, chosen)
-    assert told.startswith("a-many, b-many: the plan counts on 24 questions to train on, and split 'train' has 12: ")
+    assert told.startswith("a-many, b-many: the plan counts on 24 training questions, and split 'train' has 12: ")
     assert row_warnings(plan, ["a-plain", "b-plain"]) == [] == row_warnings(planned()[0], chosen)
     write(Path("rows/dev.jsonl"), *rows[13:])
     (told,) = row_warnings(plan, ["a-plain"])
     assert "the plan counts on 4 attempts in an evaluation, and split 'dev' has 3: " in told
     Path("rows/dev.jsonl").write_text("{\n" * 3)
     (told,) = row_warnings(plan, ["a-plain"])
-    assert "not compared with the data: " in told and "dev.jsonl" in told
+    assert "in the plan cannot be compared with the data: " in told and "dev.jsonl" in told
 
 
 @pytest.mark.parametrize(
     ("rates", "told"),
     [
-        ("", "Cost: not known, for the file gives no gpu_hour_price (USD for one GPU and hour) under [rates]."),
-        ("gpu_hour_price = 2.5", "Cost: GPU-hours at 2.5 USD each, as the file gives it; nothing else is in it."),
+        ("", "Cost: not known, because the file has no gpu_hour_price (USD for one GPU and hour) under [rates]."),
+        ("gpu_hour_price = 2.5", "Cost: GPU-hours at 2.5 USD each, as set in the file; other costs are not included."),
     ],
 )
 def test_a_plan_says_what_costs_are_made_of(rates: str, told: str) -> None:

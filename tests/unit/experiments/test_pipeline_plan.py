@@ -129,7 +129,7 @@ def test_steps_are_found_by_name_number_or_word() -> None:
     }.items():
         assert steps[find_step(steps, wanted)].name == name
     for wanted in ("06", "nothing", "", "_"):
-        with pytest.raises(UsageError, match="There is no step") as refused:
+        with pytest.raises(UsageError, match="This pipeline has no step") as refused:
             find_step(steps, wanted)
         assert "08_prefs" in refused.value.remedy
 
@@ -189,7 +189,7 @@ def test_data_is_found_by_what_the_environment_takes(tmp_path: Path, finqa_home:
     assert found.kind == "folder" and found.snapshot.startswith("my-data-") and found.digest.startswith("sha256:")
     (folder / "dataset.json").write_text("[]")
     check_unchanged(find_data(of_folder, named=False))
-    with pytest.raises(ConfigError, match="was changed since the pipeline began"):
+    with pytest.raises(ConfigError, match="has changed since the pipeline was started"):
         check_unchanged(found)
     missing = tools.model_copy(update={"data": tools.data.model_copy(update={"path": tmp_path / "none"})})
     with pytest.raises(DataError, match="There is no data folder"):

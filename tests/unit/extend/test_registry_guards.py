@@ -107,7 +107,7 @@ def test_a_component_of_a_taken_name_is_left_out_and_nothing_else(
     assert [part.name for part in registry.components("optimizer")] == ["grpo", "leave-one-out", "median"]
     for _ in range(2):
         registry.create("optimizer", "leave-one-out", {"scale": 1.0})
-    assert capsys.readouterr().out.count("optimizer 'grpo' of plugin 'second_grpo' of second_grpo is left out") == 1
+    assert capsys.readouterr().out.count("optimizer 'grpo' of plugin 'second_grpo' of second_grpo is ignored") == 1
 
 
 def test_a_module_that_is_named_twice_keeps_its_hooks() -> None:
@@ -206,14 +206,14 @@ MISTAKEN = """
         ("no-module", "there is no module mistaken_modul"),
         ("no-class", "mistaken_plugin has no 'Oldr'"),
         ("no-config", "mistaken_plugin has no 'Keyd'"),
-        ("no-base", "mistaken_plugin:Older does not derive from finqa_cli.contracts.Optimizer"),
+        ("no-base", "mistaken_plugin:Older is not a subclass of finqa_cli.contracts.Optimizer"),
     ],
 )
 def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reason: str) -> None:
     registry = Registry([written("mistaken_plugin", MISTAKEN)])
     with pytest.raises(ConfigError, match=reason) as caught:
         registry.create("optimizer", name, {})
-    assert "a fault of plugin 'mistaken_plugin'" in caught.value.message and "another optimizer" in caught.value.remedy
+    assert "an error of plugin 'mistaken_plugin'" in caught.value.message and "another optimizer" in caught.value.remedy
 
 
 STRANGERS = """
@@ -259,7 +259,7 @@ def test_a_component_that_only_looks_like_its_kind_is_told_what_to_derive_from(
     registry = Registry([written("strangers", STRANGERS)])
     with pytest.raises(ConfigError) as caught:
         registry.create(kind, "duck", {})
-    assert f"strangers:Duck does not derive from {bases}. This is a fault of plugin" in caught.value.message
+    assert f"strangers:Duck is not a subclass of {bases}. This is an error of plugin" in caught.value.message
     for base in bases.split(" or "):
         assert hasattr(contracts, base.removeprefix("finqa_cli.contracts."))
 

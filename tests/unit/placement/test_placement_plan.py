@@ -162,7 +162,7 @@ def test_a_wish_is_respected(wishes: dict[str, Any]) -> None:
     [
         (1, {"sleep": False}, "model.sleep=False"),
         (1, {"max_staleness": 1}, "train.max_staleness=1"),
-        (2, {"tensor_parallel_size": 2, "sleep": False}, "cannot be divided"),
+        (2, {"tensor_parallel_size": 2, "sleep": False}, "cannot be split"),
         (4, {"tensor_parallel_size": 3}, "heads cannot be divided over 3"),
         (2, {"gpu_memory_utilization": 0.05}, "5% of 80 GiB are 4.0"),
         (2, {"engine_devices": (7,)}, "no device 7"),
@@ -296,7 +296,7 @@ def test_a_run_is_placed_again_on_another_machine(monkeypatch: pytest.MonkeyPatc
     again = placing.place_again(placed, "train")
     assert (again.model.engine_devices, again.model.learner_devices, again.model.sleep) == ((0,), (0,), True)
     fixed = placed.model_copy(update={"run": placed.run.model_copy(update={"placed": ()})})
-    with pytest.raises(ConfigError, match="cannot be divided") as refused:
+    with pytest.raises(ConfigError, match="cannot be split") as refused:
         placing.place_again(fixed, "train")
     assert refused.value.remedy.startswith("finqa train --model Qwen/Qwen3-14B")
 

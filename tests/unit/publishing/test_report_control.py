@@ -77,8 +77,14 @@ def test_true_rewards_the_run_itself_and_other_commands_are_refused(tmp_path: Pa
     other = evaluated(tmp_path / "other")
     played = write_run(tmp_path / "played", [("eval", 0, attempt("a_1"))])
     cases: list[tuple[Path, Path, type[FinqaError], str, str]] = [
-        (run, other, ConfigError, "learned from its true rewards", f"--shuffle-rewards, or finqa report {run} {other}"),
-        (control, run, ConfigError, "is a control itself", f"finqa report {run} --control {control}"),
+        (
+            run,
+            other,
+            ConfigError,
+            "was trained on the true rewards",
+            f"--shuffle-rewards, or finqa report {run} {other}",
+        ),
+        (control, run, ConfigError, "is itself a control:", f"finqa report {run} --control {control}"),
         (run, run, UsageError, "its own control", f"finqa report {run}"),
         (run, played, UsageError, "a run of finqa eval", f"finqa report {run}"),
         (played, control, UsageError, "a run of finqa eval", f"finqa report {played}"),

@@ -189,7 +189,7 @@ def test_numbers_that_json_has_no_word_for_are_texts_or_left_out(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("no json", "line 2: no JSON"),
+        ("no json", "line 2: not valid JSON"),
         ("{}", "line 2: not a trajectory record"),
         ("[]", "line 2: expected a JSON object"),
     ],

@@ -152,7 +152,9 @@ def test_damaged_lines_are_named_and_left_out(tmp_path: Path) -> None:
         file.write('{"kind": \n[2]\n{"kind": "eval", "iteration": 0}\n')
     page = Page(FollowedRun(path))
     found = page.look()
-    assert found["notes"] == ["Left out, because it is no record of an attempt: trajectories.jsonl, line 2 and 6 more."]
+    assert found["notes"] == [
+        "Skipped, because it is not the record of an attempt: trajectories.jsonl, line 2 and 6 more."
+    ]
     assert sorted(page.rows()) == ["eval/0000/a_1/0", "eval/0000/b_1/0"] and len(found["steps"]) == 1
     for line in (0, 2, 4, 10**18):
         with pytest.raises(DataError, match=f"no attempt on line {line}"):

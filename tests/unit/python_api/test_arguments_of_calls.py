@@ -76,8 +76,8 @@ def test_arguments_are_the_highest_layer(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"limit": -1}, {}, ConfigError, ("eval.limit = -1 (argument limit)", "correct limit")),
         ({"limit": "many"}, {}, ConfigError, ("eval.limit = 'many' (argument limit)", "correct limit")),
         ({"limit": 1}, {"eval.limit": 1}, UsageError, ("limit and settings['eval.limit'] both set eval.limit",)),
-        ({"engine": "human"}, {}, UsageError, ("scripted plays by itself",)),
-        ({"snapshot": "other", "environment": "code"}, {}, UsageError, ("has no snapshot, so that snapshot",)),
+        ({"engine": "human"}, {}, UsageError, ("scripted has its own engine,",)),
+        ({"snapshot": "other", "environment": "code"}, {}, UsageError, ("has no snapshot, so snapshot",)),
         ({"sandboxes": 50_000}, {}, ConfigError, ("50,000 sandboxes are more",)),
         ({"environment": "nothing"}, {}, ConfigError, ("nothing",)),
         ({"reward": "key-" + "sk-" + "a1B2" * 12}, {}, ConfigError, ("argument reward",)),
@@ -103,9 +103,9 @@ def test_a_target_or_a_run_to_resume_is_needed_and_not_both() -> None:
             call("embedded", resume="run")
     with pytest.raises(UsageError, match="does not take split"):
         finqa.evaluate(resume="run", split="test")
-    with pytest.raises(finqa.DataError, match="no run folder"):
+    with pytest.raises(finqa.DataError, match="not a run folder"):
         finqa.train(resume="run")
-    with pytest.raises(finqa.DataError, match="There is no run at run") as caught:
+    with pytest.raises(finqa.DataError, match="There is no run run") as caught:
         finqa.load_run("run")
     assert caught.value.__notes__ == [f"fix: {caught.value.remedy}"]
     with pytest.raises(UsageError, match=r"generation\.top_p.*no effect"):

@@ -69,6 +69,9 @@ def test_a_run_is_what_the_commands_show_of_it(run: Path, capsys: pytest.Capture
     assert loaded.metrics[0] == json.loads((run / "report.json").read_text())
     assert loaded.settings["eval"]["limit"] == 6
     assert repr(loaded) == f"Run({str(run)!r}: eval, completed, accuracy {loaded.metrics[0]['accuracy']:.3f})"
+    assert repr(loaded.metrics) == "<1 records>"
+    (run / "metrics.jsonl").write_text('{"kind": "eval"}\n{"kind": "train"}\n{"kind": "train"}\n')
+    assert repr(loaded.metrics) == "<3 records: 1 eval, 2 train>"
 
 
 def test_episodes_are_a_sequence(run: Path) -> None:
@@ -158,5 +161,5 @@ def test_a_report_has_the_control_of_a_training(tmp_path: Path) -> None:
     run, control = evaluated(tmp_path / "run"), evaluated(tmp_path / "control", shuffled=True)
     page = finqa.load_run(run).report(control=finqa.load_run(control))
     assert '"label":"control"' in page.read_text("utf-8")
-    with pytest.raises(finqa.ConfigError, match="learned from its true rewards"):
+    with pytest.raises(finqa.ConfigError, match="was trained on the true rewards"):
         finqa.load_run(run).report(control=evaluated(tmp_path / "true"))

@@ -55,7 +55,7 @@ def test_numbers(write: Any, result: str, total: float) -> None:
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ("None", "gave no number: its result is of type NoneType"),
+        ("None", "returned no number: its result is of type NoneType"),
         ("'1.0'", "of type str"),
         ("[1.0]", "of type list"),
         ("float('nan')", "no finite number"),
@@ -157,3 +157,26 @@ def test_an_unknown_keyword_is_found_before_the_first_call(write: Any) -> None:
     body = "def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1"
     with pytest.raises(ConfigError, match="unexpected keyword argument 'scale'"):
         called(write(body), kwargs={"scale": 3})
+
+
+def test_the_option_is_needed() -> None:
+    with pytest.raises(ConfigError, match="reward 'function' needs the option 'function', which is not given"):
+        registry().create("reward", "function", {})
+
+
+@pytest.mark.parametrize("name", ["./mine.py", "mine.py:score"])
+def test_a_file_as_the_name_of_a_reward_says_how_it_is_used(name: str) -> None:
+    with pytest.raises(ConfigError, match="used by the reward 'function'") as caught:
+        registry().find("reward", name)
+    assert caught.value.remedy == f"--reward function --set reward.options.function={name}"
+
+
+def test_the_environments_reason_is_marked_where_the_reward_differs(write: Any) -> None:
+    request = RewardRequest(task=TASK, solution="up", truth="up")
+    own = Rewards(total=1.0, components={"correct": 1.0}, explanation="'up' matches.")
+    same = registry().create("reward", "function", {"function": write(giving("1.0"))}).score_beside(request, own)
+    assert same.explanation == "'up' matches."
+    other = registry().create("reward", "function", {"function": write(giving("0.25"), "other.py")})
+    judged = other.score_beside(request, own)
+    assert judged.total == 0.25 and judged.components["correct"] == 1.0
+    assert judged.explanation == "from the reward that was chosen; the environment says: 'up' matches."

@@ -184,7 +184,7 @@ def test_a_box_that_answers_checks_and_fails_every_session_is_replaced() -> None
         await asyncio.gather(*(client() for _ in range(12)))
         assert (failures, pool.stats().lost, pool.alive, len(provider.alive())) == (3, 1, 4, 4)
         (lost,) = events.named("sandbox_lost")
-        assert lost["sandbox"] == sick.id and "session after session fails" in str(lost["reason"])
+        assert lost["sandbox"] == sick.id and "all of its sessions fail." in str(lost["reason"])
         await pool.close()
 
     run_virtually(run())

@@ -343,7 +343,7 @@ def test_the_time_limit_continues_after_recovering_and_ends_in_a_verdict() -> No
 def test_a_time_limit_that_passes_in_a_call_cuts_after_it(
     call: int, takes_s: float, status: Status, reward: float, turns: int
 ) -> None:
-    """What was answered late is a turn, and an answer counts; only a call that takes for ever is cut."""
+    """What was answered late is a turn, and an answer counts; only a call that takes forever is cut."""
 
     class Slow(Lossy):
         async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:

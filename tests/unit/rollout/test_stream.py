@@ -168,7 +168,7 @@ def test_an_episode_that_something_else_cancelled_ends_the_block_instead_of_bein
         async with streaming(player(world=BrokenEnvironment("cancelled")), concurrency=2) as stream:
             await stream.add(Numbered("a", 3), lambda _: None)
 
-    with pytest.raises(RuntimeError, match="a0 was cancelled by something"):
+    with pytest.raises(RuntimeError, match="a0 was cancelled by a task"):
         run_timed(play())
 
 

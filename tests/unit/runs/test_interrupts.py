@@ -81,7 +81,7 @@ def test_without_patience_the_first_signal_ends_it_and_the_next_would_kill() -> 
     with pytest.raises(InterruptedRun):
         run(work(), Stopper(reporter, patient=False))
     assert handlers == [signal.SIG_DFL]
-    assert reporter.said == ["Ending now; once more kills the process, which may leave sandboxes behind."]
+    assert reporter.said == ["Ending now; press again to kill the process, which may leave sandboxes behind."]
 
 
 def test_no_library_takes_the_signals_over() -> None:

@@ -78,9 +78,9 @@ def test_nothing_of_a_running_run_is_touched() -> None:
         write_checkpoints(folder.path, 3)
         Path(f"runs/one/.run.json.{ended_pid()}").write_text("x")
         items, notes = find_leftovers(Path("runs"), keep=1)
-        assert items == [] and notes == ["runs/one is running, so nothing of it is deleted"]
+        assert items == [] and notes == ["runs/one is running, so none of its files are deleted"]
     write_json(Path("runs/one/run.json"), {"command": "train", "status": "running", "host": "elsewhere", "pid": 1})
-    assert find_leftovers(Path("runs"), keep=1) == ([], ["runs/one is unknown, so nothing of it is deleted"])
+    assert find_leftovers(Path("runs"), keep=1) == ([], ["runs/one is unknown, so none of its files are deleted"])
     Path("runs/one/run.json").write_text("{")
     assert found() == []
 

@@ -52,5 +52,5 @@ def test_a_plugin_that_raises_is_named_once_and_silences_no_other(monkeypatch: p
     assert first.seen == last.seen == [(1, {}), (2, {}), "completed"] and broken.seen == ["completed"]
     (line,) = reporter.lines
     place = f"{__file__}:{Broken.on_eval.__code__.co_firstlineno + 2}"
-    failed = "Plugin 'broken' failed in on_eval, which is left out from now on"
+    failed = "Plugin 'broken' failed in on_eval, which is not called again"
     assert line == f"{failed}: it raised ZeroDivisionError: of a stranger ({place})"

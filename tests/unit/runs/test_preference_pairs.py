@@ -76,13 +76,13 @@ def spoil(change: Callable[[Record], Any]) -> Record:
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (spoil(lambda r: r["chosen"]["turns"][0].update(text="41")), "say the same"),
+        (spoil(lambda r: r["chosen"]["turns"][0].update(text="41")), "are the same text"),
         (spoil(lambda r: r["chosen"].update(reward=-1.0)), "chosen earned -1 and rejected 0"),
         (spoil(lambda r: r["chosen"].update(reward=0.0)), "the margin is not above 0"),
         (spoil(lambda r: r.update(schema_version=2)), "written in file version 2"),
         (spoil(lambda r: r.pop("prompt")), "not a preference pair"),
         (spoil(lambda r: r["rejected"].update(turns=[])), "not a preference pair"),
-        (spoil(lambda r: r["rejected"].update(reward=float("nan"))), "no finite number"),
+        (spoil(lambda r: r["rejected"].update(reward=float("nan"))), "finite number"),
         (spoil(lambda r: r.update(id="first")), "the id is that of an earlier row"),
     ],
 )

@@ -45,7 +45,7 @@ def test_tokens_stop_a_run_once() -> None:
     assert not reasons
     for number in range(2, 5):
         meter.add(episode(number))
-    assert reasons == ["300 tokens are used, and --max-tokens is 250."]
+    assert reasons == ["300 tokens were used, and --max-tokens is 250."]
     assert meter.spending.tokens == 500 and meter.spending.cost_usd is None, "nothing has a price"
 
 
@@ -67,7 +67,7 @@ def test_hours_have_prices() -> None:
     assert meter.spending.cost_usd == pytest.approx(2 * 2.0 + 50 * 0.1) and not reasons
     clock.now = 2 * 3600.0
     meter.check()
-    assert reasons == ["$13 are spent, and --max-cost is $10."]
+    assert reasons == ["$13 were spent, and --max-cost is $10."]
 
 
 def test_recorded_attempts_count_from_the_beginning_of_the_run() -> None:
@@ -120,7 +120,7 @@ def test_an_earlier_run_of_the_same_policy_tells_it_before(tmp_path: Path) -> No
 def test_a_spent_budget_ends_the_run_with_its_own_code() -> None:
     stopper = Stopper(NullReporter())
     stopper.check()
-    stopper.spend_no_more("300 tokens are used, and --max-tokens is 250.")
+    stopper.spend_no_more("300 tokens were used, and --max-tokens is 250.")
     assert stopper.requested
     with pytest.raises(BudgetReachedError, match="300 tokens") as raised:
         stopper.check("finqa eval --resume runs/a")

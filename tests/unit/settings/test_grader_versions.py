@@ -66,7 +66,7 @@ def test_an_old_run_with_the_graded_reward_can_be_resumed(tmp_path: Path, option
         folder.pin("reward digest", reward_digest(old))
         folder.pin("reward digest", reward_digest(facts), formerly=digests_before_versions(facts))
         newest = reward_facts(with_reward())
-        with pytest.raises(ConfigError, match="was begun with"):
+        with pytest.raises(ConfigError, match="was started with"):
             folder.pin("reward digest", reward_digest(newest), formerly=digests_before_versions(newest))
         folder.finish("finished")
 

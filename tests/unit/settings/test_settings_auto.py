@@ -26,6 +26,7 @@ def test_backends_follow_from_what_is_there(known: Facts, expected: tuple[str, s
     assert list(chosen.reasons) == ["model", "engine", "sandbox"]
     assert chosen.line().count("(") == 3 and "\n" not in chosen.line()
     assert chosen.line(sandboxless=True).count("(") == 2 and "sandbox" not in chosen.line(sandboxless=True)
+    assert chosen.line(new_model=True).startswith("chosen: engine ")
 
 
 def test_a_given_name_is_kept_and_needs_no_reason() -> None:

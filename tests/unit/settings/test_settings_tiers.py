@@ -91,11 +91,11 @@ def test_toml_yaml_and_json_say_the_same() -> None:
 
 
 BAD = {
-    "two models": (["qwen3-4b", "qwen3-8b"], "both of the model tier"),
-    "the same twice": (["grpo", "optimizers/grpo"], "both of the optimizer tier"),
+    "two models": (["qwen3-4b", "qwen3-8b"], "both belong to the model tier"),
+    "the same twice": (["grpo", "optimizers/grpo"], "both belong to the optimizer tier"),
     "misspelt": (["qwen3-4"], "Did you mean 'qwen3-4b'"),
     "no such name": (["/nowhere"], "no settings file /nowhere"),
-    "a specification": (["tiny"], "model that is to be made"),
+    "a specification": (["tiny"], "new model;"),
     "of another tier": (["stray.toml"], r"train.group_size \(file stray.toml:5\).*belongs to the optimizer tier"),
     "of no tier": (["neither.toml"], r"pool.sandboxes \(file neither.toml:2\).*neither tier"),
     "no such tier": (["kind.toml"], "tiers are model, optimizer"),

@@ -174,9 +174,9 @@ def test_parts_of_a_configured_reward_do_not_stand_for_the_environments() -> Non
 def test_what_was_submitted_last_counts_and_the_graders_words_stand_before_the_limits() -> None:
     twice = tool(0, submit("6"), submit("7"))
     assert twice.answer == "7" and twice.explanation == ""
-    record = {**RECORD, "explanation": "another number", "error": "no answer within 5 s"}
+    record = {**RECORD, "explanation": "another number", "error": "no response within 5 s"}
     assert read_outcome(record).explanation == "another number"
-    assert read_outcome({**record, "explanation": ""}).explanation == "no answer within 5 s"
+    assert read_outcome({**record, "explanation": ""}).explanation == "no response within 5 s"
 
 
 def test_several_attempts_give_pass_at_k_and_pass_hat_k() -> None:

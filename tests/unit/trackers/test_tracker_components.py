@@ -96,7 +96,7 @@ def test_flags_of_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (tmp_path / "pairs.jsonl").write_text("")
     for command in ("train --optimizer=dpo --pairs=.", "dpo .", "sft ."):
         _, told = failure([*command.split(), "--project=mine"], capsys)
-        assert "warning: --project names what trackers file the run under, and there is none" in told, command
+        assert "warning: --project sets the project of a tracker, and there is no tracker;" in told, command
     assert main(["pipeline", "--method=dpo", "--dry-run", "--project=mine"]) == 0
     assert "warning: --project" in capsys.readouterr().err
     status, told = failure(["train", "--environment=finqa-text", "--tracker=wandbb", "-q"], capsys)

@@ -206,4 +206,4 @@ def test_a_tracker_that_fails_is_told_once_and_left_out_and_the_run_goes_on(tmp_
                 tracking.record(record(iteration))
         folder.finish("completed")
     assert failing.calls == ["start", "metrics"] and len(expected(run)) == 3
-    assert reporter.said == ["Tracker Failing failed and is left out: the service is away"]
+    assert reporter.said == ["Tracker Failing failed and is not used: the service is away"]

@@ -24,7 +24,7 @@ def test_companies_that_are_trained_on_are_asked_about_only_where_overlap_is_all
     for settings in (strict, lenient):
         assert {task.cluster for task in choose_questions(settings, 2, some, Reporter())} == {"C3", "C4"}
     assert {task.cluster for task in choose_questions(lenient, 4, all_of_them, Reporter())} == all_of_them
-    with pytest.raises(DataError, match="not trained on"):
+    with pytest.raises(DataError, match="outside of the training data"):
         choose_questions(strict, 2, all_of_them, Reporter())
     assert choose_questions(strict, None, all_of_them, Reporter()) == []
     assert choose_questions(lenient, 0, some, Reporter()) == []

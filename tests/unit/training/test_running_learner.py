@@ -74,7 +74,10 @@ async def test_events_are_recorded_and_shown_once(tmp_path: Path, monkeypatch: p
     facts = {"work": "update", "reason": "CUDA out of memory", "tokens": 16_000, "token_budget": 8_000}
     learner = Reports(lambda events: events.event("out_of_memory", facts))
     (line,) = await use(tmp_path / "run", learner, monkeypatch)
-    assert "no memory for a micro-batch of 16,000 tokens; from now on they have at most 8,000." in line
+    assert (
+        "does not have enough memory for a micro-batch of 16,000 tokens; from now on, micro-batches "
+        "have at most 8,000 tokens." in line
+    )
     (record,) = read_jsonl(tmp_path / "run" / "events.jsonl")
     assert record["event"] == "out_of_memory" and record.items() >= facts.items() and learner.closed == 1
 
@@ -85,7 +88,10 @@ async def test_a_full_device_while_scoring_does_not_lower_the_budget_of_a_resume
     facts = {"work": "scoring", "reason": "CUDA out of memory", "tokens": 16_000, "scoring_budget": 8_000}
     learner = Reports(lambda events: events.event("out_of_memory", facts))
     (line,) = await use(tmp_path / "run", learner, monkeypatch)
-    assert "no memory to score a micro-batch of 16,000 tokens; from now on it scores at most 8,000 at once." in line
+    assert (
+        "does not have enough memory to score a micro-batch of 16,000 tokens; from now on, it scores "
+        "at most 8,000 tokens at once." in line
+    )
     assert fit_memory(Settings(), tmp_path / "run") == Settings()
 
 

@@ -66,9 +66,9 @@ async def test_longer_prompts_are_left_out_and_counted() -> None:
     kept = await training_tasks(parts(settings(20)), settings(20), heard)
     assert kept == [every[0], every[2]], "a prompt of exactly that length stays"
     assert heard.lines == [
-        "1 of 3 questions to train on are left out: their prompts have more than 20 tokens (data.max_prompt_tokens)."
+        "1 of 3 training questions are left out: their prompts have more than 20 tokens (data.max_prompt_tokens)."
     ]
-    with pytest.raises(DataError, match="3 of 3 questions to train on are left out: no prompt has 9 tokens") as raised:
+    with pytest.raises(DataError, match="3 of 3 training questions are left out: no prompt has 9 tokens") as raised:
         await training_tasks(parts(settings(9)), settings(9), heard)
     assert "the shortest has 10" in raised.value.message
     assert raised.value.remedy == "--set data.max_prompt_tokens=30"
@@ -90,7 +90,7 @@ async def test_prompts_of_environments_with_boxes_are_known_without_one() -> Non
 
 async def test_a_limit_that_could_not_be_heeded_is_refused() -> None:
     chosen = settings(20)
-    with pytest.raises(ConfigError, match="of which engine"):
+    with pytest.raises(ConfigError, match="but engine"):
         await training_tasks(parts(chosen, codec=None), chosen, NullReporter())
     with pytest.raises(ConfigError, match="each takes a sandbox"):
         await training_tasks(parts(chosen, environment=ToyEnvironment()), chosen, NullReporter())

@@ -67,7 +67,7 @@ async def test_replicas_are_numbered_and_serve_the_base_at_first(contexts: list[
 
 def test_chat_engines_have_no_replicas(contexts: list[EngineContext]) -> None:
     chatty = settings(engine={"name": "chatty"}, generation={"engine_replicas": 2})
-    with pytest.raises(ConfigError, match="'chatty' takes messages") as raised:
+    with pytest.raises(ConfigError, match="'chatty' uses messages") as raised:
         make_engine(chatty, BASE, ToyEnvironment())
     assert raised.value.remedy == "--engine-replicas 1"
     assert isinstance(make_engine(settings(engine={"name": "chatty"}), BASE, ToyEnvironment()), ToyChatEngine)

@@ -73,7 +73,7 @@ def answering(status: int, code: str) -> Iterator[tuple[str, list[str]]]:
         (200, "", None, ""),
         (404, "EntryNotFound", None, ""),  # what it lacks is the loader's to say
         (503, "", None, ""),
-        (404, "RepoNotFound", ConfigError, "'some/model' here, and the hub has none"),
+        (404, "RepoNotFound", ConfigError, "'some/model' here, and the hub has no model with this"),
         (401, "GatedRepo", AuthenticationError, "accepted its licence"),
     ],
 )
@@ -93,8 +93,10 @@ def test_the_hub_is_asked_once(
 def test_what_is_here_is_not_asked_for(tmp_path: Path) -> None:
     check_on_hub(PolicyVersion(number=0, model=str(tmp_path)))
     check_on_hub(PolicyVersion(number=0, model=""))  # of an engine that takes none
-    with pytest.raises(ServiceUnavailableError, match="cannot be asked"):
+    with pytest.raises(ServiceUnavailableError, match="cannot be reached"):
         check_on_hub(NAMED)
+    with pytest.raises(ServiceUnavailableError, match=r"model 'embeded' here \(did you mean 'embedded'\?\), and"):
+        check_on_hub(PolicyVersion(number=0, model="embeded"))
     snapshot = tmp_path / "cache/models--some--model/snapshots/abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
@@ -125,6 +127,12 @@ def test_a_mistyped_name_is_told_with_what_to_give_instead(command: str, capsys:
 def test_offline_the_hub_is_not_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     status, told = failure(["export", "no way", "--to=merged", "-q"], capsys)
-    assert status == 78 and "'no way' here, and the hub has none" in told  # no id of the hub has a space
+    assert status == 78 and "'no way' here, and the hub has no model with this" in told  # no id of the hub has a space
     status, told = failure(["export", "nope", "--to=merged", "-q"], capsys)
-    assert status == 78 and "HF_HUB_OFFLINE forbids" in told
+    assert status == 78 and "HF_HUB_OFFLINE disables" in told
+
+
+def test_a_mistyped_name_says_what_was_meant() -> None:
+    for typed, meant in (("embeded", "embedded"), ("scriptd", "scripted")):
+        with pytest.raises(ServiceUnavailableError, match=rf"'{typed}' here \(did you mean '{meant}'\?\)"):
+            check_on_hub(PolicyVersion(number=0, model=typed))

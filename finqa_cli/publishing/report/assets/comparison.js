@@ -4,14 +4,14 @@ function comparisonSummary() {
   const { summary, notes } = state.report.comparison;
   const section = h("section", { class: "card", "aria-label": "Comparison" });
   if (summary) {
-    const words = { shown: "These two runs differ, which says nothing about other runs of their methods", "not shown": "No difference is shown", "tests disagree": "The two tests disagree" };
+    const words = { shown: "These two runs differ; this is no evidence about other runs of their methods", "not shown": "No difference is shown", "tests disagree": "The two tests disagree" };
     section.append(
       h("h2", {}, "B minus A"),
       h("p", {}, h("span", { class: "figure small" }, signed(100 * summary.difference, 1)), " points ", h("span", { class: "quiet" }, `[${signed(100 * summary.low, 1)}, ${signed(100 * summary.high, 1)}] at ${100 * summary.level} %`)),
       h(
         "p",
         {},
-        `On ${count(summary.questions, "question")} that both answered, one run each, B is better on ${summary.better} and worse on ${summary.worse}. `,
+        `On ${count(summary.questions, "question")} that both answered, with one run each, B is better on ${summary.better} and worse on ${summary.worse}. `,
         `${words[summary.verdict]}: p = ${number(summary.p_value)} (clustered t-test), ${number(summary.mcnemar)} (exact McNemar). `,
         h("a", { href: link("compare") }, "Question by question"),
       ),

@@ -32,7 +32,7 @@ function sql(query, marked = new Set()) {
 const longText = (body, extra) => h("pre", { tabindex: 0, role: "group", "aria-label": "Text" }, body, extra);
 
 function textOf(piece) {
-  const cut = piece.cut ? h("span", { class: "quiet" }, `\n[${count(piece.cut, "more character")}, cut by the report]`) : "";
+  const cut = piece.cut ? h("span", { class: "quiet" }, `\n[${count(piece.cut, "more character")}, truncated by the report]`) : "";
   const images = piece.images ? h("span", { class: "quiet" }, `\n[${count(piece.images, "image")}, not shown]`) : "";
   return longText(piece.text, [cut, images]);
 }
@@ -75,7 +75,7 @@ function turnOf(turn, at) {
     { class: "turn", id: `turn-${at + 1}`, "aria-label": `Turn ${at + 1}` },
     h("h3", {}, `Turn ${at + 1} `, h("span", { class: "quiet" }, meta)),
     said,
-    turn.parse_error && h("p", { class: "problem" }, `No call could be read: ${turn.parse_error}`),
+    turn.parse_error && h("p", { class: "problem" }, `No call could be parsed: ${turn.parse_error}`),
     turn.steps.map(callOf),
     turn.reply && replyOf(turn.reply),
     raw,
@@ -91,7 +91,7 @@ function verdictOf(episode, details) {
     ["truth", details.truth ? h("code", {}, details.truth) : "not recorded"],
     ["truth read as", details.truth_numbers],
     ["grader", episode.explanation],
-    ["why not right", episode.reason.replaceAll("_", " ")],
+    ["why wrong", episode.reason.replaceAll("_", " ")],
     ["status", episode.status.replaceAll("_", " ")],
     ["reward", number(episode.reward)],
     ["parts of the reward", Object.entries(details.components).map(([name, value]) => `${name} ${number(value)}`).join(", ")],
@@ -185,7 +185,7 @@ function showGroup(parameters) {
     h("p", { class: "trail" }, h("a", { href: state.up }, `Episodes of step ${first.iteration}`)),
     h("h1", {}, first.about.prompt || first.about.id),
     h("p", { class: "quiet" }, [first.about.id, first.about.cluster, first.about.kind, `${first.phase} step ${first.iteration}`].filter(Boolean).join(" · "), " ", runTag(run.place)),
-    none && h("p", { class: "note" }, "This group was not trained on, or its advantages cannot be computed here."),
+    none && h("p", { class: "note" }, "This group was not used for training, or its advantages cannot be computed."),
     table(columns, rows, count(members.length, "attempt")),
     again.length > 0 && h("section", {}, table([["step", ""], ["attempts", "wide"]], again, "The same question at other steps")),
   );

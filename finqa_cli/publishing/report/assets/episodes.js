@@ -147,6 +147,6 @@ function sortableTable(columns, rows, parameters, change, what) {
       h("button", { type: "button", id: `sort-${column.key}`, onclick: turn }, column.title, arrow),
     );
   });
-  const caption = h("caption", { class: "hidden" }, `${what}; the head of a column sorts by it`);
+  const caption = h("caption", { class: "hidden" }, `${what}; click the head of a column to sort`);
   return h("table", { class: `cards sortable ${what.toLowerCase()}` }, caption, h("thead", {}, h("tr", {}, headers)), h("tbody", {}, rows));
 }

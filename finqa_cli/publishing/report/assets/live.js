@@ -19,7 +19,7 @@ source.steps = stepsOf;
 if (served.page === "runs") {
   source.views = { runs: { title: "Runs", show: showRuns, needs: () => true } };
   source.actions = { x: pickRow, c: comparePicked };
-  source.keys = [["x", "select the run, two for a comparison"], ["c", "compare the two"]];
+  source.keys = [["x", "select the run; select two for a comparison"], ["c", "compare the two selected runs"]];
 } else {
   source.ways = () => [h("a", { href: home }, "All runs")];
   source.actions = { r: () => location.assign(home) };
@@ -99,7 +99,7 @@ async function look() {
   try {
     await (served.page === "runs" ? lookAtRuns() : lookAtReport());
   } catch (error) {
-    problem = error instanceof TypeError ? "not connected: finqa view has ended" : error.message;
+    problem = error instanceof TypeError ? "not connected: finqa view has stopped" : error.message;
   }
   looking = false;
   const every = problem ? ENDED_MS : running() ? EVERY_MS : ENDED_MS;

@@ -56,9 +56,9 @@ const KEYS = [
   ["/", "search"],
   ["j, k", "next and previous row, or episode"],
   ["Enter", "open the row"],
-  ["u", "up to the list"],
+  ["u", "back to the list"],
   ["[, ]", "previous and next step of a training"],
-  ["t", "light, dark, or as the system has it"],
+  ["t", "light, dark or system theme"],
   ...source.keys,
   ["?", "this list"],
 ];

@@ -85,7 +85,7 @@ function breakdownOf(run) {
       number(n),
     ]);
     const columns = [["reason", ""], ["attempts", "num"]];
-    blocks.push(table(columns, rows, h("span", {}, "Why attempts are not right ", runTag(run.place))));
+    blocks.push(table(columns, rows, h("span", {}, "Why attempts are wrong ", runTag(run.place))));
   }
   return blocks;
 }
@@ -193,7 +193,7 @@ function stepOf(run, step) {
   const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", "wide"]];
   const shown = rows.length
     ? table(columns, rows.slice(0, 200), h("span", {}, `${count(rows.length, "group")} at step ${step} `, runTag(run.place)))
-    : h("p", { class: "quiet" }, "No episodes of this step are here. ", runTag(run.place));
+    : h("p", { class: "quiet" }, "No episodes of this step are in this file. ", runTag(run.place));
   return h("div", { class: "step" }, shown, numbers);
 }
 

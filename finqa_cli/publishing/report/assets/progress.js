@@ -54,9 +54,9 @@ function progressHead(run) {
     h(
       "p",
       {},
-      "A model answers questions and gets a reward for each right answer; training makes what was rewarded more likely. ",
-      `The figures are of held-out questions (${progress.asked}) that it was never trained on.`,
-      beside ? " The control is the same training, but each reward goes to a random attempt: what it gains is not learned from the rewards." : "",
+      "A model answers questions and gets a reward for each right answer; training makes rewarded answers more likely. ",
+      `The figures are computed on held-out questions (${progress.asked}) that were never used for training.`,
+      beside ? " The control is the same training, but each reward is assigned to a random attempt: improvements of the control are not learned from the rewards." : "",
     ),
   );
   return section;
@@ -102,9 +102,9 @@ async function examplesOf(run) {
   const pairs = examples.map((ids) => ids.map((id) => run.byId.get(wellFormed(id)))).filter((pair) => pair[0] && pair[1]);
   if (!pairs.length) return h("p", { class: "quiet" }, "No question was graded both before and after.");
   const some = `Of ${count(questions, "question")} ${number(changes.became_right)} became right and ${number(changes.became_wrong)} became wrong; ${number(changes.stayed_right)} were right and ${number(changes.stayed_wrong)} wrong both times.`;
-  const first = changes.became_right < pairs.length ? "Those that became right are shown first, then others" : "Shown are the first that became right";
-  const rule = ` ${first}, of different kinds where there are any. `;
-  const marked = h("span", {}, h("mark", {}, "Marked"), " is what differs between the two queries.");
+  const first = changes.became_right < pairs.length ? "Those that became right are shown first, then others" : "The first questions that became right are shown";
+  const rule = ` ${first}, of different kinds if possible. `;
+  const marked = h("span", {}, h("mark", {}, "Marked"), " marks the differences between the two queries.");
   const shown = await Promise.all(pairs.map((pair) => exampleOf(run, pair)));
   return [h("p", {}, some, rule, shown.some((each) => each.querySelector("mark")) && marked), shown];
 }
@@ -164,7 +164,7 @@ function replyInShort({ table: found, text, is_error: isError }) {
   return h("p", { class: "returned" }, h("span", { class: "quiet" }, "returns "), h("code", {}, short(shown || "nothing", 160)), more);
 }
 
-const saidInShort = (turn) => [short(turn.text || "(no text)", 300), turn.parse_error && h("p", { class: "returned wrong" }, "No tool call could be read")];
+const saidInShort = (turn) => [short(turn.text || "(no text)", 300), turn.parse_error && h("p", { class: "returned wrong" }, "No tool call could be parsed")];
 
 /**
  * Places of the tokens of two queries that the other one lacks, by their longest common subsequence; none where the

@@ -95,7 +95,7 @@ function showRuns(parameters) {
       if (run.depth && !parameters.get("sort")) row.children[1].classList.add(`depth-${run.depth}`);
       return row;
     });
-    holder.replaceChildren(rows.length ? sortableTable(RUN_TABLE, rows, parameters, change, "Runs") : h("p", {}, runs.length ? "No run is like this." : "There are no runs here yet."));
+    holder.replaceChildren(rows.length ? sortableTable(RUN_TABLE, rows, parameters, change, "Runs") : h("p", {}, runs.length ? "No run matches the filter." : "There are no runs yet."));
   };
   const change = (name, value) => {
     if (value) parameters.set(name, value);
@@ -117,7 +117,7 @@ function showRuns(parameters) {
   }
   for (const id of state.picked) if (!runs.some((run) => run.id === id)) state.picked.delete(id);
   draw();
-  const foreign = others.length > 0 && h("p", { class: "quiet" }, `Not shown: ${count(others.length, "folder")} without a run, or that lead elsewhere: ${others.join(", ")}`);
+  const foreign = others.length > 0 && h("p", { class: "quiet" }, `Not shown: ${count(others.length, "folder")} without a run, or with links to other folders: ${others.join(", ")}`);
   return h("div", {}, h("h1", {}, "Runs"), h("div", { class: "filters" }, controls), pickedLine(), summary, holder, foreign);
 }
 
@@ -133,7 +133,7 @@ function pickedLine() {
   const line = h("p", { class: "picked", id: "picked", role: "status" });
   if (!chosen.length) line.append(h("span", { class: "quiet" }, "Select two runs to compare them question by question."));
   for (const [place, run] of chosen.entries()) line.append(h("span", { class: `run run-${place}` }, `${"AB"[place]} ${run.name}`));
-  if (chosen.length === 1) line.append(h("span", { class: "quiet" }, "Select another one."));
+  if (chosen.length === 1) line.append(h("span", { class: "quiet" }, "Select a second run."));
   if (chosen.length === 2) line.append(h("a", { class: "action", href: compareAddress() }, "Compare"));
   return line;
 }

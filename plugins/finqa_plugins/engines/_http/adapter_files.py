@@ -51,7 +51,7 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
         shapes = _shapes(header)
         ups = {name for name in shapes if name.endswith(".lora_B.weight")}
         if not ups:
-            raise EngineError(f"{path} holds no LoRA matrices.")
+            raise EngineError(f"{path} contains no LoRA matrices.")
         _match(folder, shapes, base, rank)
         return any(_is_not_zero(path, start, header[name]["data_offsets"]) for name in sorted(ups))
     except OSError as error:

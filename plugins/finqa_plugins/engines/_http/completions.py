@@ -89,9 +89,9 @@ def read_completion(document: Mapping[str, Any], request: GenerateRequest, *, ma
     if stop not in ("stop", "length"):
         raise BadReplyError(f"the generation ended by {str(stop)[:40]!r}, not by a stop id or the limit")
     if not token_ids or len(token_ids) > max_tokens:
-        raise BadReplyError(f"{len(token_ids)} token ids came, but 1 to {max_tokens} were asked for")
+        raise BadReplyError(f"{len(token_ids)} token ids came, but 1 to {max_tokens} were requested")
     if stop == "stop" and token_ids[-1] not in request.sampling.stop_ids:
-        raise BadReplyError("the completion was ended by something else than a stop id, or the stop id is left out")
+        raise BadReplyError("the completion did not end with a stop id, or the stop id is missing")
     return TokenReply(
         token_ids=token_ids, logprobs=_logprobs(choice, len(token_ids)), stop=stop, usage=read_usage(document)
     )
@@ -115,7 +115,7 @@ def _ids(given: object, what: str) -> tuple[int, ...]:
     if not isinstance(given, list):
         raise BadReplyError(f"the reply has no {what}")
     if not (set(map(type, given)) <= {int} and min(given, default=0) >= 0):  # a bool is of another type
-        raise BadReplyError(f"the reply has something that is no token id among its {what}")
+        raise BadReplyError(f"the reply contains an invalid token id in its {what}")
     return tuple(given)
 
 
@@ -134,5 +134,5 @@ def _logprobs(choice: Mapping[str, Any], count: int) -> tuple[float, ...]:
 
 def _logprob(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not IMPOSSIBLE < value <= ROUNDING:
-        raise BadReplyError(f"{repr(value)[:40]} is the log-probability of no token")
+        raise BadReplyError(f"{repr(value)[:40]} is not a valid log-probability")
     return float(value)

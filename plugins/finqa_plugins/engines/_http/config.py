@@ -24,26 +24,30 @@ class ServerConfig(BaseModel):
     base_url: str = Field(
         default=f"https://{OPENAI_HOST}/v1", description="Address of the API, such as http://127.0.0.1:8000/v1"
     )
-    api_key: SecretStr | None = Field(default=None, description="API key; rather name a variable with api_key_env")
+    api_key: SecretStr | None = Field(default=None, description="API key; prefer a variable, set with api_key_env")
     api_key_env: str | None = Field(
         default=None,
         min_length=1,
-        description="Variable that holds the API key (default: OPENAI_API_KEY, which is sent to OpenAI and to this "
+        description="Variable with the API key (default: OPENAI_API_KEY, which is sent to OpenAI and to this "
         "machine only)",
     )
-    max_concurrent: int = Field(default=64, ge=1, description="Requests on their way at once")
-    requests_per_minute: int | None = Field(default=None, ge=1, description="Most requests in a minute, evenly spread")
+    max_concurrent: int = Field(default=64, ge=1, description="Maximum number of simultaneous requests")
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="Maximum requests per minute, evenly distributed"
+    )
     tokens_per_minute: int | None = Field(
-        default=None, ge=1, description="Most tokens in a minute, prompts and completions, evenly spread"
+        default=None, ge=1, description="Maximum tokens per minute (prompts and completions), evenly distributed"
     )
-    connect_timeout_s: float = Field(default=10.0, gt=0, description="Seconds for a connection to be made")
-    request_timeout_s: float = Field(default=300.0, gt=0, description="Seconds for one request and its whole reply")
-    max_retries: int = Field(default=5, ge=0, description="Repetitions of a request after passing failures")
-    backoff_s: float = Field(default=1.0, gt=0, description="Seconds before the first repetition; doubles each time")
-    max_wait_s: float = Field(default=60.0, gt=0, description="Longest wait before a repetition")
-    give_up_s: float = Field(
-        default=600.0, gt=0, description="Seconds after which a failing request is not repeated any more"
+    connect_timeout_s: float = Field(default=10.0, gt=0, description="Timeout of a connection, in seconds")
+    request_timeout_s: float = Field(
+        default=300.0, gt=0, description="Timeout of one request with its complete response, in seconds"
     )
+    max_retries: int = Field(default=5, ge=0, description="Retries of a request after temporary failures")
+    backoff_s: float = Field(
+        default=1.0, gt=0, description="Seconds before the first retry; doubled for each further one"
+    )
+    max_wait_s: float = Field(default=60.0, gt=0, description="Longest wait before a retry, in seconds")
+    give_up_s: float = Field(default=600.0, gt=0, description="Seconds after which a failing request is not retried")
 
     @property
     def host(self) -> str:
@@ -58,11 +62,11 @@ class ServerConfig(BaseModel):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
-        _ = parts.port  # raises ValueError for one that is no number
+        _ = parts.port  # raises ValueError for one that is not a number
         if parts.username or parts.password:
-            raise ValueError("must not hold a key or password; use api_key_env")
+            raise ValueError("must not contain a key or password; use api_key_env")
         if parts.scheme == "http" and parts.hostname == OPENAI_HOST:
-            raise ValueError("must begin with https: the key would be sent unencrypted")
+            raise ValueError("must start with https: otherwise the key would be sent unencrypted")
         if parts.query or parts.fragment:
             raise ValueError("must end with the path, such as /v1")
         url = url.rstrip("/")
@@ -110,6 +114,7 @@ def key_remedy(config: ServerConfig) -> str:
 def _sound(value: str, place: str) -> SecretStr:
     if not value or not value.isascii() or not value.isprintable() or " " in value:
         raise AuthenticationError(
-            f"{place} holds no API key: a key is printable ASCII without spaces.", remedy="copy the key again"
+            f"{place} does not contain an API key: a key is printable ASCII without spaces.",
+            remedy="copy the key again",
         )
     return SecretStr(value)

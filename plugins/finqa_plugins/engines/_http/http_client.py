@@ -201,11 +201,11 @@ class Client:
                 except UnreadableCallError as error:
                     if unreadable is not None:
                         spent = reserved
-                        log.info("the server could not read a tool call", request=key, reason=error.reason)
+                        log.info("the server could not parse a tool call", request=key, reason=error.reason)
                         return unreadable(error.reason, error.written)
                     failure = PassingError(error.reason)
                 except BadReplyError as error:
-                    failure = PassingError(f"the server answers nonsense: {error}")
+                    failure = PassingError(f"the server sent an invalid response: {error}")
                 except PassingError as error:
                     failure = error
                 finally:
@@ -214,7 +214,7 @@ class Client:
             wait = max(self._backoff.pause_s(tries, jitter.random()), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
-                asked = "" if failure.wait_s is None else f" (it asks for {failure.wait_s:.0f} s)"
+                asked = "" if failure.wait_s is None else f" (it requests a pause of {failure.wait_s:.0f} s)"
                 raise exhausted(f"{failure.reason}{asked}", failure.limited, tries, self.config)
             log.info("request repeated", request=key, reason=failure.reason, tries=tries, wait_s=round(wait, 2))
             if failure.limited:

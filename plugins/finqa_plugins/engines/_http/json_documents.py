@@ -15,7 +15,7 @@ from finqa_plugins.engines._http.refusals import NAME_MODEL
 
 
 class BadReplyError(Exception):
-    """The server answered something that is no completion; the message says what."""
+    """The server answered something that is not a completion; the message says what."""
 
 
 def parse_document(data: bytes) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ def first_choice(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(choice, dict):
         raise BadReplyError("the reply has no choices[0]")
     if choice.get("finish_reason") in ("error", "abort") or choice.get("error"):  # OpenRouter, vLLM and SGLang
-        raise BadReplyError("the generation broke off")
+        raise BadReplyError("the generation was interrupted")
     return choice
 
 
@@ -111,7 +111,7 @@ def base_model(cards: Sequence[ModelCard], *, name: str | None, folder: str, url
     if len(bases) == 1:
         return bases[0]
     raise ConfigError(
-        f"Which model of the server at {url} is {folder!r} cannot be told. It serves: {listed}.", remedy=NAME_MODEL
+        f"Which model of the server at {url} is {folder!r} is unknown. It serves: {listed}.", remedy=NAME_MODEL
     )
 
 

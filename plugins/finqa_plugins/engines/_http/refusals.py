@@ -1,4 +1,4 @@
-"""What a server means by an answer that is no completion, and the error that names the fix. Pure.
+"""What a server means by an answer that is not a completion, and the error that names the fix. Pure.
 
 Servers word the same refusal differently; the patterns are those of OpenAI, vLLM, SGLang, llama.cpp, Ollama,
 OpenRouter and LiteLLM.
@@ -182,7 +182,7 @@ NAME_MODEL = "--set engine.options.model=NAME with a name that the server knows"
 SLOWER = "--set engine.options.requests_per_minute=60, fewer engine.options.max_concurrent, or a higher limit"
 SERVE_TOOLS = (
     "start the server with tool calls: vllm serve ... --enable-auto-tool-choice --tool-call-parser hermes, "
-    "llama-server --jinja; or choose a model that has them"
+    "llama-server --jinja; or choose a model that supports them"
 )
 
 
@@ -225,7 +225,7 @@ class UnknownModelError(ConfigError):
 
 
 class ControlError(EngineError):
-    """The server refused a call that is no completion.
+    """The server refused a call that is not a completion.
 
     Attributes:
         refusal: Its words.
@@ -246,32 +246,32 @@ def refused(
     said = f"{config.base_url}: {refusal.text or 'no reason given'} (HTTP {refusal.status})"
     match refusal.meaning:
         case Meaning.KEY:
-            return AuthenticationError(f"The server refused the API key. {said}", remedy=key_remedy(config))
+            return AuthenticationError(f"The server rejected the API key. {said}", remedy=key_remedy(config))
         case Meaning.QUOTA:
             return ServiceUnavailableError(
-                f"The account at the server is used up. {said}", remedy="check plan and billing of the account"
+                f"The account at the server has no credit left. {said}", remedy="check plan and billing of the account"
             )
         case Meaning.MODEL:
             names = f" It serves: {', '.join(known[:20])}." if known else ""
             return UnknownModelError(f"The server has no model {model!r}.{names} {said}", remedy=NAME_MODEL)
         case Meaning.TOOLS:
-            return ConfigError(f"The server takes no tool calls for {model!r}. {said}", remedy=SERVE_TOOLS)
+            return ConfigError(f"The server does not support tool calls for {model!r}. {said}", remedy=SERVE_TOOLS)
         case Meaning.FIELD:
-            return ConfigError(f"The model {model!r} refuses {refusal.field}. {said}", remedy=_field_remedy(refusal))
+            return ConfigError(f"The model {model!r} rejects {refusal.field}. {said}", remedy=_field_remedy(refusal))
         case Meaning.ADDRESS:
             return ConfigError(
                 f"There is no {path.strip('/').replace('/', ' ')} API at {said}",
                 remedy="--set engine.options.base_url=..., which ends in /v1 for most servers",
             )
         case _:
-            return EngineError(f"The server refused the request. {said}", remedy=DOCTOR)
+            return EngineError(f"The server rejected the request. {said}", remedy=DOCTOR)
 
 
 def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> EngineError:
     """The error after the last repetition."""
     times = f"{tries} {'try' if tries == 1 else 'tries'}"
     if limited:
-        return RateLimitError(f"The rate limit of {config.base_url} held for {times}: {reason}", remedy=SLOWER)
+        return RateLimitError(f"The rate limit of {config.base_url} was exceeded in {times}: {reason}", remedy=SLOWER)
     return NoAnswerError(f"No answer from {config.base_url} after {times}: {reason}", remedy=DOCTOR)
 
 

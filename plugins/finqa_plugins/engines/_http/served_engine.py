@@ -1,7 +1,7 @@
 """A token engine on a server that takes policy versions as LoRA adapters over HTTP.
 
 Each version is an adapter under a name that was never used before: vLLM keeps adapters and cached prefixes by name. A
-request names its version, so a swap needs no pause, and what is under way ends under the version that it began with.
+request names its version, so a swap needs no pause, and what is in progress ends under the version that it began with.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class ServedTokenEngine(TokenEngine):
             await check_tokens(server, facts.model, remedy=remedy)
             if not facts.max_context:
                 raise ConfigError(
-                    f"The server at {server.url} does not say how long its context is (max_model_len).", remedy=remedy
+                    f"The server at {server.url} does not report the length of its context (max_model_len).",
+                    remedy=remedy,
                 )
             if context.lora_rank:
                 scratch = next((one for one in _folders(context.log_dir) if one.is_dir()), None)
@@ -196,7 +197,7 @@ class ServedTokenEngine(TokenEngine):
         try:
             return await self._ask(self._serving().current, request, limit, extra)
         except UnknownModelError as error:
-            raise EngineError(f"The server forgot an adapter twice: {error.message}") from error
+            raise EngineError(f"The server unloaded an adapter twice: {error.message}") from error
 
     async def _ask(
         self, version: Version, request: GenerateRequest, limit: int, extra: Mapping[str, Any] | None
@@ -251,7 +252,7 @@ SPREAD = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Found(Generic[T]):
-    """A reply, or what is wrong with it: a wrong reply is no passing failure here."""
+    """A reply, or what is wrong with it: a wrong reply is not a passing failure here."""
 
     value: T | None
     reason: str = ""
@@ -293,8 +294,8 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
             found = _Found(None, "its context is too short for a prompt of 16 tokens")
         if found.value is None:
             raise ConfigError(
-                f"The server at {server.url} gives no token ids and log-probabilities, so it cannot train or play an "
-                f"adapter: {found.reason}",
+                f"The server at {server.url} returns no token ids and log-probabilities, so it cannot "
+                f"train or play an adapter: {found.reason}",
                 remedy=remedy,
             )
         return found.value
@@ -315,12 +316,15 @@ def wrong_distribution(warm: Mapping[str, float], cool: Mapping[str, float]) -> 
     """
     common = sorted(warm.keys() & cool.keys(), key=warm.__getitem__)
     if len(common) < 2 or (spread := warm[common[-1]] - warm[common[0]]) < SPREAD:
-        return "whether its log-probabilities follow the temperature cannot be told, for its tokens are equally likely"
+        return (
+            "whether its log-probabilities use the temperature cannot be determined, because its tokens "
+            "are equally likely"
+        )
     low, high = common[0], common[-1]
     if (cool[high] - cool[low]) * COOL < 0.75 * spread:
-        return "its log-probabilities do not follow the temperature, so training on them would be wrong"
+        return "its log-probabilities do not use the temperature, so training on them would be wrong"
     if warm[high] < -0.05 and abs(cool[high] - warm[high] / COOL) < 0.01:
-        return "it gives logits for log-probabilities"
+        return "it returns logits instead of log-probabilities"
     return ""
 
 
@@ -346,17 +350,17 @@ async def check_adapters(
             if not is_made and name in words:
                 return
             seen = server.seen_by_server(path)
-            elsewhere = f" (if the server sees {seen} elsewhere, say where: engine.options.adapter_paths)"
+            elsewhere = f" (if the server has {seen} at another path, set engine.options.adapter_paths)"
             raise ConfigError(
                 _no_adapters(server, words + (elsewhere if name in words else "")), remedy=remedy
             ) from error
         try:
             if not is_made:
                 raise ConfigError(
-                    _no_adapters(server, "it says that it loaded one that does not exist."), remedy=remedy
+                    _no_adapters(server, "it reports success for an adapter that does not exist."), remedy=remedy
                 )
             if await server.answer(name) == await server.answer(model):
-                reason = "it loads them and serves the base model all the same."
+                reason = "it loads them, but still serves the base model."
                 raise ConfigError(_no_adapters(server, reason), remedy=remedy)
         finally:
             await server.unload_adapter(name)

@@ -78,7 +78,7 @@ class TokenServer:
         cards = await self.client.listing()
         if cards is None:
             raise ConfigError(
-                f"The server at {self.url} lists no models, so nothing says what it serves.",
+                f"The server at {self.url} lists no models, so it is unknown what it serves.",
                 remedy="--set engine.options.base_url=..., which ends in /v1 for most servers",
             )
         card = base_model(cards, name=self._model, folder=self._folder, url=self.url)
@@ -138,7 +138,9 @@ class TokenServer:
         try:
             reply = await self.generate(request, served_name=served_name, max_tokens=ANSWER_TOKENS, extra=uncached)
         except PromptTooLongError as error:
-            raise EngineError(f"{self.url} has no room for {len(PROMPT) + ANSWER_TOKENS} tokens.") from error
+            raise EngineError(
+                f"The context of {self.url} is too short for {len(PROMPT) + ANSWER_TOKENS} tokens."
+            ) from error
         return reply.token_ids, reply.logprobs
 
     async def load_adapter(self, name: str, path: Path) -> None:

@@ -42,7 +42,7 @@ class Body:
         """
         packing = encoding.strip().lower().removeprefix("x-")
         if packing not in ("", "identity", ACCEPTED):
-            raise BadBodyError(f"the reply is packed as {packing[:40]!r}, which was not asked for")
+            raise BadBodyError(f"the reply is compressed as {packing[:40]!r}, which was not requested")
         self._unpack = zlib.decompressobj(_GZIP) if packing == ACCEPTED else None
         self._limit = limit
         self.data = bytearray()
@@ -59,7 +59,7 @@ class Body:
             try:
                 self.data += self._unpack.decompress(chunk, self._limit + 1 - len(self.data))
             except zlib.error as error:
-                raise BadBodyError(f"the reply cannot be unpacked ({error})") from error
+                raise BadBodyError(f"the reply cannot be decompressed ({error})") from error
         if len(self.data) > self._limit:
             raise BadBodyError(f"the reply is longer than {self._limit} bytes")
 
@@ -157,14 +157,14 @@ class Transport:
         except aiohttp.ConnectionTimeoutError:
             raise PassingError(f"no connection within {self._connect_timeout_s:g} s") from None
         except TimeoutError:
-            raise PassingError(f"no whole reply within {timeout_s:g} s") from None
+            raise PassingError(f"no complete reply within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, UnicodeError) as error:
             said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
             said = self._without_key(said.encode(errors="replace")).decode()
             raise PassingError(one_line(said) or type(error).__name__) from error
 
     def refusal(self, answer: Answer) -> Refusal:
-        """What the server says in an answer that is no completion."""
+        """What the server says in an answer that is not a completion."""
         refusal = read_refusal(answer.status, answer.headers, answer.text, answer.document())
         return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
 
@@ -223,7 +223,7 @@ def find_proxy(url: str) -> str | None:
     """The proxy that the environment names for an address: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, and NO_PROXY.
 
     Raises:
-        ConfigError: It is no HTTP proxy.
+        ConfigError: It is not an HTTP proxy.
     """
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
@@ -232,7 +232,7 @@ def find_proxy(url: str) -> str | None:
     scheme, _, place = proxy.rpartition("://")
     if scheme not in ("", "http", "https"):
         raise ConfigError(
-            f"The environment names a {scheme} proxy for {url}, but only HTTP proxies are supported.",
+            f"The environment variables set a {scheme} proxy for {url}, but only HTTP proxies are supported.",
             remedy=f"export NO_PROXY={parts.hostname}, or {parts.scheme.upper()}_PROXY=http://...",
         )
     return f"{scheme or 'http'}://{place}"

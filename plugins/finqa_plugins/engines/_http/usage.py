@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 log = structlog.get_logger(__name__)
 
 KEPT_EPISODES = 10_000
-"""Those used last, far more than are played at once: the table of a long run does not grow for ever."""
+"""Those used last, far more than are played at once: the table of a long run does not grow forever."""
 
 MOST_TOKENS = 10**9
 """Largest count of tokens that one request can report; a larger one counts as missing."""

@@ -34,7 +34,7 @@ class Version:
         name: Name of the model or adapter on the server.
         adapter: Its folder; None for the base model.
         changes: Whether the adapter differs from the base model.
-        users: Requests under way.
+        users: Requests in progress.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Versions:
             EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it.
         """
         if not _same_model(policy.model, self._model):
-            raise EngineError(f"The server has {self._model} and takes adapters on it, not the model {policy.model}.")
+            raise EngineError(f"The server serves {self._model} and adapters for it, not the model {policy.model}.")
         if policy.adapter is None:
             return Version(number=policy.number, name=self._base)
         folder = policy.adapter.resolve()
@@ -110,7 +110,9 @@ class Versions:
         except UnknownModelError as error:
             raise EngineError(f"The server does not serve the adapter that it loaded: {error.message}") from error
         if served == self._answer:
-            raise EngineError(f"The server ignores the adapter {version.adapter}: it answers as the base model does.")
+            raise EngineError(
+                f"The server ignores the adapter {version.adapter}: its results are those of the base model."
+            )
 
     def switch(self, version: Version) -> None:
         """Later requests get this version."""
@@ -151,7 +153,7 @@ class Versions:
         try:
             await self._server.unload_adapter(name)
         except EngineError as error:
-            log.warning("an adapter stays loaded", adapter=name, reason=error.message)
+            log.warning("an adapter could not be unloaded", adapter=name, reason=error.message)
 
 
 def _same_model(one: str, other: str) -> bool:

@@ -14,6 +14,6 @@ def register_components() -> list[Component]:
             modelless=True,
             name="human",
             target="finqa_plugins.engines.human.human_engine:HumanEngine",
-            summary="You play: shows the conversation on the terminal and reads your tool calls",
+            summary="You play: prints the conversation to the terminal and reads your tool calls",
         )
     ]

@@ -46,7 +46,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
 
 
 def turn_seed(seed: int, key: str) -> int:
-    """31 bits, which every server takes, different for each turn: the same prompt may come twice in an episode."""
+    """31 bits, which every server takes, different for each turn: the same prompt may occur twice in an episode."""
     turn = key.rpartition("#")[2]
     return int.from_bytes(hashlib.blake2b(f"{seed}\x1f{turn}".encode(), digest_size=4).digest(), "big") >> 1
 
@@ -111,7 +111,7 @@ MAX_DEPTH = 64
 
 
 class _CallError(Exception):
-    """What is wrong with a call, in words for the model."""
+    """Describes an invalid call, in a message for the model."""
 
 
 class _NoCallError(_CallError):
@@ -136,7 +136,7 @@ def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool 
         several_calls: One turn may have several calls.
 
     Raises:
-        BadReplyError: It is no chat completion.
+        BadReplyError: It is not a chat completion.
     """
     choice = first_choice(document)
     message = choice.get("message")
@@ -207,7 +207,7 @@ def _read_call(given: Any) -> ToolCall:
     if _is_deep(arguments):
         raise _CallError(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
     if not _can_be_written(name) or not _can_be_written(arguments):
-        raise _CallError("The arguments hold what JSON or Unicode cannot: a lone surrogate or a number without end.")
+        raise _CallError("The arguments contain a lone surrogate or a number that is not finite.")
     return call
 
 

@@ -25,26 +25,26 @@ class OpenAIEngineConfig(ServerConfig):
     """What `finqa plugins show openai` lists."""
 
     base_urls: tuple[str, ...] = Field(
-        default=(), description="Addresses of one server for each of generation.engine_replicas, in place of base_url"
+        default=(), description="URLs with one server per replica (generation.engine_replicas), instead of base_url"
     )
 
     model: str | None = Field(
-        default=None, min_length=1, description="Name by which the server knows the model (default: --model)"
+        default=None, min_length=1, description="Name of the model on the server (default: --model)"
     )
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
-        default=None, description="How the server calls the token limit (default: max_tokens; OpenAI's own differs)"
+        default=None, description="Name of the field for the token limit (default: max_tokens; OpenAI uses another)"
     )
     omit: tuple[Literal["temperature", "top_p", "seed", "parallel_tool_calls"], ...] = Field(
         default=(),
-        description="Fields that are not to be sent, as the model refuses them; seed also because vLLM draws seeded "
-        "requests one by one",
+        description="Fields that are not sent because the model rejects them; also seed, because vLLM samples "
+        "seeded requests one by one",
     )
     thoughts_field: Literal["reasoning_content", "reasoning"] | None = Field(
         default=None,
-        description="Field of a message that takes a model's earlier thoughts back, which some models want between "
-        "calls (default: thoughts are not sent back)",
+        description="Field of a message for the model's earlier reasoning, which some models need between calls "
+        "(default: reasoning is not sent back)",
     )
-    extra_body: dict[str, Any] = Field(default_factory=dict, description="Further fields of every request")
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="Additional fields of every request")
     prices: dict[str, Price] = Field(
         default_factory=dict,
         description="Model -> {input, output, cached_input}: US dollars for a million tokens",
@@ -52,9 +52,11 @@ class OpenAIEngineConfig(ServerConfig):
 
     adapter_paths: dict[str, str] = Field(
         default_factory=dict,
-        description="Folder here -> the same folder as the server sees it, where file systems differ; for adapters",
+        description="Local folder -> path of the same folder on the server, if file systems differ; for adapters",
     )
-    load_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the server to load an adapter")
+    load_timeout_s: float = Field(
+        default=120.0, gt=0, description="Timeout for loading an adapter on the server, in seconds"
+    )
     probe_tolerance: float | None = Field(
         default=None,
         gt=0,
@@ -94,14 +96,14 @@ class OpenAIEngineConfig(ServerConfig):
     @model_validator(mode="after")
     def _one_kind_of_address(self) -> OpenAIEngineConfig:
         if self.base_urls and "base_url" in self.model_fields_set:
-            raise ValueError("take base_url or base_urls, not both")
+            raise ValueError("set base_url or base_urls, not both")
         return self
 
     @field_validator("extra_body")
     @classmethod
     def _leaves_ours_alone(cls, body: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(OURS & body.keys()):
-            raise ValueError(f"must not hold {', '.join(taken)}: other settings decide that")
+            raise ValueError(f"must not hold {', '.join(taken)}: other settings determine them")
         try:
             json.dumps(body, allow_nan=False)
         except (TypeError, ValueError) as error:  # dates and NaN, which settings files can write

@@ -28,7 +28,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     except ValidationError:
         return []  # the check of the settings reports wrong options
     if "api_key" in given:
-        detail = "the key of the settings is not shown to checks; name a variable to have it checked"
+        detail = "the key in the settings is not checked; set a variable instead to check it"
         return [Check(name="openai key", status="warn", detail=detail, remedy="--set engine.options.api_key_env=NAME")]
     model = config.model or str(settings["model"]["name"])
     found: list[Check] = []
@@ -66,7 +66,7 @@ async def _ask(client: Client, config: OpenAIEngineConfig, model: str) -> list[C
 def model_check(model: str, known: tuple[str, ...] | None) -> Check:
     """Whether the server lists the model; Ollama lists `NAME:latest` for NAME."""
     if not known:
-        detail = f"the server lists no models, so whether it knows {model!r} shows with the first request"
+        detail = f"the server lists no models, so whether it serves {model!r} shows with the first request"
         return Check(name="openai model", status="warn", detail=detail, remedy=NAME_MODEL)
     if model in known or f"{model}:latest" in known:
         return Check(name="openai model", status="ok", detail=f"{model} is served")

@@ -58,7 +58,7 @@ class OpenAIEngine(ChatEngine):
                 await client.close()
                 raise
             if self._config.prices and self._model not in self._config.prices:
-                log.warning("no price for this model, so no cost is counted", model=self._model)
+                log.warning("no price for this model, so no cost is computed", model=self._model)
             self._client = client
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
@@ -77,7 +77,7 @@ class OpenAIEngine(ChatEngine):
         if reply.written_call and not self._warned_of_written_call:
             self._warned_of_written_call = True
             log.warning(
-                "the server left a tool call in the text; start it with a tool-call parser that fits the model",
+                "the server left a tool call in the text; start it with a tool-call parser for the model",
                 model=self._model,
             )
         return reply.turn
@@ -101,7 +101,7 @@ class OpenAIEngine(ChatEngine):
     async def _complete(self, request: ChatRequest) -> Reply:
         client = self._client
         if client is None:
-            raise EngineError("The engine is not started, or closed already.")
+            raise EngineError("The engine is not started, or is closed.")
         body = request_body(request, self._model, self._config)
 
         async def send(body: Mapping[str, Any], limit: int) -> Reply:
@@ -152,12 +152,13 @@ def _token_engine(config: OpenAIEngineConfig, context: EngineContext) -> ServedT
     chat_only = sorted(CHAT_ONLY & config.model_fields_set - ({"omit"} if set(config.omit) <= {"seed"} else set()))
     if chat_only:
         raise ConfigError(
-            f"engine.options.{chat_only[0]} is for chat; a run that trains or plays an adapter asks for token ids.",
+            f"engine.options.{chat_only[0]} applies to chat requests; a run that trains or plays an "
+            "adapter uses token ids.",
             remedy=f"leave engine.options.{chat_only[0]} out",
         )
     if context.lora_rank < 1:
         raise ConfigError(
-            "Engine 'openai' takes new weights as adapters, but --lora-rank 0 trains the whole model.",
+            "Engine 'openai' loads new weights as adapters, but --lora-rank 0 trains the whole model.",
             remedy="--lora-rank 16, or --engine vllm or transformers",
         )
     server = TokenServer(

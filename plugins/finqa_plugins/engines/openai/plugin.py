@@ -47,7 +47,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
         remedy = f"correct engine.options where they are set; `finqa plugins show {NAME}` lists them"
         return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
     except AuthenticationError as error:
-        remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that wants no key"
+        remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that needs no key"
         detail = f"needs {config.api_key_env or KEY_VARIABLE}"
         return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
     return []

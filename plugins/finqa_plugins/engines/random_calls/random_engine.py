@@ -17,7 +17,7 @@ class RandomConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     plain_words: float = Field(
-        default=0.0, ge=0.0, le=1.0, description="Share of the turns that answer in words, where there are tools"
+        default=0.0, ge=0.0, le=1.0, description="Share of the turns without a tool call, if there are tools"
     )
 
 

@@ -15,6 +15,6 @@ def register_components() -> list[Component]:
             name="scripted",
             target="finqa_plugins.engines.scripted.scripted_engine:ScriptedEngine",
             config="finqa_plugins.engines.scripted.scripted_engine:ScriptedConfig",
-            summary="An expert that solves the generated FinQA tasks, with adjustable careless habits; play and eval",
+            summary="An expert that solves the generated FinQA tasks, with optional mistakes; play and eval",
         )
     ]

@@ -72,8 +72,9 @@ class ScriptedEngine(ChatEngine):
         if not any(tool.name == "submit_answer" for tool in request.tools):
             asked = next((message.content for message in request.messages if message.role == "user"), "")
             raise ConfigError(
-                f"The scripted engine plays gold solutions here, and the data has none of this task: {asked[:80]!r}.",
-                remedy="give the task its solution, or play with --engine random, human, openai or transformers",
+                f"The scripted engine plays gold solutions, but the data has none for this task: {asked[:80]!r}.",
+                remedy="give the task its solution (in a file of your own: expert()), or play "
+                "with --engine random, human, openai or transformers",
             )
         call = next_call(request.messages, self._habits(request.sampling.seed))
         return AssistantTurn.calling(call)

@@ -39,7 +39,7 @@ def choose_device(
         )
     if replicas > cuda_devices:
         raise ConfigError(
-            f"Each replica of the transformers engine needs a CUDA device of its own: {replicas} replicas, "
+            f"Each replica of the transformers engine needs its own CUDA device: {replicas} replicas, "
             f"{cuda_devices} devices.",
             remedy=f"--engine-replicas {cuda_devices}",
         )

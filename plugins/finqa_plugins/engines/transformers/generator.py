@@ -126,7 +126,7 @@ class Generator:
             del self.openings[:-MAX_OPENINGS]
 
     def _families(self, jobs: list[Job]) -> list[tuple[Entry | None, list[Job]]]:
-        """Sort requests by the longest opening that is worth a batch of its own; None is of those without one.
+        """Sort requests by the longest opening that is worth its own batch; None is of those without one.
 
         A batch of its own reads the weights once more for each token, and spares its rows the reading of the opening's
         keys and values. Where all rows have the same opening, there is no further batch.

@@ -120,7 +120,7 @@ def _pairs(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, t
             left -= {key, other}
             yield key.removeprefix(_PREFIX).removesuffix(".lora_A.weight"), (tensors[key], tensors[other])
     if left:
-        raise EngineError(f"The adapter {folder} holds tensors that are not LoRA matrices, such as {min(left)}.")
+        raise EngineError(f"The adapter {folder} contains tensors that are not LoRA matrices, such as {min(left)}.")
 
 
 def _patch(
@@ -143,7 +143,7 @@ def _patch(
             f"{expected[1]}, but it has {tuple(down.shape)} and {tuple(up.shape)}."
         )
     if not (down.isfinite().all() and up.isfinite().all()):
-        raise EngineError(f"The adapter {folder} holds numbers that are not finite, in {name}.")
+        raise EngineError(f"The adapter {folder} contains numbers that are not finite, in {name}.")
     return Patch(name, layer, down.to(device), up.to(device), scale)
 
 

@@ -189,8 +189,8 @@ class CausalModel:
         shapes = {tuple(tensor.shape) if tensor is not None else () for tensor in (*keys, *values)}
         if len(shapes) != 1 or () in shapes:
             raise ConfigError(
-                f"The transformers engine serves models whose layers all attend alike; "
-                f"{type(self.module).__name__} has layers of another kind.",
+                f"The transformers engine supports only models with the same attention in all layers; "
+                f"{type(self.module).__name__} has other layers.",
                 remedy="choose another engine: --engine vllm",
             )
         (_, heads, _, width) = shapes.pop()
@@ -256,7 +256,7 @@ def check_finite(reference: str, module: nn.Module) -> None:
     """Raises a ConfigError that names the first weight with a number that is not finite."""
     for name, weight in module.named_parameters():
         if not weight.isfinite().all():
-            raise ConfigError(f"The model {reference!r} holds numbers that are not finite, in {name}.")
+            raise ConfigError(f"The model {reference!r} contains numbers that are not finite, in {name}.")
 
 
 def same_architecture(left: nn.Module, right: nn.Module) -> bool:

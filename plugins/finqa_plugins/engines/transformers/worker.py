@@ -157,7 +157,7 @@ class Worker:
             self._slot.move(self._device)
         except torch.OutOfMemoryError as error:
             raise EngineError(
-                f"The engine's weights do not fit on {self._device} beside the learner: {error}",
+                f"The engine's weights do not fit on {self._device} together with the learner: {error}",
                 remedy="finqa doctor, which predicts the memory of engine and learner",
             ) from error
 

@@ -44,33 +44,45 @@ class VllmEngineConfig(BaseModel):
 
     url: str | None = Field(None, description="a running server, such as http://127.0.0.1:8000/v1; unset: start one")
     urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
-    api_key_env: str | None = Field(None, min_length=1, description="variable that holds the key of running servers")
+    api_key_env: str | None = Field(None, min_length=1, description="variable with the key of running servers")
     python: Path | None = Field(
-        None, description="interpreter that has vllm; unset: that of `finqa setup vllm`, else finqa's own"
+        None, description="interpreter with vllm; unset: that of `finqa setup vllm`, else finqa's own"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 on a GPU, float32 without one, like the learner"
+        "auto", description="auto: bfloat16 on a GPU, else float32, as for the learner"
     )
-    max_num_seqs: int | None = Field(None, ge=1, description="sequences decoded together; unset: vLLM's own choice")
+    max_num_seqs: int | None = Field(
+        None, ge=1, description="maximum number of sequences per batch; unset: vLLM's default"
+    )
     max_loras: int | None = Field(
-        None, ge=1, description="adapters served at once; unset: one more than the policy versions under way"
+        None, ge=1, description="maximum number of loaded adapters; unset: one more than the policy versions in use"
     )
     enforce_eager: bool | None = Field(
-        None, description="no compilation and no CUDA graphs; unset: compiled on a GPU, eager without one"
+        None, description="no compilation and no CUDA graphs; unset: compiled on a GPU, else eager"
     )
-    prefix_caching: bool = Field(True, description="a turn pays for its new tokens only")
+    prefix_caching: bool = Field(True, description="prefix caching: a turn computes only its new tokens")
     kv_cache_gb: float | None = Field(
         None,
         gt=0,
-        description="memory of the KV cache of each device; unset: what gpu_memory_utilization leaves, 1 without a GPU",
+        description="memory of the KV cache per device; unset: the memory that gpu_memory_utilization leaves, 1 "
+        "without a GPU",
     )
-    start_timeout_s: float = Field(900.0, gt=0, description="until a started server answers; loading takes minutes")
-    request_timeout_s: float = Field(600.0, gt=0, description="for one completion, waiting in the server included")
-    sync_timeout_s: float = Field(120.0, gt=0, description="for loading an adapter or weights, sleeping and waking")
+    start_timeout_s: float = Field(
+        900.0, gt=0, description="timeout until a started server responds; loading takes minutes"
+    )
+    request_timeout_s: float = Field(
+        600.0, gt=0, description="timeout of one completion, including its time in the server's queue"
+    )
+    sync_timeout_s: float = Field(
+        120.0, gt=0, description="timeout for loading an adapter or weights, sleeping and waking"
+    )
     health_timeout_s: float = Field(
-        120.0, gt=0, description="a server that does not answer, or makes no token for waiting requests, is hung"
+        120.0,
+        gt=0,
+        description="time without a response, or without tokens for waiting requests, after which a server is "
+        "considered hung",
     )
-    restarts: int = Field(3, ge=0, description="most restarts of a dead or hung server in a run")
+    restarts: int = Field(3, ge=0, description="maximum number of restarts of a dead or hung server in a run")
     probe_tolerance: float | None = Field(
         None,
         gt=0,
@@ -79,14 +91,17 @@ class VllmEngineConfig(BaseModel):
     )
     seeded: bool | None = Field(
         None,
-        description="give each request its own seed, for the same draws again where batches do not change logits; "
-        "vLLM draws seeded rows one by one, so unset: only for servers that are started without a GPU",
+        description="send a seed with each request, for reproducible samples if batches do not change logits; "
+        "vLLM samples seeded rows one by one, so unset: only for servers that are started without a "
+        "GPU",
     )
-    max_concurrent: int = Field(1024, ge=1, description="requests on their way at once; vLLM queues what waits")
-    extra_args: tuple[str, ...] = Field((), description="further arguments of the server, as for `vllm serve`")
+    max_concurrent: int = Field(
+        1024, ge=1, description="maximum number of simultaneous requests; vLLM queues the others"
+    )
+    extra_args: tuple[str, ...] = Field((), description="additional arguments of `vllm serve`")
     env: dict[str, str] = Field(
         default_factory=dict,
-        description="further variables of the server; of the environment it gets no keys, tokens or proxies",
+        description="additional environment variables of the server; it does not inherit keys, tokens or proxies",
     )
 
     @field_validator("url", "urls")
@@ -110,18 +125,20 @@ class VllmEngineConfig(BaseModel):
     @classmethod
     def _leaves_our_variables_alone(cls, env: dict[str, str]) -> dict[str, str]:
         if taken := sorted(OUR_VARIABLES & env.keys()):
-            raise ValueError(f"must not hold {', '.join(taken)}: other options decide that")
+            raise ValueError(f"must not hold {', '.join(taken)}: other options determine them")
         return env
 
     @model_validator(mode="after")
     def _fit_together(self) -> VllmEngineConfig:
         if self.url and self.urls:
-            raise ValueError("take url or urls, not both")
+            raise ValueError("set url or urls, not both")
         if self.url or self.urls:
             if wrong := sorted(_STARTED & self.model_fields_set):
-                raise ValueError(f"{', '.join(wrong)} belong to servers that the engine starts; this one runs already")
+                raise ValueError(
+                    f"{', '.join(wrong)} apply to servers that the engine starts; this server is already running"
+                )
         elif self.api_key_env is not None:
-            raise ValueError("api_key_env belongs to running servers: give url too")
+            raise ValueError("api_key_env applies to running servers: set url too")
         return self
 
     @property

@@ -151,14 +151,16 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
             remedy=remedy(config, context.home),
         )
     if _MEMORY.search(said) or _KILLED.search(death.output):
-        figures = need.describe() if need else "How much it needs is not known: the model is not a folder here."
+        figures = (
+            need.describe() if need else "Its memory requirement is not known, because the model is not a local folder."
+        )
         return ConfigError(
-            f"The vLLM server had too little memory for {context.model}. {figures} vLLM said: {said} {log}",
+            f"The vLLM server did not have enough memory for {context.model}. {figures} vLLM said: {said} {log}",
             remedy=_less_memory(config, context),
         )
     if death.status == USAGE_STATUS:
         return ConfigError(
-            f"The vLLM server refused its arguments: {said} {log}",
+            f"The vLLM server rejected its arguments: {said} {log}",
             remedy="correct engine.options.extra_args, or finqa setup vllm, which installs a tested release",
         )
     return ServiceUnavailableError(
@@ -175,7 +177,7 @@ def last_words(output: str) -> str:
     if not errors:
         return " / ".join(line.strip() for line in lines[-_TAIL_LINES:])[-1000:] or "it wrote nothing."
     words = [lines[errors[-1]]]
-    for line in lines[errors[-1] + 1 :][:3]:  # pydantic's and torch's messages go on in indented lines
+    for line in lines[errors[-1] + 1 :][:3]:  # pydantic's and torch's messages continue in indented lines
         if not line.startswith(" "):
             break
         words.append(line.strip())

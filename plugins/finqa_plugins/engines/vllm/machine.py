@@ -51,7 +51,7 @@ def interpreter(config: VllmEngineConfig, home: Path | None) -> Path:
 
 
 def remedy(config: VllmEngineConfig, home: Path | None) -> str:
-    """What gives the engine an interpreter that has vllm; one that was set up and lost it is made anew."""
+    """What gives the engine an interpreter that has vllm; one that was set up and lost it is made again."""
     if config.python is None:
         return SETUP if home is None or find_venv(home, NAME) is None else f"{SETUP} --recreate"
     return f"leave out engine.options.python, then {SETUP}; or name an interpreter that has vllm"

@@ -41,7 +41,7 @@ class Pulse:
     Args:
         connection: The server.
         key: Key of the server.
-        busy: Whether requests are under way.
+        busy: Whether requests are in progress.
         patience_s: Longest silence of a living server.
     """
 
@@ -83,7 +83,7 @@ class Pulse:
         if work is None or work != self._work or not self._busy():
             self._work, self._worked = work, now
         idle = now - self._worked
-        return f"it has made no token for waiting requests for {idle:.0f} s" if idle >= self._patience_s else ""
+        return f"it has produced no token for waiting requests for {idle:.0f} s" if idle >= self._patience_s else ""
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -123,7 +123,7 @@ class Supervisor:
         config: The options.
         context: What the run asks for.
         gpu: Whether the server computes on a GPU.
-        busy: Whether requests are under way.
+        busy: Whether requests are in progress.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Supervisor:
         python = self._config.python
         if python is not None and shutil.which(str(python.expanduser())) is None:
             raise ConfigError(
-                f"engine.options.python is no program: {python}.",
+                f"engine.options.python is not a program: {python}.",
                 remedy=remedy(self._config, self._context.home),
             )
         for attempt in range(1, PORT_TRIES + 1):
@@ -241,7 +241,7 @@ class Supervisor:
             raise ServiceUnavailableError(
                 f"The vLLM server failed again after {self.restarts} restarts: {reason} Its output is in "
                 f"{self._log_path}.",
-                remedy="fix what the output names, then finqa train --resume RUN; or a higher engine.options.restarts",
+                remedy="fix the reported problem, then finqa train --resume RUN; or a higher engine.options.restarts",
             )
         self.restarts += 1
         log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
@@ -265,7 +265,7 @@ class Supervisor:
                 said = last_words(process.output())
                 await process.stop()
                 raise ServiceUnavailableError(
-                    f"The vLLM server was not ready in {self._config.start_timeout_s:g} s. Its last words: {said} All "
+                    f"The vLLM server was not ready in {self._config.start_timeout_s:g} s. Its last output: {said} All "
                     f"of its output is in {self._log_path}.",
                     remedy=f"--set engine.options.start_timeout_s={2 * self._config.start_timeout_s:g}",
                 )
@@ -286,7 +286,7 @@ class Supervisor:
                 continue
             if wrong := await self._pulse.look():
                 self._wrong = f"{wrong}."
-                log.warning("the vLLM server hangs and is ended", reason=wrong)
+                log.warning("the vLLM server hangs and is stopped", reason=wrong)
                 await process.stop()
 
     def _launch_at(self, port: int) -> Launch:

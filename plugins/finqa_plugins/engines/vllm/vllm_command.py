@@ -138,7 +138,7 @@ def model_path(model: str) -> str:
 def _environment(
     config: VllmEngineConfig, context: EngineContext, key: str, gpu: bool, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Nothing of ours but what a Python program and its libraries need: no key and no other secret gets in."""
+    """Environment with only the variables that a Python program and its libraries need: no key and no other secret."""
     inherited = without_secrets({name: value for name, value in environ.items() if _PASSED.fullmatch(name)})
     if context.sleep:  # vLLM's sleep mode fails under expandable_segments, which suits the learner in this process
         inherited = {name: value for name, value in inherited.items() if name not in _ALLOCATOR}
@@ -168,7 +168,7 @@ def _devices(context: EngineContext, visible: str | None) -> str:
     if max(chosen) >= len(seen):
         raise ConfigError(
             f"{context.replicas} replicas on {share} GPUs each need {context.replicas * share} GPUs, but "
-            f"CUDA_VISIBLE_DEVICES holds {visible!r}.",
+            f"CUDA_VISIBLE_DEVICES contains {visible!r}.",
             remedy="fewer generation.engine_replicas, or a smaller --tensor-parallel-size",
         )
     return ",".join(seen[device] for device in chosen)

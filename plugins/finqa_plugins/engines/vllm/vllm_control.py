@@ -38,14 +38,14 @@ class Control:
             await self._post("/resume")
         except ControlError as error:
             raise ConfigError(
-                f"The server at {self._client.config.base_url} has no routes to sleep or to load weights: "
+                f"The server at {self._client.config.base_url} has no endpoints to sleep or to load weights: "
                 f"{error.refusal.text} (HTTP {error.refusal.status})",
                 remedy="start it with VLLM_SERVER_DEV_MODE=1 in its environment and with --enable-sleep-mode, or train "
                 "adapters (--lora-rank 16) without model.sleep",
             ) from error
 
     async def sleep(self) -> None:
-        """Frees the GPU once nothing is under way."""
+        """Frees the GPU once nothing is in progress."""
         await self._post("/sleep", query={"level": SLEEP_LEVEL, "mode": "wait"})
 
     async def wake(self) -> None:
@@ -66,7 +66,7 @@ class Control:
             arguments = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
             await self._post("/collective_rpc", arguments)
             if not (await self._post("/reset_prefix_cache")).get("success"):
-                raise EngineError("The vLLM server kept its prefix cache, which belongs to the weights before.")
+                raise EngineError("The vLLM server kept the prefix cache of the previous weights.")
         finally:
             await self._post("/resume")
 
@@ -89,7 +89,7 @@ class Weights:
         self.folder = model_path(model)
 
     async def replace(self, folder: str) -> None:
-        """Loads the weights of another folder in place; no request may be under way.
+        """Loads the weights of another folder in place; no request may be in progress.
 
         Raises:
             EngineError: The folder is incomplete, or the server cannot take it; it has the old weights.
@@ -122,7 +122,7 @@ def check_folder(model: str) -> None:
     if missing:
         raise ConfigError(
             f"The model folder {folder} is incomplete: it has no {', '.join(missing)}.",
-            remedy="--model with a folder as save_pretrained writes it, or with a hub id",
+            remedy="--model with a folder written by save_pretrained, or with a hub id",
         )
 
 
@@ -130,7 +130,7 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
     """Looks whether a server can take other weights in place.
 
     Without a GPU vLLM keeps a packed copy of the output matrix, and of one that is tied to the embeddings it keeps the
-    old (seen in 0.32): it would go on with parts of both versions and say nothing.
+    old (seen in 0.32): it would continue with parts of both versions and say nothing.
 
     Raises:
         ConfigError: It cannot.
@@ -143,7 +143,7 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
         return
     if tied:
         raise ConfigError(
-            f"vLLM without a GPU cannot take new weights for {model}: its embeddings are tied, and the output matrix "
-            "would stay as it was.",
+            f"vLLM without a GPU cannot take new weights for {model}: its embeddings are tied, and "
+            "the output matrix would not be updated.",
             remedy="--lora-rank 16 to train an adapter, or --engine transformers",
         )

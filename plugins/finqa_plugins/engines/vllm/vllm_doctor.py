@@ -73,7 +73,7 @@ def _devices() -> list[Check]:
     """Only that there is no GPU: how servers are placed on GPUs is a check of its own."""
     if machine.has_gpu():
         return []
-    detail = "no GPU: the servers compute on the CPU, which needs a CPU build of vLLM and is for trials"
+    detail = "no GPU: the servers run on the CPU, which needs a CPU build of vLLM and is meant for tests"
     return [Check(name="vllm devices", status="warn", detail=detail, remedy="--engine transformers")]
 
 
@@ -133,7 +133,7 @@ def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -
             raise
         say(f"    its arguments cannot be read without a GPU: {error.message}")
     reason = "no GPU here" if start else "as asked"
-    say(f"    no server was started ({reason}): finqa doctor --engine vllm, on the machine that is to train")
+    say(f"    no server was started ({reason}): finqa doctor --engine vllm, on the machine for the training")
     return versions
 
 
@@ -152,7 +152,7 @@ async def _serve(python: Path, folder: Path) -> None:
         if not completion.token_ids or len(completion.logprobs) != len(completion.token_ids):
             raise FinqaError("The server answered without tokens or without their log-probabilities.")
     except FinqaError as error:
-        remedy = f"{error.remedy}; or finqa setup vllm --no-start, which takes the environment as it is"
+        remedy = f"{error.remedy}; or finqa setup vllm --no-start, which skips this check"
         raise type(error)(error.message, remedy=remedy.removeprefix("; or ")) from error
     finally:
         await engine.close()
@@ -171,5 +171,5 @@ def _run(command: list[str], log: Path, what: str) -> str:
     log.write_text(f"{ended.stdout}\n{ended.stderr}")
     if ended.returncode or not ended.stdout.strip():
         said = last_words(ended.stderr)
-        raise FinqaError(f"{what}: {said} All of its output is in {log}.", remedy="finqa setup vllm --recreate")
+        raise FinqaError(f"{what}: {said} The complete output is in {log}.", remedy="finqa setup vllm --recreate")
     return ended.stdout

@@ -35,8 +35,8 @@ FLOAT32_TOLERANCE = 1e-4
 class VllmEngine(TokenEngine):
     """A vLLM server; it batches continuously, so that seats mean nothing to it.
 
-    A policy version is an adapter under a name of its own, so that swaps pass requests under way; a version without
-    adapter whose model is another folder (full training) is loaded in place, after the requests under way.
+    A policy version is an adapter under a name of its own, so that swaps pass requests in progress; a version without
+    adapter whose model is another folder (full training) is loaded in place, after the requests in progress.
     """
 
     def __init__(self, config: VllmEngineConfig | None, context: EngineContext) -> None:

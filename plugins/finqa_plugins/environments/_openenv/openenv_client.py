@@ -8,7 +8,7 @@ gets a reply of the wrong kind, so callers that need certainty about the past re
 
 This client asks for notices of servers that have a queue: `{"type": "queue", "data": {"waiting": true}}` before the
 reply while the request waits there, and `"waiting": false` when its work begins. The time limit of the reply begins
-anew with each, and the episode's time does not count while the request waits.
+again with each, and the episode's time does not count while the request waits.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class OpenEnvClient:
         except RefusedRequestError as error:
             raise EnvironmentFault(f"The environment server refused to reset: {error}") from error
         if reply.get("done"):
-            raise EnvironmentFault("The environment server began an episode that is already over.")
+            raise EnvironmentFault("The environment server started an episode that is already over.")
         return reply
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class OpenEnvClient:
         """
         reply = await self._exchange({"type": "step", "data": dict(action)}, "observation")
         if not isinstance(reply.get("observation"), dict) or not isinstance(reply.get("done"), bool):
-            raise self._breach("an observation without its fields")
+            raise self._breach("an observation with missing fields")
         return reply
 
     async def list_tools(self) -> Sequence[ToolSpec]:
@@ -192,7 +192,7 @@ class OpenEnvClient:
         try:
             tools = [_tool_spec(tool) for tool in reply["result"]["tools"]]
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise self._breach("a list of tools without its fields") from error
+            raise self._breach("a list of tools with missing fields") from error
         if not tools:
             raise self._breach("an empty list of tools")
         return tools
@@ -243,7 +243,7 @@ class OpenEnvClient:
                 reply = json.loads(raw)
             kind, data = reply["type"], reply["data"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise self._breach("a reply that is no frame") from error
+            raise self._breach("a reply that is not a valid message") from error
         if not isinstance(data, dict):
             raise self._breach("a frame without data")
         return str(kind), data
@@ -315,7 +315,7 @@ class OpenEnvClient:
 
     def _breach(self, what: str) -> EnvironmentFault:
         self._drop()
-        return EnvironmentFault(f"The environment server broke the protocol: {what}.")
+        return EnvironmentFault(f"The environment server violated the protocol: {what}.")
 
     def _unexpected_error(self, raw: str | bytes) -> Exception:
         kind, data = self._frame(raw)
@@ -330,7 +330,7 @@ class OpenEnvClient:
         self._drop()
         if code in _SANDBOX_CODES:
             kind = NoFreeSessionError if code == "CAPACITY_REACHED" else SandboxError
-            return kind(f"The environment server has no session for us ({code}): {message}")
+            return kind(f"The environment server refused a session ({code}): {message}")
         return EnvironmentFault(f"The environment server failed ({code}): {message}")
 
 

@@ -47,7 +47,7 @@ async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s:
         timeout_s: Seconds for each of both answers.
 
     Raises:
-        SandboxError: It does not answer in time, or what answers is no OpenEnv server, or it refuses where we ask.
+        SandboxError: It does not answer in time, or what answers is not an OpenEnv server, or it refuses where we ask.
         AuthenticationError: A running server that is not in a sandbox needs a token, or another one.
     """
     where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
@@ -108,7 +108,7 @@ async def _get(url: str, path: str, where: str, token: str, timeout_s: float) ->
         raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
     except (OSError, ValueError, HTTPException) as error:
         raise SandboxError(
-            f"What answers {where} is no OpenEnv server: /{path} gave {type(error).__name__}.",
+            f"The server at {where} is not an OpenEnv server: /{path} gave {type(error).__name__}.",
             remedy="correct the address",
         ) from None
 

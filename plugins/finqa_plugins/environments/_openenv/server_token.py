@@ -27,7 +27,7 @@ def read_token(variable: str) -> str:
         )
     if not token.isascii() or not token.isprintable() or " " in token:
         raise AuthenticationError(
-            f"The variable {variable} holds no token: a token is printable ASCII without spaces.",
+            f"The variable {variable} does not contain a token: a token is printable ASCII without spaces.",
             remedy=f"export {variable}=...",
         )
     return token
@@ -49,7 +49,7 @@ def refusal(status: int, body: bytes | None, *, where: str, token: str) -> Finqa
     """
     if status == 401 and token:
         return AuthenticationError(
-            f"The environment server {where} refuses the token (HTTP 401).",
+            f"The environment server {where} rejected the token (HTTP 401).",
             remedy="set the variable that environment.options.token_env names to the token of the server",
         )
     if status == 401:
@@ -57,7 +57,7 @@ def refusal(status: int, body: bytes | None, *, where: str, token: str) -> Finqa
             f"The environment server {where} needs a token (HTTP 401).",
             remedy="export SERVER_TOKEN=... and --set environment.options.token_env=SERVER_TOKEN",
         )
-    return SandboxError(f"The environment server {where} refuses us (HTTP {status}){_detail(body)}")
+    return SandboxError(f"The environment server {where} refused the connection (HTTP {status}){_detail(body)}")
 
 
 def _detail(body: bytes | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
-"""First bytes of the image formats that models read; WebP is told apart by two places."""
+"""First bytes of the image formats that models read; WebP is distinguished by two places."""
 
 
 def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
@@ -35,12 +35,12 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
         elif (address := image_address(part)) is not None:
             images.append(address)
         else:
-            raise ValueError("a content is a text, or a list of texts and images")
+            raise ValueError("content must be a text, or a list of texts and images")
     return "\n".join(texts), tuple(images)
 
 
 def image_address(value: Any) -> str | None:
-    """Return the address of an image, mostly as a data URI; None where the value is no image.
+    """Return the address of an image, mostly as a data URI; None where the value is not an image.
 
     Args:
         value: Bytes of a PNG, JPEG, GIF or WebP file, an image of Pillow, or a part with an `image_url`, which is an

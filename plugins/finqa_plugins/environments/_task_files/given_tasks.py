@@ -71,14 +71,15 @@ def read_tasks(given: Iterable[Any], place: str, *, bare: bool = False) -> list[
         raise DataError(f"There are no tasks ({place}).", remedy=f"correct {place}")
     twice = [name for name, count in Counter(each.task.id for each in tasks).items() if count > 1]
     if twice:
-        raise DataError(f"The id {twice[0]!r} is of two tasks ({place}).", remedy="give each task another id")
+        raise DataError(f"The id {twice[0]!r} belongs to two tasks ({place}).", remedy="give each task another id")
     named = sum(bool(each.task.split) for each in tasks)
     if named == 0:
         return _divide(tasks)
     if named < len(tasks):
         unnamed = next(each.task.id for each in tasks if not each.task.split)
         raise DataError(
-            f"Task {unnamed!r} of {place} names no split and {named} others do.", remedy="name one for all, or for none"
+            f"Task {unnamed!r} of {place} has no split, but {named} others do.",
+            remedy="set a split for all tasks, or for none",
         )
     return tasks
 

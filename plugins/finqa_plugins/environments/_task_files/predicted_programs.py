@@ -14,7 +14,7 @@ Question = TypeVar("Question")
 _END = "EOF"
 _STEP_TOKENS = 4
 """Of `add(`, `1`, `2`, `)`."""
-_REMEDY = 'the form is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
+_REMEDY = 'the format is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
 
 
 def score_programs(
@@ -33,10 +33,10 @@ def score_programs(
         compare: Judges the text of a program.
 
     Raises:
-        DataError: The predictions have another form, or an id comes twice.
+        DataError: The predictions have another form, or an id occurs twice.
     """
     if not isinstance(predictions, list) or not predictions:
-        raise DataError("The predictions are no list of objects.", remedy=_REMEDY)
+        raise DataError("The predictions are not a list of objects.", remedy=_REMEDY)
     rows: dict[str, ScoredPrediction] = {}
     unknown = 0
     for number, each in enumerate(predictions, start=1):
@@ -46,7 +46,7 @@ def score_programs(
             unknown += 1
             continue
         if identity in rows:
-            raise DataError(f"Prediction {number}: the id {identity!r} comes twice.", remedy=_REMEDY)
+            raise DataError(f"Prediction {number}: the id {identity!r} occurs twice.", remedy=_REMEDY)
         verdict = compare(question, program)
         figures = {"execution": float(verdict.execution), "program": float(verdict.program)}
         rows[identity] = ScoredPrediction(
@@ -64,7 +64,7 @@ def _read(value: object, number: int) -> tuple[str, str]:
     if isinstance(predicted, str):
         return identity, predicted
     if not isinstance(predicted, list) or not all(isinstance(token, str) for token in predicted):
-        raise DataError(f"Prediction {number} ({identity}): `predicted` is no list of tokens.", remedy=_REMEDY)
+        raise DataError(f"Prediction {number} ({identity}): `predicted` is not a list of tokens.", remedy=_REMEDY)
     return identity, program_text(predicted)
 
 

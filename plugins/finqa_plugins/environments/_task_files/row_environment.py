@@ -83,7 +83,9 @@ class RowEnvironment(Environment, Generic[Row]):
         return {self.prompt(row).messages[-1].content: row for row in reversed(self._rows.values())}
 
     def _split_error(self, split: str, reason: str) -> DataError:
-        remedy = f"name another split, or give --data a file of split {split!r} or a folder with a file for each split"
+        remedy = (
+            f"choose another split, or pass --data a file of split {split!r} or a folder with a file for each split"
+        )
         return DataError(f"{self._data.info.name} {reason}.", remedy=remedy)
 
 
@@ -109,7 +111,7 @@ class SingleReplyEnvironment(RowEnvironment[Row]):
             DataError: There is no such split.
         """
         if split == "train" and split not in self._tasks and self._data.info.evaluation_only:
-            raise self._split_error(split, "is for evaluation only: nothing is trained on it")
+            raise self._split_error(split, "is for evaluation only and cannot be used for training")
         return super().tasks(split)
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> SingleReplySession:

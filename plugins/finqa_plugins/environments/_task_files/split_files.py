@@ -54,7 +54,7 @@ def load_by_split(
 def _load_folder(path: Path, reader: RowReader[Row], split: Split, is_held_out: Callable[[Row], bool]) -> TaskData[Row]:
     if split != "auto":
         raise DataError(f"Option split={split} is for a single file, but {path} is a folder.", remedy=reader.remedy)
-    files = files_by_split(path, _ENDINGS, remedy=reader.remedy, choose="leave one of them there", exact_first=True)
+    files = files_by_split(path, _ENDINGS, remedy=reader.remedy, choose="keep only one of them", exact_first=True)
     read = {name: reader.read(file) for name, file in files.items()}
     rows = group_by_split((name, row) for name, (found, _) in read.items() for row in found)
     reader.finish(any_row=bool(rows))

@@ -84,11 +84,11 @@ def _check_file(path: Path, max_bytes: int) -> None:
     """
     try:
         if not path.exists():
-            raise RowError("there is no such file")
+            raise RowError("this file does not exist")
         if not path.is_file():  # reading a pipe would wait without end
             raise RowError("is neither a file nor a folder")
         if (size := path.stat().st_size) > max_bytes:
-            raise RowError(f"holds {size} bytes, at most {max_bytes} are taken")
+            raise RowError(f"has {size} bytes, but at most {max_bytes} are supported")
     except OSError as error:
         raise RowError(f"cannot be read: {error.strerror or error}") from error
 
@@ -179,7 +179,7 @@ def checked_text(name: str, value: object, max_characters: int) -> str:
     if not isinstance(value, str):
         raise FieldError(name, "must be a text")
     if len(value) > max_characters:
-        raise FieldError(name, f"holds {len(value)} characters, at most {max_characters} are taken")
+        raise FieldError(name, f"has {len(value)} characters, but at most {max_characters} are supported")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise FieldError(name, "is not valid Unicode: it holds half of a surrogate pair")
     return value
@@ -278,7 +278,7 @@ class RowReader(Generic[Row]):
     def _read(self, value: object, name: str) -> Row:
         row = self._read_row(_parse_json(value) if isinstance(value, bytes) else value, name)
         if row.id in self._ids:
-            raise FieldError(self._id_field, f"{row.id} comes twice")
+            raise FieldError(self._id_field, f"{row.id} occurs twice")
         self._ids.add(row.id)
         return row
 
@@ -290,15 +290,15 @@ class RowReader(Generic[Row]):
         """
         if self._problems and not self._skip_bad:
             more = f" ({len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
-            skip = "correct them, or --set environment.options.skip_bad=true leaves them out"
+            skip = "correct them, or --set environment.options.skip_bad=true, which skips them"
             remedy = self.remedy if self._skip_bad is None or not any_row else skip
             raise DataError(f"{self._problems[0]}{more}.", remedy=remedy)
         if not any_row:
             first = f": {self._problems[0]}" if self._problems else ""
-            raise DataError(f"{', '.join(map(str, self._files))}: there is no good row{first}.", remedy=self.remedy)
+            raise DataError(f"{', '.join(map(str, self._files))}: there is no valid row{first}.", remedy=self.remedy)
         if self._problems:
             log = structlog.get_logger(__name__)
-            log.warning("bad rows left out", count=len(self._problems), first=self._problems[0])
+            log.warning("malformed rows skipped", count=len(self._problems), first=self._problems[0])
 
 
 def files_by_split(
@@ -331,12 +331,12 @@ def files_by_split(
         found = ([file for file in named if file.stem.isalpha()] if exact_first else []) or named
         if len(found) > 1:
             names = " and ".join(file.name for file in found)
-            raise DataError(f"{folder} holds several files of split {split!r}: {names}.", remedy=choose)
+            raise DataError(f"{folder} contains several files of split {split!r}: {names}.", remedy=choose)
         if found:
             chosen[split] = found[0]
     if not chosen:
         part = f" with {match!r} in its name" if match else ""
-        raise DataError(f"{folder} holds no train, dev or test file{part} ({', '.join(endings)}).", remedy=remedy)
+        raise DataError(f"{folder} contains no train, dev or test file{part} ({', '.join(endings)}).", remedy=remedy)
     return chosen
 
 

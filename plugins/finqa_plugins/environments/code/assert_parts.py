@@ -18,7 +18,7 @@ ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
 _CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
 """Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole where a solution returns
-a `map`, which is no plain data. Code that fakes these builtins has returned another value, no more.
+a `map`, which is not plain data. Code that fakes these builtins has returned another value, no more.
 """
 _MAX_CHARACTERS = 100_000
 
@@ -85,7 +85,7 @@ def split_test(source: str, defined: Collection[str]) -> SplitTest:
             modules of the standard library are taken to be the solution's as well.
 
     Raises:
-        TestProblem: It is no assert statement, asks the solution for nothing, or for something inside a loop.
+        TestProblem: It is not an assert statement, asks the solution for nothing, or for something inside a loop.
     """
     statement = _parsed(source)
     taking = _Taking(defined)
@@ -128,11 +128,11 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 def _parsed(source: str) -> ast.Assert:
     if len(source) > _MAX_CHARACTERS:
-        raise TestProblem(f"the test has {len(source)} characters, at most {_MAX_CHARACTERS} are taken")
+        raise TestProblem(f"the test has {len(source)} characters, but at most {_MAX_CHARACTERS} are supported")
     try:
         body = _statements(source.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise TestProblem(f"the test is no Python: {error}") from error
+        raise TestProblem(f"the test is not valid Python: {error}") from error
     if len(body) != 1 or not isinstance(body[0], ast.Assert):
         raise TestProblem("the test is not one assert statement")
     return body[0]

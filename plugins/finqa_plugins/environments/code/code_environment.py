@@ -55,7 +55,7 @@ class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
         problem = self._row(task)
         if not isinstance(sandbox, ExecutingSandbox):
             raise EnvironmentFault(
-                "The sandbox of the session does not execute code: it is no finqa_cli.contracts.ExecutingSandbox."
+                "The sandbox of the session does not execute code: it is not a finqa_cli.contracts.ExecutingSandbox."
             )
         await self.prepare(problem, sandbox)
         return CodeSession(self, problem, task, sandbox)

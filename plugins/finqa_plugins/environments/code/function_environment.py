@@ -93,7 +93,7 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
         """
         if context.reward is not None:
             raise ConfigError(
-                "Environment 'code' judges by its tests; the other rewards compare answers.",
+                "Environment 'code' grades with its tests; the other rewards compare answers.",
                 remedy="leave out --reward",
             )
         if context.data is not None:
@@ -102,7 +102,9 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
             beside = _held_out_beside(tasks)
             if beside:
                 splits = ", ".join(dict.fromkeys(task.split for task in beside))
-                log.warning("the data holds out no tasks: embedded ones stand in", data=info.name, splits=splits)
+                log.warning(
+                    "the data has no held-out tasks: embedded ones are used instead", data=info.name, splits=splits
+                )
             data = TaskData(info=info, rows=_by_split((*tasks, *beside)))
         else:
             tasks = generated_tasks(config.tasks, config.seed) if config.family == "functions" else seed_tasks()

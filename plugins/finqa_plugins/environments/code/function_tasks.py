@@ -26,7 +26,7 @@ from finqa_plugins.sandboxes._execution.bans import check_pattern
 
 MAX_BYTES = 2**24
 _READERS = (".toml", ".py")
-_REMEDY = "--data takes a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
+_REMEDY = "--data with a TOML file with a table per task, a Python file with TASKS = {...}, or a folder of such files"
 
 
 class FunctionTask(BaseModel):
@@ -69,7 +69,7 @@ class FunctionTask(BaseModel):
     @classmethod
     def _identifier(cls, value: str) -> str:
         if not value.isidentifier():
-            raise ValueError("is no name of a function")
+            raise ValueError("is not the name of a function")
         return value
 
     @field_validator("split")
@@ -100,9 +100,9 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
         RowError: A field is missing, unknown or malformed.
     """
     if not isinstance(table, Mapping):
-        raise RowError(f"task {name!r} is no table of fields")
+        raise RowError(f"task {name!r} is not a table of fields")
     if own := sorted({"id", "careless"} & table.keys()):
-        raise RowError(f"task {name!r}, field {own[0]!r}: is not for files")
+        raise RowError(f"task {name!r}, field {own[0]!r}: is not allowed in files")
     try:
         return FunctionTask.model_validate({"id": name, "split": split, **table})
     except ValidationError as error:
@@ -126,7 +126,7 @@ def load_tasks(path: Path) -> tuple[DataInfo, tuple[FunctionTask, ...]]:
             content = read_content(file, MAX_BYTES)
             found = _tasks(file, content)
             if twice := found.keys() & tasks.keys():
-                raise RowError(f"task {min(twice)!r} is in another file, too")
+                raise RowError(f"task {min(twice)!r} is also in another file")
         except RowError as error:
             raise DataError(f"{file}: {error}.", remedy=_REMEDY) from error
         tasks |= found
@@ -162,9 +162,9 @@ def _literal_tasks(text: str) -> Mapping[str, Any]:
     try:
         found = ast.literal_eval(known["TASKS"])
     except ValueError as error:
-        raise RowError("TASKS is no literal: it is read, not executed") from error
+        raise RowError("TASKS is not a literal: the file is parsed, not executed") from error
     if not isinstance(found, dict):
-        raise RowError("TASKS is no dictionary")
+        raise RowError("TASKS is not a dictionary")
     return found
 
 

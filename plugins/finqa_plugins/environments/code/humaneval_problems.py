@@ -145,7 +145,7 @@ class WholeCheck:
                     calls, answers = [*calls[:place], call], answers[:place]
                 case _:
                     return AssertOutcome(passed=False, error=judged.error or "The check ended without a verdict.")
-        return AssertOutcome(passed=False, error=f"The check asks anew more than {MOST_ROUNDS} times.")
+        return AssertOutcome(passed=False, error=f"The check makes new calls more than {MOST_ROUNDS} times.")
 
 
 def read_humaneval(row: Mapping[str, object]) -> CodeProblem:
@@ -180,7 +180,7 @@ def _parse(name: str, source: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FieldError(name, f"is no Python: {error}") from error
+        raise FieldError(name, f"is not valid Python: {error}") from error
 
 
 def _helpers(prompt: str, function: str) -> str:

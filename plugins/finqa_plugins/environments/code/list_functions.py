@@ -35,7 +35,7 @@ _FILTERS = {
     **{f"multiples_{k}": (f" that {k} divides", f" if x % {k} == 0") for k in _NUMBERS},
 }
 _SPLITS = {0: "test", 1: "dev"}
-"""Held-out split by the last digit of a function's place; the others are trained on."""
+"""Held-out split by the last digit of a function's place; the others are used for training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ MAX_BYTES = 2**28
 
 MAX_TEXT = 200_000
 _ENDINGS = (".jsonl", ".json", ".parquet")
-_REMEDY = "--data takes mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
+_REMEDY = "--data with mbpp.jsonl, HumanEval.jsonl, or a folder such as `finqa data fetch mbpp` makes"
 
 
 def read_problem(row: object) -> CodeProblem:
@@ -106,7 +106,7 @@ def _texts(row: Mapping[str, Any], name: str, *, optional: bool = False) -> list
     if not isinstance(values, list) or (not values and not optional):
         raise FieldError(name, "must be a list of texts that is not empty")
     if len(values) > MAX_TESTS:
-        raise FieldError(name, f"has {len(values)} texts, at most {MAX_TESTS} are taken")
+        raise FieldError(name, f"has {len(values)} texts, but at most {MAX_TESTS} are supported")
     return [_checked(name, value).replace("\r\n", "\n").strip() for value in values]
 
 
@@ -138,7 +138,7 @@ def load_problems(path: Path) -> TaskData[CodeProblem]:
     folder = path / "full" if (path / "full").is_dir() else path
     files = sorted(file for file in folder.iterdir() if file.suffix in _ENDINGS and file.name != "fetch.json")
     if not files:
-        raise DataError(f"{folder} holds no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
+        raise DataError(f"{folder} contains no file of problems ({', '.join(_ENDINGS)}).", remedy=_REMEDY)
     return _read(path.resolve().name, files)
 
 

@@ -19,7 +19,7 @@ def register_components() -> list[Component]:
             name="code",
             target=f"{FOLDER}.function_environment:FunctionEnvironment",
             config=f"{FOLDER}.config:CodeConfig",
-            summary="functions written in Python, judged by tests in a sandbox (--data FILE, a TOML or Python file)",
+            summary="functions written in Python, graded with tests in a sandbox (--data FILE, a TOML or Python file)",
         ),
         Component(
             kind="environment",
@@ -29,6 +29,7 @@ def register_components() -> list[Component]:
             name="mbpp",
             target=f"{FOLDER}.mbpp_environment:MbppEnvironment",
             config=f"{FOLDER}.config:MbppConfig",
-            summary="Python problems with tests (MBPP by --data FILE), attempts with the errors as feedback in between",
+            summary="Python problems with tests (MBPP with --data FILE), in several attempts with the errors "
+            "as feedback",
         ),
     ]

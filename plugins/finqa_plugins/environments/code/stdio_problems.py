@@ -55,7 +55,7 @@ class ProgramTest:
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
     ) -> AssertOutcome:
-        """Run a program on the input, in a process of its own, and compare what it prints.
+        """Run a program on the input, in its own process, and compare what it prints.
 
         Raises:
             SandboxError: The sandbox failed.
@@ -172,7 +172,7 @@ def _of_apps(row: Mapping[str, Any]) -> CodeProblem:
         return _problem(row, ("problem_id", "id"), text, tests, 0, reference)
     name = str(cases["fn_name"])
     if not name.isidentifier():
-        raise FieldError("input_output", "has an fn_name that is no name")
+        raise FieldError("input_output", "has an invalid fn_name")
     calls = tuple(
         _call(name, _list("input_output", given), _single(wanted))
         for given, wanted in zip(inputs, outputs, strict=True)
@@ -198,7 +198,7 @@ def _problem(
     reference: str = "",
 ) -> CodeProblem:
     if not tests:
-        raise FieldError(names[0], "belongs to a problem without tests")
+        raise FieldError(names[0], "is set, but the problem has no tests")
     asked = f"{text.rstrip()}\n\nWrite a program that reads standard input and writes standard output."
     return CodeProblem(id=_identity(row, names), text=asked, reference=reference, whole=tuple(tests), public=public)
 

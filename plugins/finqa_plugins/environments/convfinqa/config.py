@@ -14,11 +14,11 @@ class ConvFinQAConfig(BaseModel):
 
     history: Literal["own", "gold"] = Field(
         default="own",
-        description="What later turns build on: the policy's own answers, or the right ones, told after each turn",
+        description="Answers in the history of later turns: the policy's own, or the right ones, shown after each turn",
     )
-    skip_bad: bool = Field(default=False, description="Leave out malformed dialogues, with a warning")
+    skip_bad: bool = Field(default=False, description="Skip malformed dialogues with a warning")
     split: Literal["auto", "train", "dev", "test"] = Field(
-        default="auto", description="Which split a single file is; auto: its name tells (test.json, dev.json, others)"
+        default="auto", description="Split of a single file; auto: determined by its name (test.json, dev.json, others)"
     )
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the companies of a single training file that becomes `dev`"

@@ -45,10 +45,10 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         """
         self._config = config or ConvFinQAConfig()
         if context.reward is not None:
-            raise ConfigError("The environment convfinqa judges whole dialogues itself.", remedy="leave --reward out")
+            raise ConfigError("The environment convfinqa grades whole dialogues itself.", remedy="leave --reward out")
         if context.data is None:
             raise DataError(
-                "The environment convfinqa brings no dialogues along.",
+                "The environment convfinqa includes no dialogues.",
                 remedy="--data FILE, one of the dialogues of https://github.com/czyssrs/ConvFinQA",
             )
         super().__init__(load(context.data, self._config))

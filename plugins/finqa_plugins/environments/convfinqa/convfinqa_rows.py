@@ -27,7 +27,7 @@ from finqa_plugins.environments._task_files.task_rows import (
 )
 from finqa_plugins.environments.convfinqa.config import ConvFinQAConfig
 
-_REMEDY = "--data takes a ConvFinQA json file of dialogues, or a folder with train, dev and test"
+_REMEDY = "--data with a ConvFinQA json file of dialogues, or a folder with train, dev and test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

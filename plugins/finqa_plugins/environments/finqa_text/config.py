@@ -16,20 +16,23 @@ class FinQATextConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    skip_bad: bool = Field(default=False, description="Leave out malformed rows, with a warning, instead of failing")
+    skip_bad: bool = Field(default=False, description="Skip malformed rows with a warning, instead of failing")
     split: Literal["auto", "train", "dev", "test"] = Field(
-        default="auto", description="Which split a single file is; auto: its name tells (test.json, dev.json, others)"
+        default="auto", description="Split of a single file; auto: determined by its name (test.json, dev.json, others)"
     )
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the companies of a single training file that becomes `dev`"
     )
     companies: int = Field(default=30, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=12, ge=1, le=24, description="Embedded tasks per company")
-    kinds: tuple[Kind, ...] = Field(default=(), description="Kinds of embedded questions; all of them by default")
+    kinds: tuple[Kind, ...] = Field(default=(), description="Kinds of embedded questions; default: all")
     careless: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the demonstrations that forget the last step, or average a row for any figure of it",
+        description="Share of the demonstrations without the last step, or with the average of a row for any "
+        "question about it",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks, careless demonstrations and splits")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the embedded tasks, of mistakes in demonstrations, and of splits"
+    )

@@ -32,7 +32,7 @@ from finqa_plugins.environments._task_files.task_rows import (
 )
 from finqa_plugins.environments.finqa_text.config import FinQATextConfig
 
-_REMEDY = "--data takes a FinQA json file, a JSONL file of `finqa data prepare`, or a folder with train, dev and test"
+_REMEDY = "--data with a FinQA json file, a JSONL file of `finqa data prepare`, or a folder with train, dev and test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

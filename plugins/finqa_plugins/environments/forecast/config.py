@@ -20,51 +20,61 @@ class ForecastConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     profile: Profile = Field(
-        default="strict", description="versatile: the published scores, holes included; strict: without the holes"
+        default="strict",
+        description="versatile: the published scores, including their errors; strict: without the errors",
     )
     reward: Literal["score", "rlcr"] = Field(
         default="score",
-        description="score: of the profile; rlcr: right or not, less the squared error of the confidence",
+        description="score: that of the profile; rlcr: 1 or 0 for right or wrong, minus the squared error of the "
+        "confidence",
     )
-    confidence: bool = Field(default=False, description="Ask for a <confidence> as well; reward=rlcr always does")
+    confidence: bool = Field(default=False, description="Also ask for a <confidence>; always on with reward=rlcr")
     correct_at: float = Field(default=0.7, gt=0, le=1, description="Score from which an answer counts as right")
     uncertainty: Literal["off", "reward", "advantage"] = Field(
-        default="advantage", description="What w(u) of a row's uncertainty u is a factor on"
+        default="advantage", description="What is multiplied by the weight w(u) of a row's uncertainty u"
     )
     u0: float = Field(default=0.3, ge=0, lt=1, description="Uncertainty up to which the weight is 1")
     u_hi: float = Field(default=0.5, gt=0, le=1, description="Uncertainty at which the weight is w_hi")
     w_hi: float = Field(default=0.5, gt=0, le=1, description="Weight at the uncertainty u_hi")
     inputs: Inputs = Field(
-        default="auto", description="Sections beside company and question: fundamental adds macro and fundamental "
-        "data, news also news, full also prices; auto: files as they are, embedded ones as their type needs"
-    )  # fmt: skip
-    cluster: Literal["ticker", "date"] = Field(
-        default="ticker", description="What questions share, and no two splits may: date for files that are cut by time"
+        default="auto",
+        description="Sections in addition to company and question: fundamental adds macro and fundamental data, "
+        "news also adds news, full also adds prices; auto: files unchanged, embedded tasks as their type requires",
     )
-    match: str = Field(default="", description="Take only the files of a folder with this text in their names")
-    skip_bad: bool = Field(default=False, description="Leave out malformed rows, with a warning, instead of failing")
+    cluster: Literal["ticker", "date"] = Field(
+        default="ticker",
+        description="Cluster of the questions, which must not be in two splits: date for files that are split by time",
+    )
+    match: str = Field(default="", description="Use only the files of a folder with this text in their names")
+    skip_bad: bool = Field(default=False, description="Skip malformed rows with a warning, instead of failing")
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the clusters of a single training file that becomes `dev`"
     )
-    types: tuple[QuestionType, ...] = Field(default=(), description="Only questions of these types; empty: of all six")
+    types: tuple[QuestionType, ...] = Field(default=(), description="Use only questions of these types; empty: all six")
     companies: int = Field(default=40, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=6, ge=1, le=60, description="Embedded tasks per company")
     noise: Share | Annotated[tuple[Share, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Uncertainty of every embedded task, or several to draw from; unset: 0 to 1"
+        default=None, description="Uncertainty of every embedded task, or several values to sample from; unset: 0 to 1"
     )
     track_record: bool = Field(
-        default=False, description="Tell in embedded prompts how likely the truth is what they point to"
+        default=False, description="State in embedded prompts the probability that the truth agrees with their signal"
     )
     careless: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the demonstrations that forget the <answer> tags"
+        default=0.0, ge=0, le=1, description="Share of the demonstrations without the <answer> tags"
     )
     hindsight: bool = Field(
-        default=True, description="Demonstrations tell the truth; else what an embedded prompt points to"
+        default=True,
+        description="Demonstrations give the true answer; else the answer that the signal in an embedded prompt "
+        "suggests",
     )
     overconfident: Share = Field(
-        default=1.0, description="Share of the demonstrations that state confidence 1; else how likely the signal is"
+        default=1.0,
+        description="Share of the demonstrations that state confidence 1; the others state the probability of the "
+        "signal",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the embedded tasks, careless demonstrations and splits")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the embedded tasks, of mistakes in demonstrations, and of splits"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

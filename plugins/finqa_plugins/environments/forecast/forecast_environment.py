@@ -88,7 +88,7 @@ def _check(config: ForecastConfig, context: EnvironmentContext) -> None:
         if getattr(config, name) != getattr(defaults, name)
     }
     if context.reward is not None:
-        judged = "is of the environment's own verdict, and --reward takes its place"
+        judged = "belongs to the environment's own reward, which --reward replaces"
         reasons |= {"reward": judged} if config.reward == "rlcr" else {}
         reasons |= {"uncertainty": judged} if config.uncertainty == "reward" else {}
     for name, reason in reasons.items():

@@ -33,7 +33,7 @@ from finqa_plugins.environments.forecast.strict_forecasts import first_number
 
 MAX_BYTES = 2**31
 _ENDINGS = (".parquet", ".jsonl")
-_REMEDY = "--data takes a .parquet or .jsonl file in verl's schema, or a folder with a train and a test file"
+_REMEDY = "--data with a .parquet or .jsonl file in verl's schema, or a folder with a train and a test file"
 
 DATA_SOURCE = "financeqa/stock"
 MAX_TEXT = 1_000_000
@@ -76,7 +76,7 @@ def read_row(value: object, *, name: str) -> ForecastRow:
 
     Args:
         value: The row.
-        name: Its id; `extra_info.index` cannot be it, because it begins anew in every file.
+        name: Its id; `extra_info.index` cannot be it, because it begins again in every file.
 
     Raises:
         RowError: A field is missing or malformed.
@@ -89,7 +89,7 @@ def read_row(value: object, *, name: str) -> ForecastRow:
     truths = _truths(_object(value, "reward_model").get("ground_truth"), extra.get("answer"))
     question_type = fields.text("extra_info.question_type", optional=True).lower()
     if question_type == "pure_forecast" and any(first_number(truth) is None for truth in truths):
-        raise FieldError("reward_model.ground_truth", "must hold a number, for it is a forecast")
+        raise FieldError("reward_model.ground_truth", "must contain a number, because it is a forecast")
     return ForecastRow(
         id=name,
         messages=messages,
@@ -230,8 +230,8 @@ def load(path: Path, config: ForecastConfig) -> TaskData[ForecastRow]:
         MissingDependencyError: A Parquet file is there and pyarrow is not.
     """
     if config.match and not path.is_dir():
-        raise DataError(f"Option match={config.match} is for a folder, but {path} is none.", remedy=_REMEDY)
-    choose = "--set environment.options.match=TEXT takes those with the text in their names"
+        raise DataError(f"Option match={config.match} needs a folder, but {path} is not a folder.", remedy=_REMEDY)
+    choose = "--set environment.options.match=TEXT selects files with the text in their names"
     files = (
         files_by_split(path, _ENDINGS, match=config.match, remedy=_REMEDY, choose=choose)
         if path.is_dir()

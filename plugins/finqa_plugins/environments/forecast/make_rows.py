@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """One file for each split; an existing one is never overwritten. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="make_rows", description=__doc__)
     defaults = ForecastConfig()
-    parser.add_argument("--out", type=Path, required=True, help="folder, made when it is missing")
+    parser.add_argument("--out", type=Path, required=True, help="folder, created if it is missing")
     parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet")
     parser.add_argument("--companies", type=int, default=defaults.companies)
     parser.add_argument("--questions", type=int, default=defaults.questions, help="of each company")

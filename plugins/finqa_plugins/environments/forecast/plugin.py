@@ -18,6 +18,6 @@ def register_components() -> list[Component]:
             name="forecast",
             target="finqa_plugins.environments.forecast.forecast_environment:ForecastEnvironment",
             config="finqa_plugins.environments.forecast.config:ForecastConfig",
-            summary="share price forecasts and questions about them in one turn, weighted by uncertainty (--data FILE)",
+            summary="stock price forecasts and questions about them in one turn, weighted by uncertainty (--data FILE)",
         )
     ]

@@ -64,7 +64,7 @@ DAY = re.compile(r"\bday\s{0,3}(\d{1,4})\b", re.IGNORECASE)
 _DAYS_OFF = {0: 1.0, 1: 0.7, 2: 0.3}
 _ONE_NUMBER = re.compile(r"([+-]?)[ ]?\$?((?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?|\.\d{1,20})[ ]?%?\.?")
 _MAX_STATEMENT = 2_000
-"""Characters of an answer that is no analysis."""
+"""Characters of an answer that is not an analysis."""
 
 
 def score(answer: str, truth: str, question_type: str) -> float:

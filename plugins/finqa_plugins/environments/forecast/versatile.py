@@ -1,7 +1,7 @@
 """The profile `versatile`: the published scores, with their holes. Pure.
 
 Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); what it does is
-written anew here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
+written again here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
 words are paid for with any meaning, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
 read as no, a percentage counts before an earlier plain number, and ".5" is 5. `strict` closes them.
 

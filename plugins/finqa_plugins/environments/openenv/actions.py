@@ -95,7 +95,7 @@ def text_of_result(observation: Mapping[str, Any]) -> tuple[str, bool]:
         texts = [str(part.get("text", "")) for part in parts if part.get("type") == "text"]
         others = [str(part.get("type")) for part in parts if part.get("type") != "text"]
         if others:
-            raise EnvironmentFault(f"The server's reply has content of type {others[0]}; texts are read.")
+            raise EnvironmentFault(f"The server's reply has content of type {others[0]}; only text is supported.")
         return "\n".join(texts), failed
     return _as_text(dict(result)), failed
 

@@ -16,12 +16,12 @@ class OpenEnvConfig(BaseModel):
     url: str = Field(
         default="",
         pattern=r"^(https?://.+)?$",
-        description="Address of a running server for all sessions; no sandbox is started then",
+        description="URL of a running server for all sessions, instead of sandboxes",
     )
     token_env: str = Field(
         default="",
         pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        description="Environment variable with the bearer token of the server at url",
+        description="Name of the environment variable with the bearer token of the server at url",
     )
     module: str = Field(
         default="",
@@ -30,21 +30,21 @@ class OpenEnvConfig(BaseModel):
     image: str = Field(default="", description="Container image that serves on port 8000, with --sandbox docker")
     recipe: Literal["auto", "dockerfile", "packages"] = Field(
         default="auto",
-        description="How providers that build images make one of the folder: from its own Dockerfile, or by installing "
-        "its project with pip; auto: from the Dockerfile where there is one",
+        description="How providers build an image of the folder: with its own Dockerfile, or by installing its "
+        "project with pip; auto: with the Dockerfile if there is one",
     )
     python: str = Field(
         default="",
-        description="Python of local sandboxes that has the packages of the module, such as .venv/bin/python; "
-        "empty: the one of finqa",
+        description="Python interpreter of local sandboxes with the packages of the module, such as "
+        ".venv/bin/python; empty: that of finqa",
     )
     variables: Mapping[str, str] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"
     )
     tasks: Annotated[int, Field(gt=0)] | Literal["server"] = Field(
         default=200,
-        description="Tasks without --data: one for each seed from 0 that the server is reset with; or `server`: those "
-        "that it lists, as environments can from openenv 0.4.1 on",
+        description="Number of tasks without --data: the server is reset with the seeds from 0; or `server`: the "
+        "tasks that it lists (openenv 0.4.1 or newer)",
     )
     reset: Mapping[str, Any] = Field(default_factory=dict, description="Arguments of every reset")
     fields: tuple[str, ...] = Field(
@@ -53,8 +53,8 @@ class OpenEnvConfig(BaseModel):
     observation_chars: int | None = Field(
         default=None,
         ge=40,
-        description="Characters of an observation that the model reads, where the middle of a longer one, such as a "
-        "traceback, is left out; unset: all",
+        description="Maximum characters of an observation; the middle of a longer one, such as a traceback, is "
+        "removed; unset: all",
     )
     instructions: str = Field(default="", description="System message; empty: the server's own description")
     discount: float = Field(
@@ -64,12 +64,12 @@ class OpenEnvConfig(BaseModel):
         default=None, description="Sum of rewards from which an episode counts as right; unset: 1"
     )
     plain_text: bool = Field(
-        default=True, description="A turn without a call is the action, where actions are one text"
+        default=True, description="A turn without a tool call is an action, if actions are one text"
     )
     tool_exceptions: Literal["fault", "model"] = Field(
         default="model",
-        description="An exception of the environment in a step, as many raise for an action that is not allowed, is an "
-        "error message that the model reads, or a fault of the episode",
+        description="Effect of an exception in a step, which many environments raise for an action that is not "
+        "allowed: an error message to the model, or a fault of the episode",
     )
     connect_timeout_s: float = Field(default=30.0, gt=0, description="Seconds to open a connection")
     reply_timeout_s: float = Field(default=60.0, gt=0, description="Seconds to wait for one reply")
@@ -80,7 +80,7 @@ class OpenEnvConfig(BaseModel):
         if len(named) > 1:
             raise ValueError(f"give one of url, module and image, not {' and '.join(named)}")
         if self.token_env and not self.url:
-            raise ValueError("token_env is of a running server: give url too")
+            raise ValueError("token_env applies to a running server: set url too")
         if self.python and not self.module:
-            raise ValueError("python is of a module; what runs elsewhere has its own")
+            raise ValueError("python applies to a module; other servers have their own")
         return self

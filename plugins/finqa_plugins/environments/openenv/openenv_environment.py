@@ -72,7 +72,7 @@ class OpenEnvEnvironment(Environment):
                 remedy="--set environment.options.url=http://HOST:PORT, or module=FOLDER, or image=NAME",
             )
         if context.reward is not None:
-            raise ConfigError("The openenv environment is judged by its server.", remedy="leave --reward out")
+            raise ConfigError("The openenv environment is graded by its server.", remedy="leave --reward out")
         self._config = config
         self._source = config.url or config.module or config.image
         self._spec = server_spec(config)
@@ -111,7 +111,7 @@ class OpenEnvEnvironment(Environment):
         """Look at a running server, so that a wrong or mute one is named before anything is started.
 
         Raises:
-            SandboxError: It does not answer, or is no OpenEnv server.
+            SandboxError: It does not answer, or is not an OpenEnv server.
             AuthenticationError: It needs a token, or another one; or the token's variable is not set.
         """
         if self._config.url:
@@ -132,7 +132,7 @@ class OpenEnvEnvironment(Environment):
             raise ConfigError("The openenv environment runs on a server in a sandbox.", remedy="--sandbox local")
         given = self._given.get(task.id)
         if given is None:
-            raise EnvironmentFault(f"There is no task {task.id!r} here.")
+            raise EnvironmentFault(f"This environment has no task {task.id!r}.")
         deadline = asyncio.get_running_loop().time() + self._config.connect_timeout_s
         for attempt in itertools.count(1):
             try:

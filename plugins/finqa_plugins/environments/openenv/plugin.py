@@ -15,7 +15,7 @@ def register_components() -> list[Component]:
             name="openenv",
             target=f"{package}.openenv_environment:OpenEnvEnvironment",
             config=f"{package}.config:OpenEnvConfig",
-            summary="any environment that serves OpenEnv's protocol: by address, folder, module or image",
+            summary="any server of OpenEnv's protocol: by URL, folder, module or image",
             requires=("websockets",),
             snapshotless=True,
         )

@@ -59,7 +59,7 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
         inner = str(described.get("app") or "server.app:app")
         if not (folder / f"{inner.partition(':')[0].replace('.', '/')}.py").is_file():
             raise ConfigError(
-                f"{folder} is no environment of OpenEnv: it has no {inner.partition(':')[0].replace('.', '/')}.py.",
+                f"{folder} is not an OpenEnv environment: it has no {inner.partition(':')[0].replace('.', '/')}.py.",
                 remedy="name the folder with server/app.py",
             )
         root, app = folder.parent, f"{folder.name}.{inner}"

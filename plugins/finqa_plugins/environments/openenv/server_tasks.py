@@ -76,7 +76,7 @@ def _listed(url: str, where: str) -> list[dict[str, Any]]:
             f"The server {where} cannot be reached: {reason}", remedy="start it, or correct its address"
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise SandboxError(f"What the server {where} answers is no list of tasks.", remedy=_NO_LIST) from None
+        raise SandboxError(f"The response of the server {where} is not a list of tasks.", remedy=_NO_LIST) from None
     return rows
 
 
@@ -117,7 +117,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], address: str) -> None:
         time.sleep(POLL_S)
     state = "exited" if process.poll() is not None else f"was not ready in {START_S:g} s"
     raise ConfigError(
-        f"The server was started on this machine for its list of tasks, and {state}.",
+        f"The server was started on this machine to list its tasks, but {state}.",
         remedy="--set environment.options.python=VENV/bin/python with its packages, or "
         "--set environment.options.tasks=200",
     )

@@ -22,45 +22,46 @@ class FinQAConfig(BaseModel):
     url: str = Field(
         default="",
         pattern=r"^(https?://.+)?$",
-        description="Address of a running server for all sessions; no sandbox is started then",
+        description="URL of a running server for all sessions, instead of sandboxes",
     )
     token_env: str = Field(
         default="",
         pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        description="Environment variable with the bearer token of the server at url",
+        description="Name of the environment variable with the bearer token of the server at url",
     )
     max_deals: int = Field(
         default=0,
         ge=0,
-        description="Resets to wait for a question that the server deals by itself; 0: twice the number of questions",
+        description="Maximum resets until a server that assigns questions at random returns the requested one; 0: "
+        "twice the number of questions",
     )
     session_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds after which an idle session expires")
     hints: bool = Field(
         default=False,
-        description="Replies to common SQL mistakes end with a line of advice; an easier task than OpenEnv's",
+        description="Error messages for common SQL mistakes end with a line of advice; an easier task than OpenEnv's",
     )
     joins: bool = Field(
         default=False,
-        description="A query may join all tables of its company; OpenEnv's sees only the table that it names",
+        description="Queries can join all tables of a company; in OpenEnv a query can use only the table that it names",
     )
     grader: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="openenv",
-        description="Rules of the verdict: 'openenv' as OpenEnv's, 'strict' takes more honest forms and no hedge; "
-        "'strict-1' and 'strict-2' are its versions, and 'strict' is the newest",
+        description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts more correct forms and no "
+        "hedges; 'strict-1' and 'strict-2' are its versions, and 'strict' is the newest",
     )
 
     prompt_file: Path | None = Field(
         default=None,
-        description="Prompt in place of finqa's: a text file is the system message; a .toml file has the templates "
+        description="Prompt instead of finqa's: a text file is the system message; a .toml file has the templates "
         "system and user, which may use {{ company }}, {{ question }}, {{ id }} and {{ tools }}",
     )
     tools: Literal["own", "server"] = Field(
         default="own",
-        description="Texts and schemas of the tools that the model sees: finqa's, or what the server's tools/list says",
+        description="Descriptions and schemas of the tools: finqa's, or those of the server's tools/list",
     )
     pandas: Literal[2, 3] = Field(
         default=2,
-        description="The pandas of the OpenEnv server whose get_table_info is served: 3 says 'str' of columns of texts",
+        description="Version of pandas whose get_table_info output is used: with 3, the type of text columns is 'str'",
     )
 
     @model_validator(mode="after")
@@ -68,7 +69,7 @@ class FinQAConfig(BaseModel):
         fields = type(self).model_fields
         changed = [name for name in _OF_THE_SERVER if getattr(self, name) != fields[name].default]
         if self.url and changed:
-            raise ValueError(f"with url, {', '.join(changed)} cannot be set here: the server at that address decides")
+            raise ValueError(f"with url, {', '.join(changed)} cannot be set: the server at this URL determines them")
         if self.token_env and not self.url:
-            raise ValueError("token_env is of a running server: give url too")
+            raise ValueError("token_env applies to a running server: set url too")
         return self

@@ -66,7 +66,7 @@ class FinQAEnvironment(Environment):
         if self._config.url:
             return None
         environment = {
-            # One more than our own limit, so that the episode ends here and is never cut short over there.
+            # One more than our own limit, so that the episode ends here and is never interrupted over there.
             "FINQA_MAX_STEPS": str(self._max_turns + 1),
             "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
             "FINQA_HINTS": str(int(self._config.hints)),
@@ -106,7 +106,7 @@ class FinQAEnvironment(Environment):
         if split not in self._tasks:
             raise DataError(
                 f"Snapshot {self._snapshot.name!r} has no split {split!r}; it has: {', '.join(self._tasks)}.",
-                remedy=f"finqa snapshot show {self._snapshot.name}",
+                remedy=f"--split {next(iter(self._tasks))}",
             )
         return self._tasks[split]
 
@@ -114,7 +114,7 @@ class FinQAEnvironment(Environment):
         """Look at a running server, so that a wrong or mute one is named before anything is started.
 
         Raises:
-            SandboxError: It does not answer within 2 s, or is no OpenEnv server.
+            SandboxError: It does not answer within 2 s, or is not an OpenEnv server.
             AuthenticationError: It needs a token, or another one; or the token's variable is not set.
             ConfigError: It is another environment.
         """
@@ -239,7 +239,7 @@ class FinQAEnvironment(Environment):
             )
         if len(gold.tables) > 1 and not self._config.joins:
             raise ConfigError(
-                f"The gold SQL of question {task.id!r} joins tables, and a query sees only the one that it names.",
+                f"The gold SQL of question {task.id!r} joins tables, but a query can use only the table that it names.",
                 remedy="--set environment.options.joins=true",
             )
         return gold_turn(task, gold, sum(message.role == "assistant" for message in messages))
@@ -316,7 +316,7 @@ class FinQASession(Session):
         answered = self._reward is not None
         state = await self._client.state() if answered or self._client.connected else None
         if state is not None and not is_about(state, self._task):
-            raise EnvironmentFault(f"The environment server has left question {self._task.id!r} in mid-episode.")
+            raise EnvironmentFault(f"The environment server ended question {self._task.id!r} in mid-episode.")
         if state is None or self._reward is None:
             verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
         else:
@@ -344,7 +344,7 @@ class Judge:
         """Raise ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
         if (reward.spec() or {}).get("format") == "json":
             raise ConfigError(
-                "The finqa environment submits plain answers, but the reward wants JSON.",
+                "The finqa environment submits plain answers, but the reward requires JSON.",
                 remedy="--set reward.options.format=plain",
             )
         self._reward = reward
@@ -440,7 +440,7 @@ def _result_text(observation: dict[str, Any]) -> str:
     result = observation.get("result")
     text = result.get("data") if isinstance(result, dict) else result
     if not isinstance(text, str):
-        raise EnvironmentFault("The environment server broke the protocol: a tool result without text.")
+        raise EnvironmentFault("The environment server violated the protocol: a tool result without text.")
     return text
 
 
@@ -478,5 +478,5 @@ def is_about(state: Mapping[str, Any], task: Task) -> bool:
     if question_id is None or question_id == "":
         return same
     if str(question_id) == task.id and not same:
-        raise EnvironmentFault(f"The environment server has another question under the id {task.id!r}.")
+        raise EnvironmentFault(f"The environment server has another question with the id {task.id!r}.")
     return str(question_id) == task.id

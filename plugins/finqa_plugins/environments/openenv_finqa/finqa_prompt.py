@@ -75,7 +75,7 @@ def read_prompt(path: Path | None) -> FinQAPrompt:
         raise ConfigError(f"The prompt file {path} is malformed: {error}.", remedy=_REMEDY) from error
     if wrong := [name for name, value in given.items() if name not in ("system", "user") or not isinstance(value, str)]:
         raise ConfigError(
-            f"The prompt file {path} has the key {wrong[0]!r}; it takes the texts system and user.", remedy=_REMEDY
+            f"The prompt file {path} has the key {wrong[0]!r}; the valid keys are system and user.", remedy=_REMEDY
         )
     if not any(text.strip() for text in given.values()):
         raise ConfigError(f"The prompt file {path} is empty.", remedy=_REMEDY)

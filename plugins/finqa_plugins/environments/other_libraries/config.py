@@ -20,10 +20,11 @@ class LibraryConfig(BaseModel):
         default_factory=dict, description="Arguments of load_environment() or of the task, by name"
     )
     python: Path | None = Field(
-        default=None, description="Interpreter that has the library and the environment; default: that of finqa"
+        default=None, description="Interpreter with the library and the environment; default: that of finqa"
     )
     divide: bool = Field(
-        default=False, description="Divide all tasks over train, dev and test by a hash, in place of the library's sets"
+        default=False,
+        description="Divide all tasks into train, dev and test by a hash, instead of the library's splits",
     )
     solved_at: float = Field(default=1.0, description="Score from which an episode counts as right")
     call_timeout_s: float = Field(

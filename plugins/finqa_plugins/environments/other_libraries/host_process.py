@@ -68,7 +68,7 @@ def _load(command: tuple[str, ...], library: str, source: str) -> dict[str, Any]
 
 
 class HostProcess:
-    """Asks a running process; requests of all sessions are under way side by side.
+    """Asks a running process; requests of all sessions are in progress side by side.
 
     It runs until `close`, or until this process ends: then its stdin is closed.
     """

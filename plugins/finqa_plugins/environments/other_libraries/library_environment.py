@@ -42,7 +42,7 @@ class LibraryEnvironment(Environment):
         name = f"{config.library}:{config.source}"
         if context.reward is not None or context.data is not None:
             raise ConfigError(
-                f"{name} brings its own {'score' if context.reward is not None else 'dataset'}.",
+                f"{name} has its own {'score' if context.reward is not None else 'dataset'}.",
                 remedy=f"leave {'--reward' if context.reward is not None else '--data'} out; "
                 "environment.options.arguments are passed to it",
             )
@@ -100,7 +100,7 @@ class LibraryEnvironment(Environment):
         name = uuid.uuid4().hex
         outcome = await self._host.ask("open", session=name, task=self._places[task.id])
         if "verdict" in outcome:
-            raise EnvironmentFault(f"{self._name} ended task {task.id!r} without asking the model anything.")
+            raise EnvironmentFault(f"{self._name} ended task {task.id!r} without calling the model.")
         session = LibrarySession if outcome["tools"] else LibraryTextSession
         return session(self._host, name, outcome, self._config.solved_at)
 
@@ -143,11 +143,11 @@ class _Conversation(BaseSession):
             SandboxError: The process ended.
         """
         if not self._turns:
-            return Rewards(total=0.0, components={"correct": 0.0}, explanation="No turn of the policy could be read.")
+            return Rewards(total=0.0, components={"correct": 0.0}, explanation="No turn of the policy could be parsed.")
         if self._verdict is None:
             self._take(await self._host.ask("stop", session=self._name))
         if self._verdict is None:
-            raise EnvironmentFault("The environment asks the model on after the episode was cut.")
+            raise EnvironmentFault("The environment calls the model after the end of the episode.")
         total, parts = float(self._verdict["total"]), dict(self._verdict["parts"])
         correct = float(total >= self._solved_at)
         explanation = " ".join(str(self._verdict["why"]).split())[:300] or f"score {total:g}"
@@ -161,7 +161,7 @@ class _Conversation(BaseSession):
             return  # the process ended, and the loop with it
 
     async def _say(self, message: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Let the loop go on, and return the messages after the policy's own."""
+        """Let the loop continue, and return the messages after the policy's own."""
         if self._verdict is not None:
             raise EnvironmentFault("The episode is over.")
         self._turns += 1
@@ -174,11 +174,11 @@ class _Conversation(BaseSession):
         messages, known = outcome["messages"], len(self._messages)
         if messages[:known] != self._messages or (said and messages[known]["role"] != "assistant"):
             raise EnvironmentFault(
-                "The environment rewrites earlier messages, and an episode here only adds to them.",
+                "The environment rewrites earlier messages, but in finqa, messages can only be appended.",
                 remedy="play it with the library's own runner",
             )
         if outcome["tools"] != self._tools:
-            raise EnvironmentFault("The environment changes its tools during an episode, which no prompt here can say.")
+            raise EnvironmentFault("The environment changes its tools during an episode, which is not supported.")
         self._messages = messages
         return list(messages[known + 1 :])
 

@@ -28,6 +28,6 @@ class PythonFileConfig(BaseModel):
         default=0.0,
         ge=0.0,
         le=1.0,
-        description="Share of the tasks that are demonstrated at random, so that there is something to learn by reward",
+        description="Share of the tasks that are demonstrated at random, so that training can improve the policy",
     )
     call_timeout_s: float = Field(default=60.0, gt=0, description="Seconds after which a call into the file is a fault")

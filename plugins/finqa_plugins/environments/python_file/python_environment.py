@@ -43,7 +43,7 @@ from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
 from finqa_plugins.environments.python_file.session_thread import SessionThread
 from finqa_plugins.environments.python_file.tool_methods import WrongArgumentsError
-from finqa_plugins.environments.python_file.user_code import UserCode, fill, load
+from finqa_plugins.environments.python_file.user_code import RESERVED, UserCode, fill, load
 
 _REASONING = re.compile(r"\A.*</think>", re.DOTALL)
 _OVER = Observation(text="Error: the episode is over.", done=True, is_error=True)
@@ -61,7 +61,7 @@ class PythonEnvironment(Environment):
         """
         if context.reward is not None:
             raise ConfigError(
-                f"Environment {config.source} judges by its own reward().",
+                f"Environment {config.source} has its own reward().",
                 remedy="leave --reward out, or change reward() in the file",
             )
         self._config = config
@@ -70,7 +70,7 @@ class PythonEnvironment(Environment):
         if context.data is not None:
             if "data" not in inspect.signature(self._code.tasks).parameters:
                 raise ConfigError(
-                    f"tasks() of {config.source} takes no data ({definition(self._code.tasks)}).",
+                    f"tasks() of {config.source} does not accept data ({definition(self._code.tasks)}).",
                     remedy="leave --data out, or write def tasks(data)",
                 )
             given["data"] = context.data
@@ -178,7 +178,8 @@ class PythonEnvironment(Environment):
             ) from error
         if call.name not in self._code.tools:
             known = ", ".join(self._code.tools)
-            raise EnvironmentFault(f"expert() calls {call.name!r}; the tools are {known} ({definition(expert)}).")
+            why = f"; {call.name!r} is a reserved name, so it is no tool" if call.name in RESERVED else ""
+            raise EnvironmentFault(f"expert() calls {call.name!r}; the tools are {known}{why} ({definition(expert)}).")
         return call
 
     def _prompt(self, own: GivenTask) -> Prompt:

@@ -70,7 +70,7 @@ def make_tool(name: str, method: Callable[..., Any], *, hidden: Collection[str] 
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(_parameters(method, hidden)):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise _unusable(name, method, f"its parameter {parameter} cannot be given by name")
+            raise _unusable(name, method, f"its parameter {parameter} cannot be passed by name")
         if parameter.name not in hints:
             raise _unusable(name, method, f"its parameter {parameter.name!r} has no type hint")
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -81,7 +81,7 @@ def make_tool(name: str, method: Callable[..., Any], *, hidden: Collection[str] 
         schema = _without_titles(model.model_json_schema(by_alias=True))
     except (PydanticUserError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise _unusable(name, method, f"no JSON schema can be made of its parameters: {reason}") from error
+        raise _unusable(name, method, f"its parameters cannot be converted to a JSON schema: {reason}") from error
     description = _SECTION.split(text)[0].strip() or name
     return ToolMethod(spec=ToolSpec(name=name, description=description, parameters=schema), arguments=model)
 

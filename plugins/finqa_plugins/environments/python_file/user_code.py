@@ -204,7 +204,7 @@ def _returned(function: Callable[..., Any]) -> type:
     if not isinstance(made, type):
         place = definition(function)
         raise ConfigError(
-            f"{place}: {function.__name__}() does not say which class it returns.",
+            f"{place}: {function.__name__}() has no return type.",
             remedy=f"add the return type: def {function.__name__}(...) -> CLASS",
         )
     return made

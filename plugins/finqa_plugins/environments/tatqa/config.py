@@ -12,9 +12,9 @@ class TatQAConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    skip_bad: bool = Field(default=False, description="Leave out malformed pages, with a warning, instead of failing")
+    skip_bad: bool = Field(default=False, description="Skip malformed pages with a warning, instead of failing")
     split: Literal["auto", "train", "dev", "test"] = Field(
-        default="auto", description="Which split a single file is; auto: its name tells (test.json, dev.json, others)"
+        default="auto", description="Split of a single file; auto: determined by its name (test.json, dev.json, others)"
     )
     holdout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of the pages of a single training file that becomes `dev`"

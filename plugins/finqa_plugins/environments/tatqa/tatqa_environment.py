@@ -36,7 +36,7 @@ Reply with one JSON object and nothing else: {"answer": <answer>, "scale": "<sca
 The answer is a text copied from table or paragraphs, a list of such texts where there are several, or a number that \
 you calculated or counted, rounded to two decimals. The scale is that of the numbers in it: "thousand", "million", \
 "billion", "percent", or "" for none. Example: {"answer": 14.2, "scale": "percent"}"""
-_PREDICTIONS = 'the form is {"UID": [answer, scale], ...}, an answer being a text, a number or a list of texts'
+_PREDICTIONS = 'the format is {"UID": [answer, scale], ...}, an answer being a text, a number or a list of texts'
 _PARTS = ("em", "f1", "scale")
 
 
@@ -59,7 +59,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         """
         if context.data is None:
             raise DataError(
-                "The environment tatqa brings no questions along.", remedy="finqa data fetch tatqa, then --data FOLDER"
+                "The environment tatqa includes no questions.", remedy="finqa data fetch tatqa, then --data FOLDER"
             )
         super().__init__(load(context.data, config or TatQAConfig()), context.reward)
 
@@ -104,7 +104,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
             DataError: The predictions have another form.
         """
         if not isinstance(predictions, dict):
-            raise DataError("The predictions are no object.", remedy=_PREDICTIONS)
+            raise DataError("The predictions are not an object.", remedy=_PREDICTIONS)
         known = {uid: _predicted(uid, value) for uid, value in predictions.items() if uid in self._rows}
         rows = [
             ScoredPrediction(
@@ -147,7 +147,7 @@ def parse(text: str) -> TatQAReply:
         raise MalformedReplyError("the key 'answer' is missing")
     answer, scale = reply["answer"], reply.get("scale", "")
     if answer is None or not _is_answer(answer):
-        raise MalformedReplyError("'answer' is no text, number or list of these")
+        raise MalformedReplyError("'answer' is not a text, a number or a list of these")
     if scale not in SCALES:
         raise MalformedReplyError(f"'scale' is not one of {', '.join(SCALES[1:])} or empty")
     return TatQAReply(answer=[*map(str, answer)] if isinstance(answer, list) else str(answer), scale=scale)
@@ -176,7 +176,7 @@ def _reason(found: TatQAScore) -> str:
 def _predicted(uid: str, value: object) -> tuple[Any, str]:
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], str | None) and _is_answer(value[0]):
         return value[0], value[1] or ""
-    raise DataError(f"The prediction of {uid} is no [answer, scale].", remedy=_PREDICTIONS)
+    raise DataError(f"The prediction of {uid} is not [answer, scale].", remedy=_PREDICTIONS)
 
 
 def _is_answer(value: object) -> bool:

@@ -23,7 +23,7 @@ from finqa_plugins.environments.tatqa.config import TatQAConfig
 KINDS = ("span", "multi-span", "arithmetic", "count")
 MAX_BYTES = 2**30
 MAX_TEXT = 1_000_000
-_REMEDY = "--data takes a TAT-QA json file, or a folder with train, dev and test"
+_REMEDY = "--data with a TAT-QA json file, or a folder with train, dev and test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def load(path: Path, config: TatQAConfig) -> TaskData[TatQARow]:
         page = read_page(value)
         for row in page.questions:
             if row.id in questions:
-                raise FieldError("questions.uid", f"{row.id} comes twice")
+                raise FieldError("questions.uid", f"{row.id} occurs twice")
             questions.add(row.id)
         return page
 

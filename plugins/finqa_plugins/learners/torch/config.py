@@ -26,7 +26,8 @@ class TorchLearnerConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="Type of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights: float32.",
+        description="Data type of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights are "
+        "float32.",
     )
     publish_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
@@ -45,10 +46,10 @@ class TorchLearnerConfig(BaseModel):
     )
     packing: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Micro-batches as one row without padding, in which attention stays within each sequence. auto: "
-        "where the model takes them; off: rectangles, padded to the longest.",
+        description="Micro-batches as one row without padding, with attention restricted to each sequence. auto: "
+        "if the model supports it; off: padded to the longest sequence.",
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset leaves PyTorch's own choice.")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: PyTorch's default.")
     weight_decay: float = Field(default=0.0, ge=0)
     value_learning_rate: float = Field(
         default=2e-2,

@@ -197,7 +197,8 @@ def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> 
     plain = type(causal.get_output_embeddings()) is nn.Linear
     if not plain and config.head_dtype == "float32":
         raise ConfigError(
-            "learner.options.head_dtype=float32 needs a head without an adapter, but lora.target_modules has it.",
+            "learner.options.head_dtype=float32 needs a head without an adapter, but "
+            "lora.target_modules contains the head.",
             remedy="--set learner.options.head_dtype=model",
         )
     return plain

@@ -45,7 +45,7 @@ def _fetch_config(reference: str) -> Path:
         return Path(hf_hub_download(reference, "config.json"))
     except errors.GatedRepoError as error:
         raise AuthenticationError(
-            f"The hub gives {reference!r} only to those who accepted its licence.",
+            f"The hub provides {reference!r} only to users who accepted its licence.",
             remedy=f"accept it at {constants.ENDPOINT}/{reference}, then: hf auth login",
         ) from error
     except (errors.HFValidationError, errors.RepositoryNotFoundError, errors.RemoteEntryNotFoundError) as error:
@@ -57,7 +57,7 @@ def _fetch_config(reference: str) -> Path:
         reason = str(error.__cause__ or error).strip().split("\n")[0]
         raise ServiceUnavailableError(
             f"{constants.ENDPOINT} cannot be asked for {reference!r}: {reason}",
-            remedy="look at your connection, or name a model folder",
+            remedy="check your network connection, or give a model folder",
         ) from error
 
 

@@ -161,7 +161,7 @@ def describe_nonfinite(batch: Batch, check: FiniteCheck) -> str:
         if rows and not check.finite(rows):
             found = _samples(batch, rows, check)
             shown = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-            return f"The first micro-batch to blame is {number} of {len(bearing)}: {shown}."
+            return f"The first micro-batch with this error is {number} of {len(bearing)}: {shown}."
     return f"Each of its {len(bearing)} micro-batches alone is finite, only their sum is not."
 
 

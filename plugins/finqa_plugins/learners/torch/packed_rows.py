@@ -155,11 +155,13 @@ def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
     reason = use_packed_rows(base)
     if reason and packing == "on":
         raise ConfigError(
-            f"learner option packing=on, but model {base.name_or_path!r} takes no packed rows: {reason}.",
+            f"learner option packing=on, but model {base.name_or_path!r} does not support packed rows: {reason}.",
             remedy="--set learner.options.packing=auto",
         )
     if reason:
-        log.info("micro-batches are padded: the model takes no packed rows", model=base.name_or_path, reason=reason)
+        log.info(
+            "micro-batches are padded: the model does not support packed rows", model=base.name_or_path, reason=reason
+        )
     return not reason
 
 
@@ -171,7 +173,7 @@ def use_packed_rows(base: Any) -> str | None:
         None, or why it cannot; then it is as it was.
     """
     if not getattr(base, "_supports_attention_backend", False):
-        return "its architecture does not let its attention be chosen"
+        return "its architecture does not support a choice of the attention"
     config = base.config.get_text_config()
     if reason := _partial_attention(config):
         return reason

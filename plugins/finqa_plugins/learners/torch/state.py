@@ -122,10 +122,10 @@ def load(
         raise damaged(folder, str(error)) from error
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if shapes != {name: tuple(parameter.shape) for name, parameter in trained.items()}:
-        raise damaged(folder, f"{_WEIGHTS} does not hold the weights that are trained")
+        raise damaged(folder, f"{_WEIGHTS} does not contain the trained weights")
     expected = {f"{moment}.{name}" for name in trained for moment in MOMENTS} if step else set()
     if set(saved) != expected:
-        raise damaged(folder, f"{_OPTIMIZER} does not hold the moments of the weights that are trained")
+        raise damaged(folder, f"{_OPTIMIZER} does not contain the moments of the trained weights")
     state = {
         index: {moment: _fitting(saved[f"{moment}.{name}"], parameter) for moment in MOMENTS}
         for index, (name, parameter) in enumerate(trained.items())

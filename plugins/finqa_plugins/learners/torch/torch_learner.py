@@ -62,7 +62,8 @@ class TorchLearner(Learner):
     ) -> None:
         if context.temperature <= 0:
             raise ConfigError(
-                f"Training needs a sampling temperature above 0, not {context.temperature}: greedy attempts are alike.",
+                f"Training needs a sampling temperature above 0, not {context.temperature}: greedy "
+                "attempts are identical.",
                 remedy="--temperature 1.0",
             )
         self._config = config
@@ -298,7 +299,7 @@ class TorchLearner(Learner):
         check = micro_batches.FiniteCheck(finite=finite, logprobs=self.logprobs, by_row=not loss.of_pairs)
         cause = micro_batches.describe_nonfinite(batch, check)
         return FinqaError(
-            f"Step {self._step} was not taken: loss {value}, gradient norm {norm}. {cause}",
+            f"Step {self._step} was skipped: loss {value}, gradient norm {norm}. {cause}",
             remedy="lower --lr, or look at the trajectories of this step",
         )
 
@@ -350,7 +351,7 @@ class TorchLearner(Learner):
         if self._tried is None:  # nothing that could be cut; without what was kept for later it may fit
             if failures > 1 or not alone:
                 raise DeviceMemoryError(
-                    f"The memory of {self._device} is full ({work}: {reason}).", remedy=micro_batches.MORE_ROOM
+                    f"{self._device} is out of memory ({work}: {reason}).", remedy=micro_batches.MORE_ROOM
                 )
         else:
             rows, samples, pairs = self._tried

@@ -192,7 +192,7 @@ class TrainedModel:
         if self.positions is not None and longest > self.positions:
             raise DataError(
                 f"An episode of {longest} tokens is longer than the {self.positions} positions that the model has.",
-                remedy=f"choose a model with a context of {longest} tokens or more, which its config.json says",
+                remedy=f"choose a model with a context of {longest} tokens or more, as set in its config.json",
             )
 
 

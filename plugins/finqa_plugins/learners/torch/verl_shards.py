@@ -39,7 +39,7 @@ def description_of(folder: Path) -> Path:
         if (place / "config.json").is_file():
             return place
     raise DataError(
-        f"{folder} holds shards of a model, but no huggingface/config.json that describes it.",
+        f"{folder} contains shards of a model, but no huggingface/config.json that describes it.",
         remedy=f"copy config.json and the tokenizer of its base model into {folder / 'huggingface'}",
     )
 
@@ -59,7 +59,7 @@ def load_sharded(folder: Path) -> Any:
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(described), dtype=torch.float32)
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"No model can be built of {described / 'config.json'}: {reason}") from error
+        raise ConfigError(f"No model can be built from {described / 'config.json'}: {reason}") from error
     own = model.state_dict()
     tied = set(model.all_tied_weights_keys) if model.config.tie_word_embeddings else set()
     for name in sorted(own.keys() | weights.keys()):
@@ -86,10 +86,12 @@ def gathered(folder: Path) -> dict[str, Tensor]:
     shards = [_read(path) for path in _files(folder)]
     names = shards[0].keys()
     if any(shard.keys() != names for shard in shards):
-        raise DataError(f"The shards of {folder} do not hold the same weights, so they are not of one checkpoint.")
+        raise DataError(
+            f"The shards of {folder} do not contain the same weights, so they do not belong to one checkpoint."
+        )
     if adapted := next((name for name in names if ".lora_" in name), None):
         raise DataError(
-            f"{folder} holds an adapter besides the model ({adapted}).",
+            f"{folder} contains an adapter besides the model ({adapted}).",
             remedy=f"finqa export {folder / 'lora_adapter'} --to merged, where verl keeps it in PEFT's format",
         )
     return {name: _whole(folder, name, [shard.pop(name) for shard in shards]) for name in list(names)}
@@ -101,7 +103,7 @@ def _files(folder: Path) -> list[Path]:
     recorded = _recorded_size(folder)
     if len(sizes) != 1 or (recorded is not None and recorded not in sizes):
         counts = ", ".join(map(str, sorted(sizes | ({recorded} if recorded else set()))))
-        raise DataError(f"{folder} holds shards of several checkpoints: of {counts} processes.")
+        raise DataError(f"{folder} contains shards of several checkpoints: of {counts} processes.")
     (size,) = sizes
     if missing := sorted(set(range(size)) - {rank for _, rank in found}):
         raise DataError(
@@ -135,7 +137,7 @@ def _whole(folder: Path, name: str, pieces: Sequence[Any]) -> Tensor:
     if not all(isinstance(piece, DTensor) for piece in pieces):
         if len(pieces) == 1 and isinstance(pieces[0], Tensor):
             return pieces[0].float()
-        raise DataError(f"{name} in {folder} is no sharded tensor (DTensor), so its pieces cannot be put together.")
+        raise DataError(f"{name} in {folder} is not a sharded tensor (DTensor), so its shards cannot be merged.")
     first: DTensor = pieces[0]
     names: tuple[str, ...] = first.device_mesh.mesh_dim_names or ()
     mesh, placement = first.device_mesh.mesh, first.placements[-1]
@@ -151,7 +153,7 @@ def _whole(folder: Path, name: str, pieces: Sequence[Any]) -> Tensor:
     elif isinstance(placement, Shard):
         whole = torch.cat(local, dim=placement.dim)
     else:
-        raise DataError(f"{name} in {folder} is placed as {placement}, which cannot be put together.")
+        raise DataError(f"{name} in {folder} is placed as {placement}, which cannot be merged.")
     if whole.shape != first.shape:
         raise DataError(f"The pieces of {name} in {folder} make {tuple(whole.shape)} and not {tuple(first.shape)}.")
     return whole.contiguous()

@@ -93,7 +93,7 @@ def _read_weights(adapter: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{adapter / _WEIGHTS} cannot be read: {error}.") from error
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
-            raise ConfigError(f"The adapter {adapter} holds numbers that are not finite, in {name}.")
+            raise ConfigError(f"The adapter {adapter} contains numbers that are not finite, in {name}.")
     return {name: tensor for name, tensor in tensors.items() if not name.endswith(_COPIED)}
 
 
@@ -137,7 +137,7 @@ def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
     return ConfigError(
         f"The adapter {policy.adapter} does not fit {policy.model}, the model that it names as its base: {reason}.",
         remedy=f"correct base_model_name_or_path in {policy.adapter}/{_CONFIG}; `finqa model inspect {policy.model}` "
-        "shows what the named one is built of",
+        "shows the architecture of that model",
     )
 
 
@@ -176,7 +176,7 @@ def _check_finite(model: Any, policy: PolicyVersion, dtype: str) -> None:
     for name, weight in model.named_parameters():
         if not weight.isfinite().all():
             raise ConfigError(
-                f"{name} of {policy.adapter or policy.model} holds numbers that are not finite in {dtype}.",
+                f"{name} of {policy.adapter or policy.model} contains numbers that are not finite in {dtype}.",
                 remedy="--dtype bfloat16"
                 if dtype == "float16"
                 else "--step N of an earlier checkpoint, or another model",

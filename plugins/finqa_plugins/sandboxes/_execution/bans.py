@@ -1,7 +1,7 @@
 """What code may not use, found on its syntax tree.
 
 A ban is written as in the seed's tasks: `sorted(`, `.sort(`, `heapq`, `import `, `__import__`. It is read as what it
-means, so a comment, a string or a longer name is no violation, and an alias or a detour is one:
+means, so a comment, a string or a longer name is not a violation, and an alias or a detour is one:
 
 | written as         | means                                                                         |
 | ------------------ | ----------------------------------------------------------------------------- |
@@ -176,7 +176,7 @@ def _tokens(source: str) -> list[tuple[str, int]]:
     """Tokens with their lines; all strings are alike, lines and names in the form that Python gives to them."""
     split = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", source)).readline)
     found: list[tuple[str, int]] = []
-    # A pattern such as "(" is no whole text; its tokens come before the error says so.
+    # A pattern such as "(" is not a whole text; its tokens come before the error says so.
     with suppress(tokenize.TokenError, SyntaxError):
         for token in split:
             if token.type not in _LAYOUT:

@@ -66,7 +66,7 @@ def own_uid() -> int:
     for uid in (*drawn, LAST_RESORT_UID):
         if uid not in taken and as_user(uid, lambda: None):
             return uid
-    raise Refused("no other user can be had inside, and code is never executed as root")
+    raise Refused("it cannot run as another user, and code is never executed as root")
 
 
 def guard_of(uid: int) -> int:

@@ -83,7 +83,7 @@ async def evaluate(
 
     Raises:
         SandboxError: The sandbox failed.
-        Unencodable: A name's value is no plain data.
+        Unencodable: A name's value is not plain data.
     """
     nonce = secrets.token_hex(16)
     request = {

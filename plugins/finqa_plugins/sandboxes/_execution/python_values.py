@@ -39,7 +39,7 @@ _MODULES = {
 
 
 class Unencodable(ValueError):
-    """The value is no plain data, or too large; the message says which."""
+    """The value is not plain data, or too large; the message says which."""
 
 
 class Malformed(ValueError):
@@ -61,7 +61,7 @@ def decode(text: str) -> Any:
     A defaultdict comes back without its factory and a deque without its limit: neither is part of its value.
 
     Raises:
-        Malformed: The text is no encoded value.
+        Malformed: The text is not an encoded value.
     """
     try:
         return _Decoder().value(json.loads(text, parse_constant=_refuse), 0)
@@ -132,7 +132,7 @@ class _Encoder:
         name = kind.__name__
         module = sys.modules.get(_MODULES.get(name, ""))
         if module is None or getattr(module, name, None) is not kind:
-            raise Unencodable(f"a value of type {name[:80]} is no plain data")
+            raise Unencodable(f"a value of type {name[:80]} is not plain data")
         if name in ("Counter", "OrderedDict", "defaultdict"):
             return [name, *self._pairs(value, depth)]
         if name == "deque":

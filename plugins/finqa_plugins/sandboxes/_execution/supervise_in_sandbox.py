@@ -1,7 +1,7 @@
 """Executes one command in a remote sandbox. Sent there as text: standard library only, Python 3.9 or newer, Linux.
 
 Reads the request, one JSON object, from its stdin; writes one line, the mark of the request and a JSON object, to its
-stdout. The command has a user id of its own where this runs as root, an empty folder, an environment of its own, no
+stdout. The command has a user id of its own where this runs as root, an empty folder, its own virtual environment, no
 sockets, no new privileges and limits. What it started and what it wrote is gone when the line is written.
 """
 

@@ -100,7 +100,7 @@ def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
     wheel, command = package_wheel(), _image_command(spec, options)
     if not {spec.module, f"{spec.module}.__main__"} & wheel.modules:
         raise ConfigError(
-            f"The environment's server {spec.module} is not part of finqa, and images hold finqa alone.",
+            f"The environment's server {spec.module} is not part of finqa, and images contain only finqa.",
             remedy="--sandbox local",
         )
     return Recipe(
@@ -232,7 +232,7 @@ def name_of(snapshot: str, digest: str) -> str:
 
 
 def parse_name(image: str) -> tuple[str, str] | None:
-    """Snapshot and digest (12 hex digits) of an image's name; None when the image is not one of ours."""
+    """Snapshot and digest (12 hex digits) of an image's name; None when the image is not one of finqa's."""
     found = _NAME.fullmatch(image)
     return (found["snapshot"], found["digest"]) if found else None
 

@@ -65,10 +65,10 @@ def read_dockerfile(path: Path, folder: Path, base_image: str | None = None) -> 
     copied = [source for word, rest, line in lines if word == "COPY" for source in _sources(path, rest, line)]
     for word, rest, line in lines:
         if word == "ADD" and not all(each.startswith(_REMOTE) for each in _words(rest)[:-1]):
-            raise _refused(path, line, "Daytona's SDK sends the sources of COPY, and none of ADD")
+            raise _refused(path, line, "Daytona's SDK uploads the sources of COPY, but not of ADD")
         for kind in _NO_MOUNTS:
             if word == "RUN" and re.search(rf"--mount=\S*type={kind}\b(?!\S*from=)", rest):
-                raise _refused(path, line, f"Daytona's SDK sends nothing for a mount of type {kind}")
+                raise _refused(path, line, f"Daytona's SDK uploads nothing for a mount of type {kind}")
     files = folder_files(folder)
     inside = f"envs/{folder.name}"
     if any(posixpath.normpath(source).split("/")[:2] == ["envs", folder.name] for source, _ in copied):

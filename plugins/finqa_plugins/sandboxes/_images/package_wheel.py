@@ -67,13 +67,13 @@ def package_wheel() -> Wheel:
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
-    """Name in the wheel and path of each module; files that no import can name are none of ours."""
+    """Name in the wheel and path of each module; files that cannot be imported are excluded."""
     spec = importlib.util.find_spec(package)
     root = Path(((spec and spec.submodule_search_locations) or [""])[0])
     if not (root / "__init__.py").is_file():
         raise ConfigError(
             f"{package} is not a folder of files here, so no wheel of it can be made.",
-            remedy=f"install {DISTRIBUTION} again, from where it came the first time",
+            remedy=f"install {DISTRIBUTION} again from the original source",
         )
     for path in root.rglob("*.py"):
         parts = path.relative_to(root).with_suffix("").parts

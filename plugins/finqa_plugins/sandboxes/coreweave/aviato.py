@@ -30,7 +30,9 @@ def aviato_provider(config: CoreWeaveSandboxConfig | None, context: SandboxConte
     Raises:
         AuthenticationError: The key is W&B's, and WANDB_ENTITY_NAME is missing.
     """
-    log.warning("aviato is the old name of cwsandbox and will go", instead=f"--sandbox cwsandbox and {KEY_VARIABLE}")
+    log.warning(
+        "aviato is the old name of cwsandbox and will be removed", instead=f"--sandbox cwsandbox and {KEY_VARIABLE}"
+    )
     return CoreWeaveSandboxProvider(mapped(config or CoreWeaveSandboxConfig(), os.environ), context)
 
 

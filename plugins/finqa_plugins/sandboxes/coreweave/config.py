@@ -22,25 +22,33 @@ class CoreWeaveSandboxConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    auth: Literal["api_key", "wandb"] = Field(default="api_key", description="Whose account: CoreWeave's key or W&B's")
+    auth: Literal["api_key", "wandb"] = Field(default="api_key", description="Account: CoreWeave's key or W&B's")
     api_key: SecretStr | None = Field(default=None, description="CoreWeave's key (default: CWSANDBOX_API_KEY)")
     entity: str | None = Field(
         default=None, description="W&B entity that the sandboxes belong to (default: W&B's settings)"
     )
-    project: str | None = Field(default=None, description="W&B project that the sandboxes are counted for")
+    project: str | None = Field(default=None, description="W&B project to which the sandboxes are assigned")
     container_image: str = Field(default="python:3.11", min_length=1, description="Image with python3, 3.11 or newer")
     cpu: float = Field(default=1.0, gt=0, description="CPUs of a sandbox")
     memory_mib: int = Field(default=1024, ge=128, description="Memory of a sandbox in MiB")
     network: bool = Field(default=False, description="Whether a sandbox may reach the network")
     placement: Literal["auto", "serverless", "cks"] = Field(
         default="auto",
-        description="Where sandboxes run: CoreWeave's own pool or your cluster (default: as the account says)",
+        description="Where sandboxes run: CoreWeave's own pool or your cluster (default: as configured in the account)",
     )
-    max_lifetime_s: int = Field(default=21_600, ge=60, description="Seconds after which a forgotten sandbox is ended")
-    request_timeout_s: float = Field(default=30.0, gt=0, description="Seconds for an answer of the service")
-    create_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for the service to accept a sandbox")
-    start_timeout_s: float = Field(default=300.0, gt=0, description="Seconds for an accepted sandbox to run")
-    delete_timeout_s: float = Field(default=60.0, gt=0, description="Seconds for an ended sandbox to be gone")
+    max_lifetime_s: int = Field(
+        default=21_600, ge=60, description="Seconds after which a sandbox that was never removed ends"
+    )
+    request_timeout_s: float = Field(default=30.0, gt=0, description="Timeout of a response of the service, in seconds")
+    create_timeout_s: float = Field(
+        default=120.0, gt=0, description="Timeout until the service accepts a sandbox, in seconds"
+    )
+    start_timeout_s: float = Field(
+        default=300.0, gt=0, description="Timeout until an accepted sandbox runs, in seconds"
+    )
+    delete_timeout_s: float = Field(
+        default=60.0, gt=0, description="Timeout until a removed sandbox has ended, in seconds"
+    )
 
 
 def has_wandb_key(environment: Mapping[str, str]) -> bool:

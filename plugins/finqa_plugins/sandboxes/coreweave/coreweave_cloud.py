@@ -114,7 +114,7 @@ def base_url() -> str:
     """Where requests go: to another address than CoreWeave's cloud only by the process's own environment.
 
     Raises:
-        ConfigError: It is no address, or not encrypted and not of this machine.
+        ConfigError: It is not an address, or not encrypted and not of this machine.
     """
     url = (os.environ.get(URL_VARIABLE) or CLOUD_URL).rstrip("/")
     parts = urlsplit(url)
@@ -137,7 +137,7 @@ def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:
 
 
 class Cloud:
-    """Makes the SDK's objects and waits for what they promise. The SDK works in a thread of its own."""
+    """Makes the SDK's objects and waits for what they promise. The SDK works in its own thread."""
 
     def __init__(self, config: CoreWeaveSandboxConfig) -> None:
         self._config = config
@@ -206,7 +206,7 @@ class Cloud:
             raise
         except (TimeoutError, FinqaError) as error:
             reason = error.message if isinstance(error, FinqaError) else f"It is still there after {timeout_s:g} s."
-            raise SandboxError(f"Sandbox {name} could not be ended. {reason}") from error
+            raise SandboxError(f"Sandbox {name} could not be removed. {reason}") from error
 
     async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
         """Makes a request that may be made twice, again and again while the fault is a passing one.

@@ -28,7 +28,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = CoreWeaveSandboxConfig.model_validate({name: given[name] for name in given if name != "api_key"})
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     return [asyncio.run(_examined(config, old_name=settings["sandbox"]["name"] == "aviato", hidden="api_key" in given))]
 
 
@@ -38,7 +38,7 @@ async def _examined(config: CoreWeaveSandboxConfig, *, old_name: bool, hidden: b
         way = await access(config)
     except AuthenticationError as error:
         if hidden:
-            detail = f"the key of the settings is not shown to checks; set {KEY_VARIABLE} instead to have it checked"
+            detail = f"the key in the settings is not checked; set {KEY_VARIABLE} instead to check it"
             return Check(name="cwsandbox key", status="warn", detail=detail, remedy=error.remedy)
         return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
     except ConfigError as error:
@@ -51,7 +51,7 @@ async def _examined(config: CoreWeaveSandboxConfig, *, old_name: bool, hidden: b
     except AuthenticationError as error:
         return Check(name="cwsandbox key", status="fail", detail=error.message, remedy=error.remedy)
     except (FinqaError, TimeoutError) as error:
-        said = error.message if isinstance(error, FinqaError) else f"no answer within {DEADLINE_S:g} s"
+        said = error.message if isinstance(error, FinqaError) else f"no response within {DEADLINE_S:g} s"
         return Check(name="cwsandbox", status="fail", detail=f"{way.base_url}: {said}", remedy=NETWORK_REMEDY)
     finally:
         cloud.close()

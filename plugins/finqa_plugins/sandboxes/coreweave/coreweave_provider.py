@@ -73,7 +73,7 @@ class Creation:
                 raise SandboxError(f"Sandbox {self._name} was {sandbox.status} as soon as it had started.")
         except BaseException:
             self._given_up = True
-            # A create under way is not cut: its answer says what there is to end.
+            # A create in progress is not cut: its answer says what there is to end.
             await asyncio.wait({creating})
             if not creating.cancelled():
                 creating.exception()  # told already, or of no interest any more
@@ -106,7 +106,7 @@ class Creation:
             elif self.doubtful:
                 self.doubtful = not await self._search()
         except FinqaError as error:
-            log.warning("a sandbox that did not start may be there", sandbox=self._name, reason=error.message)
+            log.warning("a sandbox that did not start may still exist", sandbox=self._name, reason=error.message)
 
     async def _search(self) -> bool:
         """Whether the sandbox was found, and ended."""
@@ -123,7 +123,7 @@ class Creation:
 class CoreWeaveSandboxProvider(SandboxProvider):
     """Sandboxes of CoreWeave, all of which execute code.
 
-    A sandbox carries a name of ours and the labels of its run as tags from its very create on, so that `list` and
+    A sandbox carries a name of finqa and the labels of its run as tags from its very create on, so that `list` and
     `reap` find what a lost reply or a killed process left behind.
     """
 
@@ -181,7 +181,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
         """Ends a sandbox of this product, by its name, and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
         if is_name(sandbox_id):  # no other sandbox is ours
             for sandbox in await self._cloud.find([sandbox_id]):
@@ -203,7 +203,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
             self._cloud.close()
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             raise SandboxError(
-                f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
+                f"{len(errors)} sandboxes could not be removed; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox cwsandbox",
             )
 
@@ -231,7 +231,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
                 for sandbox in await self._cloud.find([name], LAST_LOOK_S):
                     await self._cloud.end(sandbox, name)
             except FinqaError as error:
-                log.warning("a sandbox that did not start may be there", sandbox=name, reason=error.message)
+                log.warning("a sandbox that did not start may still exist", sandbox=name, reason=error.message)
 
         await asyncio.gather(*map(look, self._doubtful))
 

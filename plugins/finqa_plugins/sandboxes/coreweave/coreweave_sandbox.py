@@ -17,14 +17,14 @@ from finqa_plugins.sandboxes.coreweave.tags import PROBLEM_LABEL
 
 HEALTH_TIMEOUT_S = 5.0
 EXECUTE_PATIENCE_S = 5.0
-"""An execution begins in a process and a folder of its own, so that it may be asked for again."""
+"""An execution begins in a process and its own folder, so that it may be asked for again."""
 
 MakeSandbox = Callable[[str], Awaitable[Sandbox]]
 """Makes the sandbox in the service; takes the problem that it is made for, or an empty text."""
 
 
 class CoreWeaveSandbox(ExecutingSandbox):
-    """A sandbox that executes code. Its id is a name of ours, and a tag of the sandbox in the service.
+    """A sandbox that executes code. Its id is a name of finqa, and a tag of the sandbox in the service.
 
     A sandbox that is used once is made by its first execution, which knows the problem; until then there is nothing of
     it.
@@ -76,7 +76,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
         )
         found = result(ended.stdout_bytes, ended.returncode, request)
         if found.ending is Ending.KILLED and not await self.healthy():
-            raise SandboxError(f"Sandbox {self._name} ended under an execution.")
+            raise SandboxError(f"Sandbox {self._name} ended during an execution.")
         return found
 
     async def healthy(self) -> bool:

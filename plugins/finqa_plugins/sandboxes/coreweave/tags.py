@@ -23,7 +23,7 @@ def new_name() -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a name of ours, and not an id of the service."""
+    """Whether it is a name of finqa, and not an id of the service."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -40,7 +40,7 @@ def search_tags(labels: Mapping[str, str]) -> list[str]:
 
 
 def name_in(tags: Iterable[str]) -> str | None:
-    """The name of a sandbox of ours; None for a stranger's."""
+    """The name of a sandbox of finqa; None for a stranger's."""
     marks = tuple(tags)
     return next((tag for tag in marks if is_name(tag)), None) if OURS in marks else None
 

@@ -125,7 +125,7 @@ class Creation:
         return True
 
     async def _ask(self) -> AsyncSandbox:
-        """One request. When this is cancelled the request goes on, for `undo` to see what it made."""
+        """One request. When this is cancelled the request continues, for `undo` to see what it made."""
         self._deadline = time.monotonic() + self._timeout_s
         self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
         self._request.add_done_callback(_seen)
@@ -165,7 +165,7 @@ class Creation:
         for attempt in range(1, CONFLICT_LOOKUPS + 1):
             if (found := await self._cloud.get(self.name)) is not None:
                 if not self._is_ours(found):
-                    raise SandboxError(f"The name {self.name} is taken by a sandbox of someone else.")
+                    raise SandboxError(f"The name {self.name} is used by a sandbox of another user.")
                 return found
             await asyncio.sleep(self._cloud.pause_s(attempt, failure))
         self._doubtful = True
@@ -191,7 +191,7 @@ class Creation:
                     f"watching sandbox {sandbox.id}", lambda: sandbox.refresh_data(request_timeout=REQUEST_TIMEOUT_S)
                 )
             except DaytonaNotFoundError as error:
-                raise SandboxError(f"Sandbox {sandbox.id} vanished while it was starting.") from error
+                raise SandboxError(f"Sandbox {sandbox.id} disappeared while it was starting.") from error
         return sandbox
 
     async def _final(self, failure: DaytonaError) -> FinqaError:
@@ -205,7 +205,7 @@ class Creation:
                     remedy=self._build,
                 )
             elif isinstance(failure, DaytonaNotFoundError):
-                return SandboxError(f"Sandbox {self.name} vanished while it was starting.")
+                return SandboxError(f"Sandbox {self.name} disappeared while it was starting.")
         self._gate.refuse(told)
         return told
 

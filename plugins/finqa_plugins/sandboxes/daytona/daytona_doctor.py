@@ -45,12 +45,12 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = DaytonaSandboxConfig.model_validate(options)
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     try:
         api_key(config)
     except AuthenticationError as error:
         if "api_key" in settings["sandbox"]["options"]:
-            detail = f"the key of the settings is not shown to checks; set {KEY_VARIABLE} instead to have it checked"
+            detail = f"the key in the settings is not checked; set {KEY_VARIABLE} instead to check it"
             return [Check(name="daytona key", status="warn", detail=detail, remedy=error.remedy)]
         return [Check(name="daytona key", status="fail", detail=error.message, remedy=error.remedy)]
     return asyncio.run(_within_time(config, settings))
@@ -72,13 +72,13 @@ def quota_check(found: Room, sandboxes: int, config: DaytonaSandboxConfig) -> Ch
     waves = math.ceil(sandboxes / config.create_limit) - 1
     size = f"{config.cpu} CPU, {config.memory_gib} GiB memory, {config.disk_gib} GiB disk"
     if found.sandboxes >= sandboxes:
-        pace = f"; starting them takes {waves * config.create_window_s:.0f} s at the least" if waves else ""
+        pace = f"; starting them takes {waves * config.create_window_s:.0f} s or more" if waves else ""
         return Check(name="daytona quota", status="ok", detail=f"room for {sandboxes} sandboxes of {size}{pace}")
     fitting = max(0, int(found.sandboxes))
     return Check(
         name="daytona quota",
         status="warn" if fitting else "fail",
-        detail=f"room for {fitting} of {sandboxes} sandboxes of {size}: {found.resource} is used up first",
+        detail=f"room for {fitting} of {sandboxes} sandboxes of {size}: {found.resource} is the first limit",
         remedy=f"--sandboxes {fitting}, {OTHER_QUOTA_REMEDIES}" if fitting else QUOTA_REMEDY,
     )
 
@@ -97,7 +97,7 @@ async def _within_time(config: DaytonaSandboxConfig, settings: Mapping[str, Any]
             Check(
                 name="daytona",
                 status="fail" if not found else "warn",
-                detail=f"{api_url()} did not answer everything within {DEADLINE_S:g} s",
+                detail=f"{api_url()} did not respond to all requests within {DEADLINE_S:g} s",
                 remedy="check the network and https://status.app.daytona.io, then run finqa doctor again",
             )
         )
@@ -134,7 +134,7 @@ async def _quota(config: DaytonaSandboxConfig, sandboxes: int) -> Check:
         return Check(
             name="daytona quota",
             status="warn",
-            detail=f"the account's quota cannot be asked for with this key ({type(error).__name__})",
+            detail=f"the account's quota cannot be read with this key ({type(error).__name__})",
             remedy=f"compare {sandboxes} sandboxes of {config.cpu} CPU with {LIMITS_PAGE}",
         )
     return quota_check(room(usage.region_usage, config), sandboxes, config)
@@ -151,7 +151,7 @@ async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[s
     try:
         images = [image for image in await Images(cloud, config).images() if image.snapshot == snapshot]
     except (FinqaError, DaytonaError) as error:
-        again = "finqa doctor --sandbox daytona, which asks again"
+        again = "finqa doctor --sandbox daytona, which checks again"
         return Check(name="daytona image", status="warn", detail=str(error.args[0]), remedy=again)
     if digest:
         name = await asyncio.to_thread(lambda: name_of(snapshot, content_digest(str(digest), image_options(config))))

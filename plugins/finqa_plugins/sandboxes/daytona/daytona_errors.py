@@ -82,7 +82,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
     """
     message = f"Daytona: {doing} failed: {_told(error.message)}"
     if isinstance(error, DaytonaAuthenticationError):
-        return AuthenticationError(f"Daytona refused the API key: {_told(error.message)}", remedy=KEY_REMEDY)
+        return AuthenticationError(f"Daytona rejected the API key: {_told(error.message)}", remedy=KEY_REMEDY)
     if is_passing(error):
         return SandboxError(message, remedy=DOCTOR_REMEDY)
     if _PER_SANDBOX.search(error.message):
@@ -98,7 +98,7 @@ def explained(error: DaytonaError, doing: str) -> FinqaError:
     if isinstance(error, DaytonaForbiddenError):
         return AuthenticationError(
             f"{message} (the key lacks a permission)",
-            remedy=f"make a key that may write and delete sandboxes and snapshots at {KEYS_PAGE}",
+            remedy=f"create a key that may write and delete sandboxes and snapshots at {KEYS_PAGE}",
         )
     if 400 <= status_of(error) < 500:
         return ConfigError(message, remedy=DOCTOR_REMEDY)

@@ -48,8 +48,8 @@ class Images:
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
         """Makes the image of a spec unless it is active already.
 
-        A build that is under way, begun by somebody else or by a command that was interrupted, is waited for; one that
-        failed is deleted and done again; an image that Daytona has put to rest is activated.
+        A build that is in progress, started by another user or by a command that was interrupted, is waited for; one
+        that failed is deleted and done again; an image that Daytona has put to rest is activated.
 
         Raises:
             FinqaError: The build failed; the end of its log is in the message.
@@ -65,7 +65,7 @@ class Images:
             if not deadline.expired():
                 raise
             raise ServiceUnavailableError(
-                f"Image {recipe.name} was not ready after {limit:g} s; the build itself goes on.{log.ending()}",
+                f"Image {recipe.name} was not ready after {limit:g} s; the build itself continues.{log.ending()}",
                 remedy=f"{_again(recipe)} waits for it; --set sandbox.options.build_timeout_s=N waits longer",
             ) from error
 
@@ -88,7 +88,7 @@ class Images:
     async def _made(self, recipe: Recipe, log: _BuildLog) -> tuple[ImageInfo, bool]:
         image, waited = await self._find(recipe.name), False
         if image is not None and _state(image) not in _AT_REST:
-            log.hear(f"Image {recipe.name} is being built already: waiting for it.")
+            log.hear(f"Image {recipe.name} is already being built; waiting for it.")
             image, waited = await self._at_rest(recipe.name), True
         if image is not None and _state(image) == INACTIVE:
             log.hear(f"Activating image {recipe.name}.")
@@ -97,10 +97,13 @@ class Images:
         if image is not None and _state(image) == ACTIVE:
             return _described(image), waited
         if image is not None:
-            log.hear(f"Removing what is left of image {recipe.name}: {_reason(image)}")
+            log.hear(f"Removing the remains of image {recipe.name}: {_reason(image)}")
             await self._delete(image)
         if self._config.base_image and "@sha256:" not in self._config.base_image:
-            log.hear(f"Base image {self._config.base_image} names no digest: the same build may differ another day.")
+            log.hear(
+                f"Base image {self._config.base_image} names no digest: the same build may have a "
+                "different result later."
+            )
         with tempfile.TemporaryDirectory(prefix="finqa-image-") as folder:
             dockerfile = await asyncio.to_thread(write_context, recipe, Path(folder))
             _under_way.add(log)
@@ -114,7 +117,8 @@ class Images:
     async def _built(self, recipe: Recipe, dockerfile: Path, log: _BuildLog) -> Snapshot:
         """Sends the build and waits for it.
 
-        The SDK gives up at the first lost reply and raises what its transports raise, while the build may go on: what
+        The SDK gives up at the first lost reply and raises what its transports raise, while the build may continue:
+            what
         counts is the state of the image afterwards. When there is none, nothing was carried out and it is sent again.
         """
         for number in range(1, _CREATE_TRIES + 1):
@@ -204,7 +208,7 @@ class Images:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     return await request()
             except TimeoutError as error:
-                raise DaytonaTimeoutError(f"no answer within {REQUEST_TIMEOUT_S:g} s") from error
+                raise DaytonaTimeoutError(f"no response within {REQUEST_TIMEOUT_S:g} s") from error
 
         return await self._cloud.call(doing, once)
 
@@ -233,7 +237,7 @@ _under_way: set[_BuildLog] = set()
 
 
 async def _end_followers() -> None:
-    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is cut short, to fail later."""
+    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is interrupted, to fail later."""
     left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == _FOLLOWER]
     for task in left:
         task.cancel()

@@ -48,7 +48,7 @@ SECOND_TRY_S = 5.0
 class DaytonaSandboxProvider(SandboxProvider):
     """Sandboxes in the Daytona cloud, whose servers start from images that it builds.
 
-    Every sandbox has a name of ours, written to the ledger before Daytona is asked for it, so that a lost reply, a
+    Every sandbox has a name of finqa, written to the ledger before Daytona is asked for it, so that a lost reply, a
     cancelled start or a killed process leaves no sandbox that `list` and `reap` could not find.
     """
 
@@ -127,8 +127,8 @@ class DaytonaSandboxProvider(SandboxProvider):
         """Ends a sandbox of this product and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after a while.
-            FinqaError: The sandbox is not one of ours.
+            SandboxError: It still exists after some time.
+            FinqaError: The sandbox is not one of finqa's.
         """
         remote = await self._cloud.get(sandbox_id)
         if remote is None:
@@ -163,7 +163,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         errors = [*(failure for failure in failures if failure is not None), *leftovers]
         if errors:
             raise SandboxError(
-                f"{len(errors)} sandboxes could not be ended; the first: {errors[0]}",
+                f"{len(errors)} sandboxes could not be removed; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox daytona",
             )
 
@@ -218,7 +218,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         try:
             await sandbox.wait_until_healthy(self._config.start_timeout_s)
         except DaytonaError as error:
-            raise SandboxError(f"Sandbox {sandbox.id} vanished while its server was starting.") from error
+            raise SandboxError(f"Sandbox {sandbox.id} disappeared while its server was starting.") from error
         return sandbox
 
     async def _undo(self, creation: Creation) -> None:
@@ -226,7 +226,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         try:
             certain = await creation.undo(self._config.delete_timeout_s)
         except FinqaError as error:
-            log.info("a sandbox that did not start may be there", sandbox=creation.name, reason=str(error))
+            log.info("a sandbox that did not start may still exist", sandbox=creation.name, reason=str(error))
             return
         if certain:
             await self._ledger.gone([creation.name])

@@ -236,10 +236,10 @@ class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
                 found = await self._executed(request)
                 # What kills the supervisor is the code, or the end of the sandbox: then no answer comes.
                 if found.ending is Ending.KILLED and (self.ended or not await self._answers()):
-                    raise SandboxError(f"Sandbox {self.id} ended under an execution.")
+                    raise SandboxError(f"Sandbox {self.id} ended during an execution.")
                 return found
             except DaytonaNotFoundError as error:
-                raise SandboxError(f"Sandbox {self.id} is gone, or its toolbox does not answer.") from error
+                raise SandboxError(f"Sandbox {self.id} no longer exists, or its toolbox does not respond.") from error
             except DaytonaError as error:
                 raise SandboxError(f"Sandbox {self.id} does not answer: {error.message}") from error
             except SandboxError:

@@ -61,7 +61,9 @@ async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) ->
             doing, lambda: sandbox.process.execute_session_command(SESSION, request, timeout=int(REQUEST_TIMEOUT_S))
         )
     except DaytonaNotFoundError as error:
-        raise SandboxError(f"Daytona: {doing} failed: the sandbox is gone or its toolbox does not answer.") from error
+        raise SandboxError(
+            f"Daytona: {doing} failed: the sandbox no longer exists, or its toolbox does not respond."
+        ) from error
     return reply.cmd_id
 
 

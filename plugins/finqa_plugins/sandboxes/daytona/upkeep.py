@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE = 20
 TTL_MARGIN = 0.5
-"""Share of a sandbox's time to live after which it is set anew."""
+"""Share of a sandbox's time to live after which it is set again."""
 RETRY_S = 30.0
 _LONGEST_TICK_S = 5.0
 

@@ -24,31 +24,33 @@ class DockerSandboxConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: str = Field(
-        default="", description="Program that runs containers (default: docker where its daemon answers, else podman)"
+        default="", description="Program that runs containers (default: docker if its daemon is running, else podman)"
     )
     containers: int = Field(
         default_factory=lambda: 4 * (os.cpu_count() or 1),
         ge=1,
-        description="Most containers at once (default: four a core)",
+        description="Maximum number of containers at once (default: four per core)",
     )
     memory_mib: int = Field(default=1024, ge=0, description="Memory of a container in MiB, without swap; 0: no limit")
     cpus: float = Field(default=1.0, ge=0, description="CPUs of a container; 0: no limit")
     pids: int = Field(default=512, ge=0, description="Processes and threads of a container; 0: no limit")
     network: str = Field(default="", description="Network of the containers (default: the program's own)")
     arguments: tuple[str, ...] = Field(
-        default=(), description="Further arguments of docker run, such as --gpus=all or --ulimit=nofile=4096:4096"
+        default=(), description="Additional arguments of docker run, such as --gpus=all or --ulimit=nofile=4096:4096"
     )
     pull: Literal["missing", "never"] = Field(
-        default="missing", description="Whether an image that is not on this machine is pulled from its registry"
+        default="missing", description="Pull an image that is not on this machine from its registry"
     )
     base_image: str | None = Field(
         default=None, description="Image with Python to build upon (default: python:3.12-slim, pinned)"
     )
-    pull_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds for an image to be pulled")
-    build_timeout_s: float = Field(default=1800.0, gt=0, description="Seconds for an image to be built")
-    create_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for a container to be created")
-    start_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for its server to become healthy")
-    delete_timeout_s: float = Field(default=60.0, gt=0, description="Seconds for an ended container to be gone")
+    pull_timeout_s: float = Field(default=1800.0, gt=0, description="Timeout of pulling an image, in seconds")
+    build_timeout_s: float = Field(default=1800.0, gt=0, description="Timeout of building an image, in seconds")
+    create_timeout_s: float = Field(default=120.0, gt=0, description="Timeout of creating a container, in seconds")
+    start_timeout_s: float = Field(default=120.0, gt=0, description="Timeout until its server is healthy, in seconds")
+    delete_timeout_s: float = Field(
+        default=60.0, gt=0, description="Timeout until a removed container has ended, in seconds"
+    )
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:

@@ -71,7 +71,7 @@ def new_name() -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a name of ours."""
+    """Whether it is a name of finqa."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -118,14 +118,14 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
                 f"The variable {name!r} cannot be passed to a container.",
                 remedy=f"set it in the image (ENV {name}=... in its Dockerfile)",
             )
-    # The port is published on this machine's loopback alone, so a server of ours needs no token.
+    # The port is published on this machine's loopback alone, so a server of finqa needs no token.
     return {"HOST": "0.0.0.0", "FINQA_REQUIRE_TOKEN": "0", **spec.environment, "PORT": str(spec.port)}
 
 
 def run_variables(environment: Mapping[str, str], spec: ServerSpec) -> Mapping[str, str]:
     """The environment of `run_command`: ours, with the values of the server's variables.
 
-    Proxies of ours stay outside: podman would pass them on, and their addresses may hold passwords.
+    Proxies of this process are not passed on: podman would pass them on, and their addresses may hold passwords.
     """
     own = {name: value for name, value in environment.items() if not _PROXIES.fullmatch(name)}
     return {**own, **container_variables(spec)}

@@ -135,7 +135,7 @@ class Engine:
         """End and remove a container, and return when it is gone. Idempotent.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:

@@ -20,7 +20,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
     try:
         config = DockerSandboxConfig.model_validate(settings["sandbox"]["options"])
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     image = str(settings["environment"]["options"].get("image") or "")
     return asyncio.run(_found(config, image))
 
@@ -41,5 +41,5 @@ async def _image(engine: Engine, image: str, config: DockerSandboxConfig) -> Che
     missing = missing_image(engine, image)
     if config.pull == "never":
         return Check(name=name, status="fail", detail=missing.message, remedy=missing.remedy)
-    detail = f"{image} is not on this machine; the first container has it pulled"
+    detail = f"{image} is not on this machine; it is pulled when the first container starts"
     return Check(name=name, status="warn", detail=detail, remedy=missing.remedy)

@@ -41,7 +41,7 @@ class RunImage:
     """What containers of a spec start from.
 
     Attributes:
-        id: The engine's id of it, so that a tag that moves changes no run under way.
+        id: The engine's id of it, so that a tag that moves changes no run in progress.
         name: What messages call it.
     """
 
@@ -83,7 +83,7 @@ class Images:
     ) -> tuple[ImageInfo, bool]:
         """See `SandboxProvider.build_image`."""
         if spec.image:
-            raise ConfigError(f"The image {spec.image} is ready made.", remedy="finqa play --sandbox docker")
+            raise ConfigError(f"The image {spec.image} is already built.", remedy="finqa play --sandbox docker")
         recipe = await asyncio.to_thread(make_recipe, spec, self._options)
         tag = _tag(recipe)
         if (there := await _inspect(engine, tag)) is not None:
@@ -131,7 +131,7 @@ class Images:
         name = spec.image
         if spec.snapshot is not None:
             raise ConfigError(
-                f"The image {name} brings its own data; a snapshot cannot be put into it.",
+                f"The image {name} contains its own data; a snapshot cannot be added to it.",
                 remedy="name the server by a module",
             )
         found = await _inspect(engine, name)

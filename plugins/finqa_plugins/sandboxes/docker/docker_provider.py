@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 class DockerSandboxProvider(SandboxProvider):
     """Containers of this machine, one for each sandbox, whose ports are published on its loopback alone.
 
-    The engine is the ledger: a container has a name of ours and the labels of its run from its create on, so that
+    The engine is the ledger: a container has a name of finqa and the labels of its run from its create on, so that
     `list` and `reap` find what a killed process left behind.
     """
 
@@ -63,7 +63,7 @@ class DockerSandboxProvider(SandboxProvider):
             raise SandboxError("The sandbox provider is closed.")
         if isinstance(spec, ExecutionSpec):
             raise ConfigError(
-                "Containers serve environments here; this one executes code of the policy.",
+                "Containers run environment servers; this environment executes code of the policy.",
                 remedy="--sandbox local, or --sandbox daytona",
             )
         task = asyncio.create_task(self._start(spec, labels))
@@ -97,7 +97,7 @@ class DockerSandboxProvider(SandboxProvider):
         """End and remove a container of this product and return when it is gone. Any other stays.
 
         Raises:
-            SandboxError: It is still there after a while.
+            SandboxError: It still exists after some time.
         """
         engine = await self._found()
         if any(info.id == sandbox_id for info in await self.list({})):
@@ -127,7 +127,7 @@ class DockerSandboxProvider(SandboxProvider):
             errors.append(error)
         if errors:
             raise SandboxError(
-                f"{len(errors)} containers could not be ended; the first: {errors[0]}",
+                f"{len(errors)} containers could not be removed; the first: {errors[0]}",
                 remedy="finqa sandbox reap --sandbox docker",
             )
 
@@ -193,7 +193,7 @@ class DockerSandboxProvider(SandboxProvider):
         try:
             await engine.remove(name, self._config.delete_timeout_s)
         except FinqaError as error:
-            log.warning("a container that did not start may be there", container=name, reason=error.message)
+            log.warning("a container that did not start may still exist", container=name, reason=error.message)
 
     async def _end(self, sandbox: DockerSandbox) -> None:
         sandbox.ended = True

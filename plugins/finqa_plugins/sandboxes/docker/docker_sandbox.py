@@ -134,7 +134,7 @@ async def ended_at_start(engine: Engine, name: str, server: str, config: DockerS
     """The error for a container that ended before its server answered."""
     found = await engine.inspect(name)
     if not found:
-        return SandboxError(f"The container of {server} vanished at start.")
+        return SandboxError(f"The container of {server} disappeared at start.")
     ending = _ending(found[0], config)
     output = output_sentence(await engine.last_output(name))
     remedy = MEMORY_REMEDY if "memory" in ending else ""

@@ -21,7 +21,7 @@ def register_components() -> list[Component]:
             target="finqa_plugins.sandboxes.docker.docker_provider:DockerSandboxProvider",
             config="finqa_plugins.sandboxes.docker.config:DockerSandboxConfig",
             readiness="finqa_plugins.sandboxes.docker.config:readiness",
-            summary="containers on this machine, by docker or podman, for servers in images",
+            summary="containers on this machine with docker or podman, for servers in images",
         )
     ]
 

@@ -19,34 +19,38 @@ PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 class LocalSandboxConfig(BaseModel):
     """How logical sandboxes are spread over server processes, and how code that a policy wrote is executed.
 
-    One process of ours serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
+    One server process of finqa serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
     `processes` times that many sandboxes, processes are shared further and nothing is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sandboxes_per_process: int = Field(default=64, ge=1, description="Sandboxes on a process before another is started")
+    sandboxes_per_process: int = Field(
+        default=64, ge=1, description="Sandboxes per server process before another one is started"
+    )
     processes: int = Field(
         default_factory=lambda: max(2, os.cpu_count() or 1),
         ge=1,
-        description="Most server processes at once (default: cores, at least two); two from the second sandbox on",
+        description="Maximum number of server processes (default: number of cores, at least two); two from the "
+        "second sandbox on",
     )
     commands: int = Field(
         default_factory=lambda: 4 * (os.cpu_count() or 1),
         ge=1,
-        description="Most servers that a command starts, such as those of OpenEnv: each sandbox is one, as they may "
-        "serve one session at a time (default: four a core)",
+        description="Maximum number of servers that are started by a command, such as those of OpenEnv; each "
+        "sandbox is one server (default: four per core)",
     )
-    start_timeout_s: float = Field(default=120.0, gt=0, description="Seconds for a server to become healthy")
+    start_timeout_s: float = Field(default=120.0, gt=0, description="Timeout until a server is healthy, in seconds")
     stop_timeout_s: float = Field(default=3.0, gt=0, description="Seconds between SIGTERM and SIGKILL")
     executions_at_once: int = Field(
         default_factory=lambda: os.cpu_count() or 1,
         ge=1,
-        description="Most executions of code at once (default: cores); others wait, and their clocks with them",
+        description="Maximum number of simultaneous executions of code (default: number of cores); waiting time "
+        "does not count",
     )
     python: str = Field(
         default="",
-        description="Python that executes code (default: ours where the sandbox can read it, else the system's)",
+        description="Python that executes code (default: finqa's if the sandbox can read it, else the system's)",
     )
     dangerously_run_unisolated: bool = Field(
         default=False, description="Execute code that a policy wrote without isolation: it can read and send your files"

@@ -94,7 +94,7 @@ def find_control_groups() -> ControlGroups | None:
 def _remove_stale(parents: Sequence[Path]) -> None:
     """Groups of owners that were killed, with what is in them.
 
-    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it for ever.
+    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it forever.
     """
     for parent in parents:
         for folder in parent.glob(f"{PREFIX}-*"):
@@ -127,7 +127,7 @@ def _starved(folder: Path) -> bool:
 
 
 def _events(file: Path) -> dict[str, int]:
-    """Counts by name; empty where there is no such file."""
+    """Counts by name; empty where this file does not exist."""
     if not file.exists():
         return {}
     return {name: int(count) for name, count in map(str.split, file.read_text(encoding="ascii").splitlines())}

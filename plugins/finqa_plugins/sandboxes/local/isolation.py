@@ -20,7 +20,7 @@ from finqa_plugins.sandboxes.local.launches import BareLauncher, BubblewrapLaunc
 from finqa_plugins.sandboxes.local.supervision import supervise
 
 OLDEST_PYTHON = (3, 11)
-LAST_RESORT = "--sandbox daytona, or --dangerously-run-unisolated on a machine that holds nothing of worth"
+LAST_RESORT = "--sandbox daytona, or --dangerously-run-unisolated on a machine without valuable data"
 SWITCHES = {
     "user/max_user_namespaces": ("0", "user.max_user_namespaces=10000"),
     "kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
@@ -169,7 +169,7 @@ def _refusal(reasons: list[str]) -> ConfigError:
     if not sandboxes:
         return _no_python()
     switches = [f"sudo sysctl {remedy}" for name, (off, remedy) in SWITCHES.items() if _switch(name) == off]
-    container = "a container that may make user namespaces (docker run --security-opt seccomp=unconfined)"
+    container = "a container that can create user namespaces (docker run --security-opt seccomp=unconfined)"
     remedy = f"{' and '.join(switches) or container}, or {LAST_RESORT}"
     return ConfigError(f"Code cannot be isolated here: {sandboxes[-1].rstrip('.')}.", remedy=remedy)
 

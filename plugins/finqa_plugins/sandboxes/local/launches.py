@@ -1,4 +1,4 @@
-"""The two ways to run what a policy wrote: in a sandbox, or, where somebody insists, beside everything else."""
+"""The two ways to run a policy's code: in a sandbox, or, if the user allows it, without isolation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BubblewrapLauncher:
 
 @dataclass(frozen=True, slots=True)
 class BareLauncher:
-    """A process with limits and a folder of its own. It sees every file that its user may read, and the network.
+    """A process with limits and its own folder. It sees every file that its user may read, and the network.
 
     Attributes:
         prlimit, setpriv, as_nobody, python: As in `Isolation`.

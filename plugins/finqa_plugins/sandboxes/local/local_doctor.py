@@ -22,12 +22,14 @@ def checks(options: Mapping[str, Any]) -> Sequence[Check]:
     try:
         config = LocalSandboxConfig.model_validate(options)
     except ValidationError:
-        return []  # wrong options are told by the check of the settings
+        return []  # wrong options are reported by the check of the settings
     try:
         if config.dangerously_run_unisolated:
             find_bare(config.python)
             remedy = "leave out --dangerously-run-unisolated, or use --sandbox daytona"
-            detail = "code that the policy writes runs WITHOUT isolation, as asked: it can read and send your files"
+            detail = (
+                "code that the policy writes runs WITHOUT isolation, as configured: it can read and send your files"
+            )
             return [Check(name=NAME, status="warn", detail=detail, remedy=remedy)]
         return [_found(find_isolation(config.python))]
     except ConfigError as error:
@@ -38,11 +40,11 @@ def _found(isolation: Isolation) -> Check:
     of = (
         "a sandbox"
         if find_control_groups()
-        else "each process of a sandbox alone, for no control group can be made here"
+        else "each process of a sandbox separately, because no control group can be created"
     )
     detail = f"code runs in bubblewrap sandboxes without network, with {isolation.python}; memory is limited for {of}"
     missing = ["system calls are not filtered"] * (not isolation.filtered)
-    missing += ["code may make user namespaces of its own"] * (not isolation.sealed)
+    missing += ["code can create its own user namespaces"] * (not isolation.sealed)
     if missing:
         remedy = "a newer bubblewrap (0.8), not setuid, on x86_64 or aarch64 with seccomp in the kernel"
         return Check(name=NAME, status="warn", detail=f"{detail}; but {' and '.join(missing)}", remedy=remedy)

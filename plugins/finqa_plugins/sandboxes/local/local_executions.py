@@ -184,7 +184,7 @@ class LocalExecutingSandbox(ExecutingSandbox):
         return self._sandboxes.holds(self._id)
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Waits for its turn, then executes in a sandbox of its own. Cancelled, it ends the execution first.
+        """Waits for its turn, then executes in its own sandbox. Cancelled, it ends the execution first.
 
         Raises:
             SandboxError: The sandbox was stopped, or the machine could not make one; not because of what the code did.
@@ -233,7 +233,7 @@ def _execute(launcher: Launcher, request: ExecutionRequest, stop: int) -> Execut
     watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of sandboxes and connections go there
     watch.register(stop, select.POLLIN)
     if watch.poll(0):
-        raise SandboxError("The execution was stopped before it began.")
+        raise SandboxError("The execution was stopped before it started.")
     try:
         with launcher.prepared(request) as launch:
             result = supervise(launch, request.stdin, request.limits, stop)

@@ -170,7 +170,7 @@ def _cannot_write(path: Path, error: OSError) -> StorageError:
 
 
 def _read(path: Path) -> ServerEntry | None:
-    """None for a file that vanished meanwhile or that is not ours; a change that was cut short ends it."""
+    """None for a file that vanished meanwhile or that is not ours; a change that was interrupted ends it."""
     try:
         first, *changes = path.read_text(encoding="utf-8").splitlines()
         facts = json.loads(first)

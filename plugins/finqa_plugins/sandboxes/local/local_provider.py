@@ -70,12 +70,13 @@ class LocalSandboxProvider(SandboxProvider):
             return await self._executing.start(labels)
         if self._config.dangerously_run_unisolated:
             raise ConfigError(
-                "This environment executes no code of a policy: dangerously_run_unisolated would have no effect.",
+                "This environment does not execute code of a policy, so dangerously_run_unisolated "
+                "would have no effect.",
                 remedy="leave out --dangerously-run-unisolated",
             )
         if spec.image:
             raise ConfigError(
-                f"Local sandboxes are processes of this machine; they cannot start the image {spec.image}.",
+                f"Local sandboxes are processes on this machine; they cannot start the image {spec.image}.",
                 remedy="--sandbox docker, or name the server by a command or a module",
             )
         _check_installed(spec)
@@ -90,7 +91,7 @@ class LocalSandboxProvider(SandboxProvider):
         return LocalSandbox(self, server, sandbox_id)
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
-        """Return the limit of servers that are commands; servers of ours are shared, and there is none."""
+        """Return the limit of servers that are commands; servers of finqa are shared, and there is none."""
         return self._config.commands if isinstance(spec, ServerSpec) and spec.command else None
 
     def leftovers(self) -> Sequence[Path]:

@@ -139,7 +139,7 @@ def _program(spec: ServerSpec, port: int) -> list[str]:
 
 
 def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mapping[str, str]:
-    """Nothing of ours but what a Python program needs to start: no key and no other secret gets in."""
+    """Environment with only the variables that a Python program needs to start: no key and no other secret."""
     inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {
         **inherited,

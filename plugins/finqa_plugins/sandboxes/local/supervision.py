@@ -151,9 +151,9 @@ class _Execution:
         end = time.monotonic() + END_TIMEOUT_S
         while {"stdout", "stderr"} & {key.data for key in self._selector.get_map().values()}:
             if not self._turn(end):
-                raise SandboxError("What an execution started did not end.")
+                raise SandboxError("Processes that an execution started did not end.")
         if self._init is not None and not _exits(self._init, end):
-            raise SandboxError("What an execution started did not end.")
+            raise SandboxError("Processes that an execution started did not end.")
         if self._given_up:
             raise SandboxError("The execution was ended, because its sandbox was stopped.")
         return self._result()

@@ -78,7 +78,7 @@ def test_resumed_and_unpacked_files_are_named(
         (["nothing"], 2, "nothing"),
         (["snorkel", "--endpoint", "hub"], 78, "plain http"),
         (["snorkel", "--revision", "nope", "--endpoint", "URL"], 65, "no revision 'nope'"),
-        (["finqa", "--revision", "nope", "--endpoint", "URL"], 65, "no such revision"),
+        (["finqa", "--revision", "nope", "--endpoint", "URL"], 65, "this revision does not exist."),
         (["mbpp", "--endpoint", "URL"], 77, "refused access"),
         (["snorkel", "--out", "/proc/none", "--endpoint", "URL"], 74, "/proc/none"),
     ],

@@ -38,7 +38,9 @@ def test_a_branch_is_resolved_first(bring: Fetch, hub: HubServer, data: Path) ->
     assert (data / "dev.json").read_bytes() == b"[9]" and hub.gets("/commits/main")
 
 
-@pytest.mark.parametrize(("revision", "said"), [("no/such", "no such revision"), ("f" * 40, "no such thing")])
+@pytest.mark.parametrize(
+    ("revision", "said"), [("no/such", "this revision does not exist."), ("f" * 40, "does not have it")]
+)
 def test_an_unknown_revision(bring: Fetch, data: Path, revision: str, said: str) -> None:
     with pytest.raises(DataError, match=said) as caught:
         bring("finqa", revision=revision)
@@ -67,11 +69,11 @@ def test_the_token_goes_to_the_api_only(bring: Fetch, hub: HubServer, monkeypatc
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("<html>", "no JSON"),
-        ("[]", "no JSON object"),
+        ("<html>", "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", "lacks the field 'tree'"),
         ('{"tree": [7]}', "lacks the field 'tree'"),
-        ('{"tree": [], "truncated": true}', "cut the listing"),
+        ('{"tree": [], "truncated": true}', "truncated the listing"),
         ('{"tree": [{"type": "blob"}]}', "lacks the field 'path'"),
         ('{"tree": []}', "layout has changed"),
     ],

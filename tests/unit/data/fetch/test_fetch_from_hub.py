@@ -122,7 +122,7 @@ def test_pinned_sources_ask_for_their_commit(bring: Fetch, hub: HubServer, data:
 def test_a_licence_that_differs_is_said(bring: Fetch, hub: HubServer, watch: Watch) -> None:
     hub.repositories["snorkelai/finqa-data"].licence = "mit"
     assert bring("snorkel").manifest.licence_announced == "mit"
-    assert "calls its licence mit; finqa knows Apache-2.0" in watch.lines[0]
+    assert "has the licence mit; finqa expected Apache-2.0" in watch.lines[0]
 
 
 def test_gated_data_asks_for_a_token(bring: Fetch, hub: HubServer) -> None:
@@ -154,7 +154,7 @@ def test_the_token_goes_to_the_hub_only(
         (Fault(where="/api/", status=401), AuthenticationError, "HTTP 401"),
         (Fault(where="/api/", status=403), AuthenticationError, "gated"),
         (Fault(where="/api/", status=404, headers={"X-Error-Code": "RevisionNotFound"}), DataError, "no revision"),
-        (Fault(where="/api/", status=404), DataError, "no such thing"),
+        (Fault(where="/api/", status=404), DataError, "does not have it"),
         (Fault(where="/api/", status=502, times=9), ServiceUnavailableError, "HTTP 502; gave up after attempt 4"),
         (Fault(where="/api/", status=418), ServiceUnavailableError, "HTTP 418"),
         (Fault(where="/resolve/", status=403, times=9), AuthenticationError, "gated"),
@@ -184,7 +184,7 @@ def test_a_host_that_is_not_there(bring: Fetch, hub: HubServer, data: Path, watc
 def test_a_host_that_is_no_hub(bring: Fetch, hub: HubServer) -> None:
     for body in ({"sha": "x"}, {"id": "x"}, {"id": "x", "sha": "../up"}, []):
         hub.repositories["snorkelai/finqa-data"].answer = json.dumps(body).encode()
-        with pytest.raises(DataError, match=r"did not answer as|names no commit"):
+        with pytest.raises(DataError, match=r"did not respond like|names no commit"):
             bring("snorkel")
 
 
@@ -213,7 +213,7 @@ def test_folders_of_others_are_left_alone(bring: Fetch, hub: HubServer, data: Pa
     assert (data / "README.md").read_text() == "mine" and hub.log == []
     (data / "README.md").unlink()
     bring("snorkel")
-    with pytest.raises(UsageError, match="holds the data set snorkel"):
+    with pytest.raises(UsageError, match="contains the data set snorkel"):
         bring("finqa")
     (data / "fetch.json").write_text('{"format": 2}')
     with pytest.raises(DataError, match=r"fetch\.json is damaged: format"):

@@ -222,7 +222,7 @@ async def test_bad_adapters_are_refused_before_they_are_sent_and_the_old_version
         for folder, told in bad:
             with pytest.raises(EngineError, match=told):
                 await engine.load(version(2, model, folder))
-        with pytest.raises(EngineError, match="takes adapters on it, not the model"):
+        with pytest.raises(EngineError, match="adapters for it, not the model"):
             await engine.load(version(2, tmp_path / "other"))
         assert len(server.loads) == loads
         assert (await engine.generate(ask())).policy_version == 1
@@ -266,16 +266,14 @@ def first(document: dict[str, Any]) -> dict[str, Any]:
 
 SPOILS = {
     "3 log-probabilities for 4 tokens": lambda document: first(document)["logprobs"]["token_logprobs"].pop(),
-    "is the log-probability of no token": lambda document: first(document)["logprobs"].update(
-        token_logprobs=[-9999.0] * 4
-    ),
+    "is not a valid log-probability": lambda document: first(document)["logprobs"].update(token_logprobs=[-9999.0] * 4),
     "NaN is not a JSON number": lambda document: first(document)["logprobs"].update(token_logprobs=[float("nan")] * 4),
     "has no token ids": lambda document: first(document).pop("token_ids"),
     "id 64 is not in the model's vocabulary": lambda document: first(document).update(token_ids=[64] * 4),
     "changed the prompt": lambda document: first(document)["prompt_token_ids"].insert(0, 1),
-    "something that is no token id": lambda document: first(document).update(token_ids=["a"] * 4),
+    "contains an invalid token id": lambda document: first(document).update(token_ids=["a"] * 4),
     "5 token ids came": lambda document: first(document).update(token_ids=[1] * 5),
-    "by something else than a stop id": lambda document: first(document).update(finish_reason="stop"),
+    "did not end with a stop id": lambda document: first(document).update(finish_reason="stop"),
     "broke off": lambda document: first(document).update(finish_reason="abort"),
     "ended by 'tool_calls'": lambda document: first(document).update(finish_reason="tool_calls"),
     "has no log-probabilities": lambda document: first(document).update(logprobs=None),
@@ -329,7 +327,7 @@ async def test_nobody_and_a_wrong_key_are_told_apart(
     server.key = "sk-right-0123456789"
     monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-0123456789")
     engine = engine_on(server, model)
-    with pytest.raises(AuthenticationError, match="refused the API key"):
+    with pytest.raises(AuthenticationError, match="rejected the API key"):
         await engine.start()
     await engine.close()
     monkeypatch.setenv("OPENAI_API_KEY", server.key)

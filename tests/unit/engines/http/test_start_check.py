@@ -41,7 +41,7 @@ async def refusal(server: TokenServerFixture | str, model: Path | str, **options
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [("raw", "do not follow the temperature"), ("logits", "gives logits|no token")]
+    ("mode", "told"), [("raw", "do not use the temperature"), ("logits", "returns logits|no token")]
 )
 async def test_logprobs_of_another_distribution_are_refused(
     server: TokenServerFixture, model: Path, mode: Any, told: str
@@ -84,7 +84,7 @@ async def test_a_server_that_cannot_load_adapters_is_refused(server: TokenServer
     server.max_rank = 4
     assert "LoRA rank 8 is greater than max_lora_rank 4" in (await refusal(server, model)).message
     server.max_rank, server.ignores_adapters = 8, True
-    assert "serves the base model all the same" in (await refusal(server, model)).message
+    assert "serves the base model." in (await refusal(server, model)).message
     server.ignores_adapters, server.sees = False, lambda path: Path("/elsewhere")
     assert "adapter_paths" in (await refusal(server, model)).message
 
@@ -101,9 +101,9 @@ async def test_nothing_is_left_behind_on_the_server(server: TokenServerFixture, 
 async def test_options_for_chat_are_no_options_for_tokens(
     server: TokenServerFixture, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"extra_body is for chat"):
+    with pytest.raises(ConfigError, match=r"extra_body applies to chat requests;"):
         engine_on(server, model, extra_body={"top_k": 5})
-    with pytest.raises(ConfigError, match=r"omit is for chat"):
+    with pytest.raises(ConfigError, match=r"omit applies to chat requests;"):
         engine_on(server, model, omit=("seed", "temperature"))
     monkeypatch.setenv("OPENAI_API_KEY", "")
     with pytest.raises(AuthenticationError):
@@ -127,7 +127,7 @@ def test_distributions_are_told_apart(values: list[float], shift: float) -> None
     logits = [value + shift for value in values]
     cool_logits = place([value / COOL for value in logits])
     if logits[order[-1]] < -0.05:  # above 0 they are no log-probabilities in the first place
-        assert wrong_distribution(place(logits), cool_logits) == "it gives logits for log-probabilities"
+        assert wrong_distribution(place(logits), cool_logits) == "it returns logits instead of log-probabilities"
     assert math.isfinite(sum(cool_logits.values()))
 
 

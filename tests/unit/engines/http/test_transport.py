@@ -147,7 +147,7 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         requests[0].cancel()
         await settled(lambda: server.open == 2)
         assert not requests[1].done() and server.waiting == 2
-        with pytest.raises(PassingError, match=r"no whole reply within 0\.05 s"):
+        with pytest.raises(PassingError, match=r"no complete reply within 0\.05 s"):
             await transport.send("POST", "/x", b"{}", timeout_s=0.05)
         await settled(lambda: server.open == 2)
         for request in requests:

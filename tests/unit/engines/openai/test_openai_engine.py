@@ -134,11 +134,11 @@ async def test_retry_after_is_honoured_by_all(server: OpenAIServer) -> None:
     ("fault", "told"),
     [
         (Fault(status=429, body=error_body("slow down")), "rate limit .* held for 3 tries: slow down"),
-        (Fault(status=429, headers={"Retry-After": "3600"}), r"held for 1 try.*asks for 3600 s"),
+        (Fault(status=429, headers={"Retry-After": "3600"}), r"was exceeded in 1 try.*requests a pause of 3600 s"),
         (Fault(status=500, body=b"<h1>oops</h1>"), r"after 3 tries: oops \(HTTP 500\)"),
         (Fault(status=200, body=b"hello"), "answers nonsense: the reply is not JSON .*'hello'"),
-        (Fault(hang_s=5), "no whole reply within 0.8 s"),
-        (Fault(status=400, body=error_body("strange")), "refused the request.*strange"),
+        (Fault(hang_s=5), "no complete reply within 0.8 s"),
+        (Fault(status=400, body=error_body("strange")), "rejected the request.*strange"),
     ],
 )
 async def test_lasting_failures_are_faults_of_the_engine(server: OpenAIServer, fault: Fault, told: str) -> None:
@@ -164,11 +164,15 @@ async def test_a_request_is_given_up_in_time(server: OpenAIServer) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "told"),
     [
-        (Fault(status=403, body=error_body("no")), AuthenticationError, "refused the API key"),
+        (Fault(status=403, body=error_body("no")), AuthenticationError, "rejected the API key"),
         (Fault(status=429, body=error_body("no", code="insufficient_quota")), ServiceUnavailableError, "used up"),
         (Fault(status=404, body=b"nothing"), ConfigError, "no chat completions API"),
         (Fault(status=302, headers={"Location": "/elsewhere"}), ConfigError, "no chat completions API"),
-        (Fault(status=400, body=error_body('"auto" tool choice requires --enable')), ConfigError, "no tool calls"),
+        (
+            Fault(status=400, body=error_body('"auto" tool choice requires --enable')),
+            ConfigError,
+            "does not support tool calls",
+        ),
         (
             Fault(status=400, body=error_body("no", code="unsupported_value", param="temperature")),
             ConfigError,

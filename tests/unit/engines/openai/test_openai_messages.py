@@ -121,7 +121,7 @@ def test_a_call_may_have_no_arguments(arguments: Any) -> None:
         (call('{"a": '), "length", "not valid JSON: Expecting value at position 6."),
         (call("[1]"), "stop", "must be a JSON object"),
         (call('{"a": NaN}'), "stop", "NaN is not a JSON number"),
-        (call('{"a": 1e999}'), "stop", "number without end"),
+        (call('{"a": 1e999}'), "stop", "number that is not finite."),
         (call('{"a": "\\ud800"}'), "stop", "lone surrogate"),
         (call('{"a":' * 80 + "1" + "}" * 80), "stop", "64 levels"),
         (call("[" * 100_000), "stop", "not valid JSON"),

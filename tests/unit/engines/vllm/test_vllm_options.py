@@ -28,10 +28,10 @@ def value(launched: Launch, name: str) -> str:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"url": URL, "dtype": "float32"}, "dtype belong to servers that the engine starts"),
+        ({"url": URL, "dtype": "float32"}, "dtype apply to servers that the engine starts"),
         ({"urls": [URL], "max_loras": 3, "python": "p"}, "max_loras, python belong"),
         ({"url": URL, "urls": [URL]}, "url or urls, not both"),
-        ({"api_key_env": "KEY"}, "api_key_env belongs to running servers"),
+        ({"api_key_env": "KEY"}, "api_key_env applies to running servers"),
         ({"extra_args": ["--port", "1"]}, "other settings decide --port"),
         ({"extra_args": ["--port=1"]}, "other settings decide --port"),
         ({"extra_args": ["--max_model_len", "9"]}, "other settings decide --max-model-len"),
@@ -40,7 +40,7 @@ def value(launched: Launch, name: str) -> str:
         ({"extra_args": ["-tp", "2"]}, "other settings decide -tp"),
         ({"env": {"VLLM_SERVER_DEV_MODE": "1"}}, "must not hold VLLM_SERVER_DEV_MODE"),
         ({"url": "ftp://x"}, "must be an address"),
-        ({"urls": [URL, "http://u:p@h/v1"]}, "must not hold a key"),
+        ({"urls": [URL, "http://u:p@h/v1"]}, "must not contain a key"),
         ({"base_url": URL}, "Extra inputs"),
         ({"restarts": -1}, "greater than or equal to 0"),
     ],

@@ -78,7 +78,7 @@ def test_a_folder_has_splits_by_the_names_of_its_files(tmp_path: Path) -> None:
     [
         ("a.toml", "[f]\nprompt = ", "cannot be read"),
         ("a.toml", "", "holds no task"),
-        ("a.toml", "f = 1", "task 'f' is no table"),
+        ("a.toml", "f = 1", "task 'f' is not a table"),
         ("a.toml", toml(prompt=None), "task 'f', field 'prompt'"),
         ("a.toml", toml(tests=[]), "task 'f', field 'tests'"),
         ("a.toml", toml(tests=[1]), "task 'f', field 'tests.0'"),
@@ -87,17 +87,17 @@ def test_a_folder_has_splits_by_the_names_of_its_files(tmp_path: Path) -> None:
         ("a.toml", toml(banned_patterns=["  "]), "field 'banned_patterns': '  ' says nothing"),
         ("a.toml", toml(tolerance=-1), "field 'tolerance'"),
         ("a.toml", toml(answer="1"), "field 'answer'"),
-        ("a.toml", toml(id="g"), "field 'id': is not for files"),
-        ("a.toml", toml(careless="1"), "field 'careless': is not for files"),
+        ("a.toml", toml(id="g"), "field 'id': is not allowed in files"),
+        ("a.toml", toml(careless="1"), "field 'careless': is not allowed in files"),
         (
             "a.py",
             "TASKS = {'f': {'prompt': 'p', 'func_name': 'f', 'tests': [b'1'], 'reference': 'r'}}",
             "field 'tests.0'",
         ),
         ("a.py", "X = 1", "has no TASKS"),
-        ("a.py", "TASKS = make()", "is no literal"),
-        ("a.py", "TASKS = [1]", "is no dictionary"),
-        ("a.py", "TASKS = {1: 2}", "task '1' is no table"),
+        ("a.py", "TASKS = make()", "is not a literal"),
+        ("a.py", "TASKS = [1]", "is not a dictionary"),
+        ("a.py", "TASKS = {1: 2}", "task '1' is not a table"),
         ("a.py", "TASKS = {'f': {1: 2}}", "task 'f', field"),
         ("a.py", "def f(:", "cannot be read"),
         ("a.py", "TASKS = " + "(" * 3000, "cannot be read"),
@@ -119,7 +119,7 @@ def test_missing_and_odd_paths(tmp_path: Path) -> None:
             environment(path)
     (tmp_path / "a.toml").write_text(toml())
     (tmp_path / "b.toml").write_text(toml())
-    with pytest.raises(DataError, match="task 'f' is in another file"):
+    with pytest.raises(DataError, match="task 'f' is also in another file"):
         environment(tmp_path)
 
 
@@ -170,5 +170,5 @@ async def test_a_reference_may_be_the_result_for_xs(tmp_path: Path) -> None:
 
 
 def test_rewards_that_compare_answers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="judges by its tests"):
+    with pytest.raises(ConfigError, match="grades with its tests"):
         FunctionEnvironment(CodeConfig(), EnvironmentContext(snapshot=None, reward=Graded(GradedConfig())))

@@ -38,7 +38,7 @@ def sort_numbers(xs):
         ("    while True: pass", -1.0, "Error: TimeoutError: not finished within 1 s (test 1)"),
         ("    raise SystemExit", -1.0, "Error: SystemExit (test 1)"),
         ("    raise ValueError('\\x1b[31mred\\nline')", -1.0, "Error: ValueError: ?[31mred line (test 1)"),
-        ("    return object", -1.0, "Error: TypeError: a value of type type is no plain data (test 1)"),
+        ("    return object", -1.0, "Error: TypeError: a value of type type is not plain data (test 1)"),
     ],
 )
 async def test_verdicts(reply: str, total: float, explanation: str) -> None:

@@ -291,7 +291,7 @@ def test_values_are_shown_alike_in_every_process() -> None:
 
 @pytest.mark.parametrize("problem", ["1", "367", "596", "737", "787", "794", "927", "974"])
 async def test_references_of_published_problems_are_right(problem: str) -> None:
-    """Also where a problem is set up after its solution, a verdict takes a module, or a value is no plain data."""
+    """Also where a problem is set up after its solution, a verdict takes a module, or a value is not plain data."""
     if not PUBLISHED.is_file():
         pytest.skip("MBPP is not beside this checkout (finqa data fetch mbpp)")
     made = environment(PUBLISHED)

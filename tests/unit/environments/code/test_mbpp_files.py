@@ -102,7 +102,7 @@ def test_a_malformed_row_is_told_with_its_place(tmp_path: Path, changes: dict[st
 
 def test_files_that_hold_no_problems(tmp_path: Path) -> None:
     for name, content, reason in (
-        ("a.jsonl", b"", "there is no good row"),
+        ("a.jsonl", b"", "there is no valid row"),
         ("b.jsonl", b"{", "row 1, is not valid JSON"),
         ("c.json", b"[{]", "not valid JSON"),
         ("d.jsonl", b"\xff", "row 1, is not valid UTF-8"),
@@ -116,7 +116,7 @@ def test_files_that_hold_no_problems(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no file of problems"):
         load(tmp_path / "empty")
-    with pytest.raises(DataError, match="602 comes twice"):
+    with pytest.raises(DataError, match="602 occurs twice"):
         load(written(tmp_path, "twice.jsonl", row(), row()))
 
 

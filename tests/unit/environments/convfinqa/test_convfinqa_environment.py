@@ -126,7 +126,7 @@ DAMAGE: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda d: d["annotation"]["turn_program"].__setitem__(0, "7"), "turn 1 gives 7.0, not 2200.0"),
     (lambda d: d["annotation"]["exe_ans_list"].__setitem__(3, "maybe"), "turn 4 must be a number, yes or no"),
     (lambda d: d["annotation"]["exe_ans_list"].__setitem__(3, True), "turn 4 must be a number, yes or no"),
-    (lambda d: d.update(id="Single_C1/2019/page_1.pdf-1"), "comes twice"),
+    (lambda d: d.update(id="Single_C1/2019/page_1.pdf-1"), "occurs twice"),
 ]
 
 
@@ -142,9 +142,9 @@ def test_a_bad_dialogue_is_named_and_can_be_left_out(
 
 
 def test_data_is_needed_and_no_reward_taken(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="brings no dialogues along"):
+    with pytest.raises(DataError, match="includes no dialogues"):
         environment(None)
-    with pytest.raises(ConfigError, match="judges whole dialogues itself"):
+    with pytest.raises(ConfigError, match="grades whole dialogues itself"):
         context = EnvironmentContext(snapshot=None, data=tmp_path, reward=object())  # type: ignore[arg-type]
         ConvFinQAEnvironment(None, context)
 

@@ -76,7 +76,7 @@ def test_a_folder_holds_a_file_for_each_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "reason"),
-    [([], "holds no train, dev or test file"), (["dev.json", "val.json"], "several files of split 'dev'")],
+    [([], "contains no train, dev or test file"), (["dev.json", "val.json"], "several files of split 'dev'")],
 )
 def test_a_folder_that_does_not_say_its_splits_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
     for number, name in enumerate(names):
@@ -94,15 +94,15 @@ def test_a_folder_takes_no_split_option(tmp_path: Path) -> None:
 def test_one_id_in_two_splits_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.json", original(1))
     write(tmp_path / "test.json", original(1))
-    with pytest.raises(DataError, match=r"test.json, row 1, field 'id': .* comes twice"):
+    with pytest.raises(DataError, match=r"test.json, row 1, field 'id': .* occurs twice"):
         load(tmp_path, DEFAULTS)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "there is no good row"),
-        (b"[]", "there is no good row"),
+        (b"", "there is no valid row"),
+        (b"[]", "there is no valid row"),
         (b"[1]", "row 1, must be an object"),
         (b"[{", "is not valid JSON"),
         (b'{"a": 1}\n{"a"', r"row 1, field 'id': must be a text \(1 more problems\)"),
@@ -122,7 +122,7 @@ def test_files_that_are_not_rows_are_refused_with_a_reason(tmp_path: Path, conte
 
 
 def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="this file does not exist"):
         load(tmp_path / "absent.json", DEFAULTS)
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(DataError, match="neither a file nor a folder"):
@@ -137,7 +137,7 @@ def test_bad_rows_are_left_out_when_asked(tmp_path: Path) -> None:
         load(path, DEFAULTS)
     assert sizes(load(path, FinQATextConfig(skip_bad=True))) == {"dev": 2}
     path.write_text("{")
-    with pytest.raises(DataError, match="there is no good row"):
+    with pytest.raises(DataError, match="there is no valid row"):
         load(path, FinQATextConfig(skip_bad=True))
 
 

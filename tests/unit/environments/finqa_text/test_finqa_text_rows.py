@@ -102,7 +102,7 @@ def test_the_kind_is_made_of_the_operations(program: str, kind: str) -> None:
         ({"qa": {"exe_ans": float("nan")}}, "field 'qa.exe_ans': must be a finite number"),
         ({"qa": {"exe_ans": 10**400}}, "field 'qa.exe_ans': must be a finite number"),
         ({"qa": {"question": "half \ud800"}}, "field 'qa.question': is not valid Unicode"),
-        ({"pre_text": "x" * 1_000_001}, "field 'pre_text': holds 1000001 characters"),
+        ({"pre_text": "x" * 1_000_001}, "field 'pre_text': has 1000001 characters"),
         ({"extra_info": []}, "field 'extra_info': must be an object"),
     ],
 )

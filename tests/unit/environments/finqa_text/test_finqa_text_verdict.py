@@ -91,7 +91,8 @@ def test_a_configured_reward_decides_and_the_measures_stand_beside_it() -> None:
     assert rewards.total == 0.5
     measures = {"correct": 1, "execution": 1, "environment_program": 1, "answer": 1, "format": 1}
     assert rewards.components == {"program": 0.3, "exact": 0.2, **measures}
-    assert rewards.explanation == judge(text, GROWTH, TASK, None).explanation
+    own = judge(text, GROWTH, TASK, None).explanation
+    assert rewards.explanation == f"from the reward that was chosen; the environment says: {own}"
     assert judge(text, GROWTH, TASK, Configured({}, "for a reason")).explanation == "for a reason"
 
 

@@ -106,7 +106,7 @@ def test_uncertainties_are_numbers_from_0_to_1(given: object, known: float | Non
         (row(uncertainty=float("nan")), "'extra_info.uncertainty'"),
         (row(uncertainty=True), "'extra_info.uncertainty'"),
         (row(ticker=7), "'extra_info.ticker'"),
-        (row(question_type="pure_forecast"), "must hold a number"),
+        (row(question_type="pure_forecast"), "must contain a number"),
     ],
 )
 def test_a_bad_row_names_its_field(record: object, reason: str) -> None:
@@ -159,7 +159,7 @@ def test_types_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "test.jsonl", row(question_type="analysis"), PUBLISHED)
     (found,) = load(path, ForecastConfig(types=("event_detection",))).rows["test"]
     assert found.id == "test-2"
-    with pytest.raises(DataError, match="no good row"):
+    with pytest.raises(DataError, match="no valid row"):
         load(path, ForecastConfig(types=("news_sentiment",)))
 
 
@@ -181,7 +181,7 @@ def test_a_path_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
         ("missing.jsonl", "no such file"),
         ("test.parquet", "not readable Parquet"),
         ("test.csv", "neither .parquet nor .jsonl"),
-        ("empty.jsonl", "no good row"),
+        ("empty.jsonl", "no valid row"),
     ):
         with pytest.raises(DataError, match=reason):
             load(tmp_path / name, ForecastConfig())

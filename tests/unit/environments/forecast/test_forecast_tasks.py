@@ -258,14 +258,14 @@ def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="has no effect") as caught:
             environment(path, **options)
         assert list(options)[-1] in caught.value.remedy
-    with pytest.raises(DataError, match="is for a folder"):
+    with pytest.raises(DataError, match="needs a folder"):
         environment(tmp_path / "test.jsonl", match="test")
 
 
 @pytest.mark.parametrize("options", [{"reward": "rlcr"}, {"uncertainty": "reward"}])
 def test_beside_a_configured_reward_options_of_our_own_are_refused(options: dict[str, Any]) -> None:
     context = EnvironmentContext(snapshot=None, reward=Weighted(WeightedConfig()))
-    with pytest.raises(ConfigError, match="--reward takes its place"):
+    with pytest.raises(ConfigError, match="--reward replaces"):
         ForecastEnvironment(ForecastConfig.model_validate(options), context)
     assert ForecastEnvironment(None, context).splits()
 

@@ -20,7 +20,7 @@ from finqa_plugins.environments.openenv_finqa.server.sql_execution import FULL, 
 LONGEST_REPLY = 16_384
 MAX_GROWTH_MIB = 64
 DEADLINE_S = 0.1  # of these tests, so that they are quick; what counts is how far a query gets beyond it
-SLACK_S = 60.0  # machines that run tests are busy; an attack that is not cut off takes for ever
+SLACK_S = 60.0  # machines that run tests are busy; an attack that is not cut off takes forever
 EVERYTHING = f'SELECT line_item, "2024", "2023", margin FROM {TABLE} WHERE 1'
 ALLOWED = {"master", "schema", "comment-open", "reindex", "like-wide", "huge-in-list", "cross-join-64", "many-calls"}
 ALLOWED |= {"many-wide-columns", "union-chain", "window-growth", "replace-long", "compare-long", "digits-long"}

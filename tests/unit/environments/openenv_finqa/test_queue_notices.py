@@ -85,7 +85,7 @@ async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("data", [{}, {"waiting": 1}, {"waiting": None}, [], None, "x"])
 async def test_a_malformed_notice_breaks_the_protocol(data: object) -> None:
     async with client_of([json.dumps({"type": "queue", "data": data}), REPLY]) as (client, _):
-        with pytest.raises(EnvironmentFault, match="broke the protocol"):
+        with pytest.raises(EnvironmentFault, match="violated the protocol"):
             await client.step({})
 
 

@@ -65,8 +65,8 @@ async def test_the_general_environment_sends_it_too(closed: RunningServer, monke
     [
         (None, f"the variable {VARIABLE} is not set", f"export {VARIABLE}=..."),
         ("", f"the variable {VARIABLE} is not set", f"export {VARIABLE}=..."),
-        ("two words", "holds no token", f"export {VARIABLE}=..."),
-        (CANARY, "refuses the token (HTTP 401)", "environment.options.token_env"),
+        ("two words", "does not contain a token", f"export {VARIABLE}=..."),
+        (CANARY, "rejected the token (HTTP 401)", "environment.options.token_env"),
     ],
 )
 async def test_a_missing_or_wrong_token_is_named_before_anything_starts(
@@ -157,7 +157,7 @@ async def test_a_redirection_does_not_get_it() -> None:
 def test_the_option_names_a_variable_of_a_running_server() -> None:
     assert read_token("") == ""
     for config in (FinQAConfig, OpenEnvConfig):
-        with pytest.raises(ValueError, match="token_env is of a running server: give url too"):
+        with pytest.raises(ValueError, match="token_env applies to a running server: set url too"):
             config.model_validate({"token_env": VARIABLE})
         with pytest.raises(ValueError, match="token_env"):
             config.model_validate({"url": "http://127.0.0.1:1", "token_env": f"{TOKEN} "})

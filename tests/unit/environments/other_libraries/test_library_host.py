@@ -87,7 +87,7 @@ def test_an_episode_that_is_cut_is_scored_as_it_is() -> None:
 def test_an_exception_names_its_type_and_place_and_a_score_is_a_number() -> None:
     failed = exchange(opened(1), {"op": "stop", "session": "s"})[-1]
     assert failed["error"].startswith("KeyError: 'no such row'") and "test_library_host.py:" in failed["error"]
-    assert "a score is no finite number" in exchange(opened(2), {"op": "stop", "session": "s"})[-1]["error"]
+    assert "a score is not a finite number" in exchange(opened(2), {"op": "stop", "session": "s"})[-1]["error"]
 
 
 def test_an_episode_is_closed_while_it_waits_and_closing_twice_is_no_error() -> None:

@@ -310,7 +310,7 @@ MISTAKES = {
     "x = 1": "has no tasks and no reward",
     INVENTORY.replace("def tasks", "def task"): "has no tasks",
     INVENTORY.replace("item: str", "item"): "its parameter 'item' has no type hint",
-    INVENTORY.replace("item: str", "*item: str"): "cannot be given by name",
+    INVENTORY.replace("item: str", "*item: str"): "cannot be passed by name",
     INVENTORY.replace("item: str", "item: 'Missing'"): "its type hints cannot be read",
     INVENTORY.replace("item: str", "item: object()"): "no JSON schema can be made",
     INVENTORY.replace("item: str", "item: 'sqlite3.Connection'").replace(
@@ -319,9 +319,9 @@ MISTAKES = {
     INVENTORY + INVENTORY.replace("Inventory", "Other"): "has several environments: Inventory, Other",
     INVENTORY.replace('yield {"prompt"', 'yield {"question"'): "Task 1 of .* has no prompt",
     INVENTORY.replace('yield {"prompt"', 'yield 1, {"prompt"'): "Task 1 of .* is a tuple, not a mapping",
-    INVENTORY.replace('{"prompt"', '{"id": 1, "prompt"'): "id '1' is of two tasks",
+    INVENTORY.replace('{"prompt"', '{"id": 1, "prompt"'): "id '1' belongs to two tasks",
     INVENTORY.replace('{"prompt"', '{"id": [number], "prompt"'): "id is a list",
-    INVENTORY.replace('{"prompt"', '{"split": "dev" if number else None, "prompt"'): "names no split and 39 others",
+    INVENTORY.replace('{"prompt"', '{"split": "dev" if number else None, "prompt"'): "has no split, but 39 others",
     INVENTORY.replace("range(size)", "range(0)"): "no tasks",
     INVENTORY.replace("for number", "raise KeyError('stock')\n        for number"): "tasks.* raised KeyError: 'stock'",
 }
@@ -343,6 +343,12 @@ EPISODES = [
     ("return self.answered ==", "return None and", "reward of .* is None, not a number", "def reward"),
     ("return self.answered ==", "return 1 / 0 ==", "raised ZeroDivisionError: division by zero", "1 / 0"),
     ('yield "submit"', 'yield "sbmit"', "calls 'sbmit'; the tools are count, submit", "def expert"),
+    (
+        'yield "submit"',
+        'yield "answer"',
+        "calls 'answer'; the tools are count, submit; 'answer' is a reserved",
+        "def exp",
+    ),
     ('yield "submit", ', 'yield 7; yield "submit", ', "yields 7, not a text or a pair", "def expert"),
     ('yield "submit", ', 'raise KeyError("gone"); yield "submit", ', "raised KeyError: 'gone'", '"gone"'),
 ]
@@ -374,7 +380,7 @@ def test_what_an_own_environment_does_not_take_is_refused(tmp_path: Path) -> Non
     create = registry().create
     with pytest.raises(ConfigError, match="There is no file"):
         create("environment", str(tmp_path / "other.py"), {}, EnvironmentContext(snapshot=None))
-    with pytest.raises(ConfigError, match="takes no data"):
+    with pytest.raises(ConfigError, match="does not accept data"):
         create("environment", str(file), {}, EnvironmentContext(snapshot=None, data=tmp_path))
     with pytest.raises(ConfigError, match="has no class or function 'Shop'; it has: Inventory"):
         create("environment", str(file), {"attribute": "Shop"}, EnvironmentContext(snapshot=None))

@@ -71,8 +71,8 @@ async def test_replies_are_scored_as_the_published_script_does(
         ("1,200 million", "not JSON"),
         ({"scale": "million"}, "the key 'answer' is missing"),
         ({"answer": 1, "unit": "million"}, "unknown key 'unit'"),
-        ({"answer": {"a": 1}}, "'answer' is no text, number or list of these"),
-        ({"answer": [True]}, "'answer' is no text, number or list of these"),
+        ({"answer": {"a": 1}}, "'answer' is not a text, a number or a list of these"),
+        ({"answer": [True]}, "'answer' is not a text, a number or a list of these"),
         ({"answer": 1, "scale": "dozen"}, "'scale' is not one of thousand"),
         ({"answer": 1, "scale": ["million"]}, "'scale' is not one of thousand"),
     ],
@@ -103,8 +103,8 @@ DAMAGE: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda p: p["questions"][0].update(answer_type="yes-no"), "field 'questions.answer_type': 'yes-no' is not one of"),
     (lambda p: p["questions"][0].update(scale="dozen"), "field 'questions.scale': 'dozen' is not one of"),
     (lambda p: p["questions"][0].update(scale=["million"]), "field 'questions.scale': ['million'] is not one of"),
-    (lambda p: p["questions"][0].update(uid="q1a"), "field 'questions.uid': q1a comes twice"),
-    (lambda p: p["table"].update(uid="t1"), "field 'table.uid': t1 comes twice"),
+    (lambda p: p["questions"][0].update(uid="q1a"), "field 'questions.uid': q1a occurs twice"),
+    (lambda p: p["table"].update(uid="t1"), "field 'table.uid': t1 occurs twice"),
 ]
 
 
@@ -120,7 +120,7 @@ def test_a_bad_page_is_named_and_can_be_left_out(
 
 
 def test_data_is_needed() -> None:
-    with pytest.raises(DataError, match="brings no questions along"):
+    with pytest.raises(DataError, match="includes no questions"):
         environment(None)
 
 

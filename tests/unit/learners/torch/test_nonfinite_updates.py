@@ -25,7 +25,7 @@ def poisoned(sample: Sample, number: float, field: str = "advantages") -> Sample
 def refusal(learner: TorchLearner, samples: list[Sample], loss: Loss = GRPO_LOSS) -> str:
     """What an update says that may change nothing."""
     before = [part.detach().clone() for part in learner._trained.values()]
-    with pytest.raises(FinqaError, match="Step 0 was not taken") as raised:
+    with pytest.raises(FinqaError, match="Step 0 was skipped:") as raised:
         learner.update(as_batch(samples, CUT), loss)
     assert all(torch.equal(old, new) for old, new in zip(before, learner._trained.values(), strict=True))
     assert all(part.grad is None for part in learner._trained.values())
@@ -39,7 +39,7 @@ def test_a_sample_with_a_number_that_is_none_is_named_with_its_place(learner_mod
     last = len(samples[2].token_ids)
     told = refusal(make_learner(learner_model), samples)
     blamed = f"sample 2 of episode 'q2/0' (advantage {number} at token {last - 1} of {last})"
-    assert told.endswith(f"The first micro-batch to blame is 2 of 2: {blamed}.")
+    assert told.endswith(f"The first micro-batch with this error is 2 of 2: {blamed}.")
 
 
 def test_a_sample_whose_gradient_alone_is_not_finite_is_named(learner_model: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_sample_whose_gradient_alone_is_not_finite_is_named(learner_model: Pat
     samples[1] = replace(samples[1], weight=1e38)
     learner = make_learner(learner_model)
     told = refusal(learner, samples)
-    assert "The first micro-batch to blame is 1 of 2: sample 1." in told
+    assert "The first micro-batch with this error is 1 of 2: sample 1." in told
     learner.update(as_batch(random_samples(4), CUT), GRPO_LOSS)
 
 
@@ -58,7 +58,7 @@ def test_samples_of_pairs_are_named_together(learner_model: Path) -> None:
         for sample, side in zip(random_samples(4), sides, strict=True)
     ]
     loss = typed("dpo_ipo", **{"beta": 1e-3, "reference_free": 1.0})
-    assert "to blame is 1 of 2: sample 0, sample 1." in refusal(make_learner(learner_model), samples, loss)
+    assert "with this error is 1 of 2: sample 0, sample 1." in refusal(make_learner(learner_model), samples, loss)
 
 
 def test_broken_weights_are_told_by_the_log_probabilities_that_they_give(learner_model: Path) -> None:

@@ -177,7 +177,7 @@ def test_values_and_the_reference_are_those_of_rectangles(learner_model: Path) -
     [
         ("mistral", {"sliding_window": 64}, "sliding_window"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}, "sliding_attention"),
-        ("falcon", {"alibi": True}, "attention be chosen"),
+        ("falcon", {"alibi": True}, "support a choice of the attention"),
         ("lfm2", {}, "conv"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(learner_model: Pa
     learner.update(as_batch(good), GRPO_LOSS)
     before = weights(learner)
     bad = replace(good[0], **{poison: tuple(math.nan if masked else 0.0 for masked in good[0].loss_mask)})
-    with pytest.raises(FinqaError, match="Step 1 was not taken: loss nan"):
+    with pytest.raises(FinqaError, match="Step 1 was skipped: loss nan"):
         learner.update(as_batch([good[1], bad]), PolicyGradientLoss(off_policy="token", off_policy_cap=2.0))
     assert all(torch.equal(left, right) for left, right in zip(before, weights(learner), strict=True))
     assert all(part.grad is None for part in learner._trained.values())

@@ -165,9 +165,9 @@ WRONG: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a rank less": ("lacks the shards of 1 of 2", lambda actor: (actor / "model_world_size_2_rank_0.pt").unlink()),
     "cut file": ("cannot be read", lambda actor: (actor / "model_world_size_2_rank_1.pt").write_bytes(b"PK\3\4")),
     "code in a file": ("cannot be read", rewritten(lambda shard: shard.update(evil=Evil()))),  # type: ignore[arg-type]
-    "other weights": ("not hold the same weights", rewritten(lambda shard: shard.popitem())),
+    "other weights": ("not contain the same weights", rewritten(lambda shard: shard.popitem())),
     "plain tensors": (
-        "no sharded tensor",
+        "not a sharded tensor",
         rewritten(lambda shard: shard.update({name: torch.zeros(2) for name in shard})),
     ),
     "pieces of another size": ("The pieces of", rewritten(lambda shard: shard.update(halved(shard)))),

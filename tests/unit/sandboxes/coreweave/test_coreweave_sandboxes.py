@@ -179,7 +179,7 @@ async def test_a_killed_supervisor_is_the_codes_doing_only_in_a_box_that_lives(
         return await asked()
 
     monkeypatch.setattr(box, "healthy", asked_of_a_dead_box)
-    with pytest.raises(SandboxError, match="ended under an execution"):
+    with pytest.raises(SandboxError, match="ended during an execution"):
         await box.execute(python("print(1)"))
 
 

@@ -106,7 +106,7 @@ async def test_an_interrupted_build_is_waited_for_and_not_sent_again(cloud: Any)
         with pytest.raises(asyncio.CancelledError):
             await building
         assert await at.build() == (at.name, True)
-        assert any("is being built already" in line for line in at.log) and await at.builds() == 1
+        assert any("is already being built;" in line for line in at.log) and await at.builds() == 1
         assert await at.build() == (at.name, False)
 
 
@@ -144,7 +144,7 @@ async def test_a_failed_build_shows_the_end_of_its_log_and_is_done_again(cloud: 
         assert (await at.state()).startswith("build_failed: executor failed")
         await at.loopback.control.set_build_fails("")
         assert await at.build() == (at.name, True)
-        assert any(line.startswith(f"Removing what is left of image {at.name}: executor") for line in at.log)
+        assert any(line.startswith(f"Removing the remains of image {at.name}: executor") for line in at.log)
         assert await at.builds() == 2 and await at.state() == "active"
 
 
@@ -170,7 +170,7 @@ async def test_a_build_that_takes_too_long_goes_on_without_us(cloud: Any) -> Non
         await at.until("building")
         begun.cancel()
         with pytest.raises(
-            ServiceUnavailableError, match=r"was not ready after 0\.5 s; the build itself goes on"
+            ServiceUnavailableError, match=r"was not ready after 0\.5 s; the build itself continues."
         ) as caught:
             await at.build(build_timeout_s=0.5)
         assert "waits for it" in caught.value.remedy
@@ -206,7 +206,7 @@ async def test_the_account_sees_the_pinned_dockerfile_and_the_resources(cloud: A
 async def test_without_a_right_key_nothing_is_built(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with cloud() as at:
         monkeypatch.setenv("DAYTONA_API_KEY", "dtn_wrong_key_9f8e")
-        with pytest.raises(AuthenticationError, match="refused the API key") as refused:
+        with pytest.raises(AuthenticationError, match="rejected the API key") as refused:
             await at.build()
         monkeypatch.delenv("DAYTONA_API_KEY")
         with pytest.raises(AuthenticationError, match="DAYTONA_API_KEY is not set") as missing:

@@ -63,7 +63,7 @@ def test_without_a_program_both_fail(programs: Path) -> None:
     ("image", "options", "status", "told"),
     [
         ("stock:1", {}, "ok", "stock:1 is on this machine"),
-        ("other:1", {}, "warn", "the first container has it pulled"),
+        ("other:1", {}, "warn", "it is pulled when the first container starts"),
         ("other:1", {"pull": "never"}, "fail", "There is no image other:1 on this machine."),
     ],
 )

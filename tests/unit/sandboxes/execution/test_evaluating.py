@@ -60,7 +60,7 @@ async def test_classes_of_the_code_find_their_module() -> None:
         ("def f():\n    import os; os._exit(3)", "The process ended early, with exit status 3.", 1),
         ("def f():\n    return [1][2]", "line 2, in f\nIndexError: list index out of range", 1),
         ("def f():\n    raise KeyError(object())", "line 2, in f\nKeyError: <object object at 0x...>", 1),
-        ("def f():\n    return iter([])", "TypeError: a value of type list_iterator is no plain data", 1),
+        ("def f():\n    return iter([])", "TypeError: a value of type list_iterator is not plain data", 1),
         ("def f():\n    return input()", "line 2, in f\nEOFError: EOF when reading a line", 1),
         ("def f():\n    import time; time.sleep(60)", "TimeoutError: not finished within 1 s", 1),
         ("x = 'x' * 2**30", "line 1\nMemoryError", None),

@@ -92,7 +92,7 @@ def test_secrets_and_whatever_else_lies_about_in_a_checkout_stay_outside(
     ("attribute", "value", "remedy"),
     [
         ("DISTRIBUTION", "finqa-absent", "pip install -e ."),
-        ("PACKAGES", ("finqa_absent",), "install finqa again, from where it came the first time"),
+        ("PACKAGES", ("finqa_absent",), "install finqa again from the original source"),
     ],
 )
 def test_without_an_installation_there_is_no_wheel(

@@ -118,7 +118,7 @@ def test_the_server_is_started_as_the_last_stage_says(folder: Path, text: str, c
         ("COPY .env /x", "has no .env"),
         ("COPY envs/other_env/ /x", "has no envs/other_env/"),
         ("COPY $NAME /x", "does not expand"),
-        ("ADD run.sh /x", "none of ADD"),
+        ("ADD run.sh /x", "but not of ADD"),
         ("RUN --mount=type=secret,id=key cat /run/secrets/key", "mount of type secret"),
         ("WORKDIR $HOME", "depends on a variable"),
     ],

@@ -101,7 +101,7 @@ print(json.dumps({
 async def test_the_processes_of_a_box_share_its_memory(tmp_path: Path) -> None:
     needs_isolation()
     if find_control_groups() is None:
-        pytest.skip("no control group can be made here")
+        pytest.skip("no control group can be created")
     greedy = """
 import os, sys, time
 for _ in range(6):
@@ -119,7 +119,7 @@ async def test_code_cannot_have_bubblewrap_killed_in_its_place(tmp_path: Path) -
     """What the kernel keeps for it, such as files without content, is of no process, so its size shows nothing."""
     needs_isolation()
     if find_control_groups() is None:
-        pytest.skip("no control group can be made here")
+        pytest.skip("no control group can be created")
     hoard = """
 import os
 try:

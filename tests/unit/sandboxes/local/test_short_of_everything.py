@@ -81,7 +81,7 @@ def short_of_memory(megabytes: int) -> Iterator[ControlGroups]:
             break
         folder.rmdir()
     else:
-        pytest.skip("no control group can be made here")
+        pytest.skip("no control group can be created")
     try:
         if (folder / "cgroup.subtree_control").exists():
             (folder / "cgroup.subtree_control").write_text("+memory")

@@ -359,7 +359,7 @@ async def test_an_engine_with_another_model_is_found_before_anything_is_played(
     other = make_tiny_qwen3(tmp_path / "other", seed=1)
     engine = await serving(ProbedEngine, PolicyVersion(number=0, model=str(other)), made)
     engine.probe_tolerance = "measured"
-    with pytest.raises(EngineError, match="the most that rounding explains"):
+    with pytest.raises(EngineError, match="the largest difference that rounding explains"):
         await a_probe(engine, make_learner(model), run).begin(PolicyVersion(number=0, model=str(model)))
 
 

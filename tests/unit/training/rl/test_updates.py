@@ -239,6 +239,6 @@ def test_an_unknown_normalization_is_refused_before_anything_is_played() -> None
             return typed(normalization="mean")  # type: ignore[arg-type]
 
     with pytest.raises(
-        ConfigError, match="Odd makes an invalid PolicyGradientLoss: normalization: Input should be 'trained'"
+        ConfigError, match="Odd creates an invalid PolicyGradientLoss: normalization: Input should be 'trained'"
     ):
         training_loss(Odd(), TrainSettings())  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class Peers:
         self._waiting.setdefault(peer, {})[connection] = None
 
     def stop_waiting(self, peer: str, connection: Waiting) -> None:
-        """Note that its request has begun. Idempotent."""
+        """Note that its request has started. Idempotent."""
         waiting = self._waiting.get(peer)
         if waiting is not None:
             waiting.pop(connection, None)

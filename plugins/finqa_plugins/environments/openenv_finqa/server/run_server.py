@@ -86,7 +86,7 @@ def application(environment: Mapping[str, str], peers: Peers | None = None) -> A
 
     Raises:
         ValueError: A variable is missing or malformed.
-        SnapshotError: The folder is no readable snapshot.
+        SnapshotError: The folder is not a readable snapshot.
     """
     options = ServerOptions.from_variables(environment)
     limits = ServerLimits.from_variables(environment)
@@ -110,7 +110,7 @@ def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
     try:
         return [socket.socket(fileno=int(text))]
     except (ValueError, OSError) as error:
-        raise ValueError(f"FINQA_LISTEN_FD is no open socket ({error}), got {text[:64]!r}") from None
+        raise ValueError(f"FINQA_LISTEN_FD is not an open socket ({error}), got {text[:64]!r}") from None
 
 
 def _raise_file_limit() -> None:

@@ -152,7 +152,7 @@ class Episode:
         """Call a tool and return its reply. Afterwards `verdict` is set when the call ended the episode.
 
         Raises:
-            RefusedCallError: The tool is unknown, the arguments are invalid, or the episode is over or not begun.
+            RefusedCallError: The tool is unknown, the arguments are invalid, or the episode is over or not started.
             RuntimeError: The session has expired.
         """
         if self._expired:

@@ -277,7 +277,7 @@ def _values(scope: Event, name: bytes) -> list[str]:
 
 
 def _host_of_origin(origin: str) -> str:
-    """Return the host of an `Origin`; empty for `null` and for what is no origin."""
+    """Return the host of an `Origin`; empty for `null` and for what is not an origin."""
     try:
         parts = urlsplit(origin)
     except ValueError:

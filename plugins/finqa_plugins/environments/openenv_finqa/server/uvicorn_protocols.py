@@ -68,7 +68,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and see whether a request has begun."""
+        """Parse what came, and see whether a request has started."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -119,7 +119,7 @@ class LimitedHttp(HttpToolsProtocol):
             self._peer = None
 
     def _end(self, status: int) -> None:
-        """Close the connection; where a head has begun, say why."""
+        """Close the connection; where a head has started, say why."""
         self._forget()
         self._unset_keepalive_if_required()
         if self.transport.is_closing():

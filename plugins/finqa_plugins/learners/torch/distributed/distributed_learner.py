@@ -134,7 +134,7 @@ class StartedProcesses(TorchrunProcesses):
         self.join(store)
 
     def close(self) -> None:
-        """Ends the others. While a call is under way, or after a failure, they are killed."""
+        """Ends the others. While a call is in progress, or after a failure, they are killed."""
         if self._workers is None or self._folder is None:
             return
         idle = self._between_calls
@@ -155,7 +155,7 @@ class StartedProcesses(TorchrunProcesses):
 
     def _end_of_another(self, reason: str) -> FinqaError:
         assert self._workers is not None, "they have been started"
-        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process is gone: {reason}"
+        gone = self._workers.reason if self._workers.ended.wait(_END_S) else f"A learner process ended: {reason}"
         return LearnerProcessError(f"{gone}." + (f" Its log: {self._logs}/learner-*.log" if self._logs else ""))
 
 

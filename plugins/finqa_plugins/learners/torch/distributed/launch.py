@@ -61,7 +61,9 @@ class Workers:
             self._thread.join()
 
     def _watch(self) -> None:
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it logs is an error of ours
+        logging.getLogger("torch.distributed.elastic").setLevel(
+            logging.CRITICAL
+        )  # its log messages are errors of finqa
         others = range(1, self._size)
         try:
             if self._logs is not None:

@@ -285,7 +285,7 @@ class ProcessGroup(SingleProcess):
             self._mesh.get_group().abort()
 
     def close(self) -> None:
-        """Ends the others' service, and this process's part. After a failure, or while a call is under way, they end
+        """Ends the others' service, and this process's part. After a failure, or while a call is in progress, they end
         by themselves once this process is gone.
         """
         if self._broken or not self._between_calls.is_set():
@@ -311,7 +311,7 @@ class ProcessGroup(SingleProcess):
         return self._end_of_another(reason)
 
     def _end_of_another(self, reason: str) -> FinqaError:
-        message = f"Training on {self.size} processes ended: a process is gone ({reason})."
+        message = f"Training on {self.size} processes ended: a process ended ({reason})."
         return LearnerProcessError(message, remedy="see the output of torchrun")
 
 

@@ -29,15 +29,17 @@ class InspectTask:
 
         task = self._task
         if task.sandbox is not None or any(sample.sandbox or sample.files or sample.setup for sample in self._samples):
-            raise RefusalError("It needs a sandbox of Inspect; finqa does not start those.")
+            raise RefusalError("It needs a sandbox of Inspect, which finqa does not start.")
         if not task.scorer:
-            raise RefusalError("It has no scorer, so that nothing would be a reward.")
+            raise RefusalError("It has no scorer, so there would be no reward.")
         if task.approval:
             raise RefusalError("It has an approval policy, which finqa does not apply.")
         for scorer in task.scorer:
             name = registry_info(scorer).name if is_registry_object(scorer) else ""
             if "model_graded" in name:
-                raise RefusalError(f"Its scorer {name} asks another model for the score; finqa has none to ask.")
+                raise RefusalError(
+                    f"Its scorer {name} calls another model for the score, which finqa does not support."
+                )
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return its samples, all of them `test`."""

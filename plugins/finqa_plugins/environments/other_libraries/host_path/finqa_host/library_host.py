@@ -52,7 +52,7 @@ class Conversation:
 
     async def _ask(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
         if self._answer is not None and not self._answer.done():
-            raise RuntimeError("the environment asks the model twice at the same time, which no episode can answer")
+            raise RuntimeError("the environment calls the model twice at the same time, which is not supported")
         self._answer = asyncio.get_running_loop().create_future()
         self._asked.put_nowait({"messages": messages, "tools": tools})
         return await self._answer
@@ -67,7 +67,7 @@ class Conversation:
         return {"verdict": _finite(self._task.result())}
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Let the loop go on with what the policy said."""
+        """Let the loop continue with what the policy said."""
         assert self._answer is not None
         self._answer.set_result(message)
 
@@ -85,7 +85,7 @@ class Conversation:
 
 def _finite(verdict: dict[str, Any]) -> dict[str, Any]:
     if not all(math.isfinite(value) for value in (verdict["total"], *verdict["parts"].values())):
-        raise ValueError(f"a score is no finite number: {verdict['parts']}")
+        raise ValueError(f"a score is not a finite number: {verdict['parts']}")
     return verdict
 
 

@@ -34,7 +34,7 @@ class VerifiersEnvironment:
         kinds = [kind.__name__ for kind in type(self._environment).__mro__]
         for kind in ("SandboxEnv", "PythonEnv", "BrowserEnv", "CliAgentEnv", "RLMEnv"):
             if kind in kinds:
-                raise RefusalError(f"It is a {kind}, which brings sandboxes of its own; finqa does not start those.")
+                raise RefusalError(f"It is a {kind}, which has its own sandboxes; finqa does not start them.")
         for rubric in _rubrics(self._environment.rubric):
             if grouped := [each.__name__ for each in getattr(rubric, "funcs", ()) if rubric._is_group_func(each)]:
                 raise RefusalError(f"Its reward {grouped[0]} scores a group at once; finqa scores each episode alone.")
@@ -78,7 +78,7 @@ def _refuse_judges() -> None:
     from verifiers import JudgeRubric
 
     def refuse(self: Any, *others: Any, **named: Any) -> None:
-        raise RefusalError("Its JudgeRubric asks another model for the score; finqa has none to ask.")
+        raise RefusalError("Its JudgeRubric calls another model for the score, which finqa does not support.")
 
     JudgeRubric.__init__ = refuse
 

@@ -45,13 +45,15 @@ class VerifiersTaskset:
         )
         if type(self._environment) is not SingleAgentEnv:
             kind = type(self._environment).__name__
-            raise RefusalError(f"It is a {kind}, an environment of its own agents; finqa plays single-agent tasksets.")
+            raise RefusalError(
+                f"It is a {kind}, an environment with its own agents; finqa supports single-agent tasksets."
+            )
         if (harness := default_harness_id(name)) != "bash":
-            raise RefusalError(f"It brings the harness {harness}, a program of its own; finqa plays the chat loop.")
+            raise RefusalError(f"It has its own harness {harness}; finqa supports the chat loop only.")
         taskset = self._environment.taskset
         if not taskset.bounded:
             raise RefusalError(
-                "It yields tasks without an end.", "give it an argument that limits them, where it has one"
+                "It yields an infinite number of tasks.", "pass an argument that limits them, if it has one"
             )
         self._tasks = list(itertools.islice(taskset, _MOST_TASKS))
         for task in self._tasks:
@@ -100,11 +102,13 @@ class VerifiersTaskset:
 
 def _refuse(task: Any) -> None:
     if task.NEEDS_CONTAINER or task.data.image:
-        raise RefusalError("Its tasks need a container; finqa starts none for it.")
+        raise RefusalError("Its tasks need a container, which finqa does not start.")
     if task.data.prompt is None:
-        raise RefusalError("Its tasks have no prompt: another agent would begin the conversation.")
+        raise RefusalError("Its tasks have no prompt: another agent would start the conversation.")
     if judges := task.plugged_judges():
-        raise RefusalError(f"Its {type(judges[0]).__name__} asks another model for the score; finqa has none to ask.")
+        raise RefusalError(
+            f"Its {type(judges[0]).__name__} calls another model for the score, which finqa does not support."
+        )
 
 
 class _Policy:

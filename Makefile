@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-browser test-trl test-vllm test-libraries check docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-browser test-trl test-vllm test-ray test-libraries check docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -43,6 +43,18 @@ test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, buil
 
 $(VLLM)/.installed: tests/vllm_server/requirements.txt | $(STAMP)
 	FINQA_HOME=$(CURDIR)/$(VLLM) $(BIN)/finqa setup vllm --installer pip --no-deps --requirements $<
+	touch $@
+
+# Ray joins the packages of .venv in an environment of its own; nodes are started on loopback addresses.
+RAY := .venv-ray
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+test-ray: install $(RAY)/.installed  ## Engines and learners on two Ray nodes on loopback, which are killed; some minutes on 2 cores.
+	$(RAY)/bin/python -m pytest -m ray tests/ray_cluster $(ARGS)
+
+$(RAY)/.installed: Makefile | $(STAMP)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(CURDIR)/$(BIN)/python $(SITE))')" > "$$($(@D)/bin/python $(SITE))/finqa-venv.pth"
+	$(@D)/bin/python -m pip install --quiet ray==2.60.0
 	touch $@
 
 # TRL's trainers run in an environment of their own; tensors pass between the two through files.
@@ -140,4 +152,4 @@ text-policies: install  ## Teach the embedded policies of code, forecast and mbp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) site $(VLLM) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site $(VLLM) $(RAY) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -102,6 +102,7 @@ class TrainKeywords(TypedDict, total=False):
     save_token_ids: bool | None
     max_cost: float | None
     max_tokens: int | None
+    cluster_address: str | None
     tracker: str | Sequence[str] | None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -45,10 +46,7 @@ def show(
     Example: finqa plugins show grpo
     """
     found = [(report, component) for report, component in _components() if name in (component.name, report.name)]
-    if (
-        not found
-        and (component := registry().first("find_component", Component, kind="environment", name=name)) is not None
-    ):
+    if not found and (component := _found_by_name(name)) is not None:
         report = registry().report_of(component)
         found = [(report, component)] if report is not None else []
     reports = [report for report in registry().reports if report.name == name]
@@ -61,6 +59,15 @@ def show(
         "plugins": [_plugin(report) for report in owners.values()],
     }
     emit(document, as_json=as_json, text=lambda: _print_details(document))
+
+
+def _found_by_name(name: str) -> Component | None:
+    """Return a component that is not registered, but that a plugin finds by this name."""
+    for kind in ("engine", "learner", "environment"):
+        with contextlib.suppress(ConfigError):  # there may be one of another kind
+            if (component := registry().first("find_component", Component, kind=kind, name=name)) is not None:
+                return component
+    return None
 
 
 def _components() -> list[tuple[PluginReport, Component]]:

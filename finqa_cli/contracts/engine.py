@@ -46,6 +46,7 @@ class EngineContext:
         versions: Policy versions that may have requests in progress at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
+        cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
             None when it has none.
     """
@@ -65,6 +66,7 @@ class EngineContext:
     versions: int = 1
     home: Path | None = None
     log_dir: Path | None = None
+    cluster: str = "auto"
     demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
 
 
@@ -128,6 +130,12 @@ class TokenEngine(Engine):
     "measured" where the difference is not known: the run measures it on its first version. None: no probe.
     """
 
+    reports_return: bool = False
+    """Whether `returned` ends once an engine that could not be reached serves again the version that it loaded last.
+
+    A set of replicas uses it then; other engines it tries from time to time.
+    """
+
     @property
     @abstractmethod
     def max_context(self) -> int:
@@ -153,6 +161,9 @@ class TokenEngine(Engine):
                 version. For `UnreachableEngineError`, where no replica is left, the run waits up to
                 `train.sync_wait_s`.
         """
+
+    async def returned(self) -> None:
+        """Wait until the engine, which could not be reached, serves again. Default: nothing; see `reports_return`."""
 
     async def sleep(self) -> None:
         """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.

@@ -32,6 +32,7 @@ class LearnerContext:
         processes: How many processes train together. The learner starts all but the first, this one.
         devices: CUDA device index of each learner process, as numbered in this process; empty: chosen by the learner.
         logs: Folder for the output of processes that the learner starts; None writes it to stderr.
+        cluster: Address of the Ray cluster, for a learner that runs on its nodes (`cluster.address`).
     """
 
     model: str
@@ -48,6 +49,7 @@ class LearnerContext:
     processes: int = 1
     devices: tuple[int, ...] = ()
     logs: Path | None = None
+    cluster: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class Component:
             which its weights can be spread. A property `device_use` of its options, if they have one, wins.
         sleeps: For an engine: it can free its devices for the time of an update (`TokenEngine.sleeps`).
         overhead_gib: For an engine: what compiled graphs and workspaces take of each device, beside the model.
+        elsewhere: For an engine or a learner: it runs on other machines; no device of this one is planned for it.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         sandboxless: For an environment: its episodes need no sandbox.
         policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
@@ -92,6 +93,7 @@ class Component:
     devices: Literal["none", "one", "several"] = "one"
     sleeps: bool = False
     overhead_gib: float = 0.0
+    elsewhere: bool = False
     snapshotless: bool = False
     sandboxless: bool = False
     policy: str = ""

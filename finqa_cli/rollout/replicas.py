@@ -198,7 +198,8 @@ class EngineSet(TokenEngine):
     ) -> None:
         """`serving`: what each of the engines serves once it is started."""
         self._replicas = [Replica(number, engine, serving, on_event) for number, engine in enumerate(engines)]
-        self._rejoining: set[asyncio.Task[None]] = set()
+        self._rejoining: set[asyncio.Task[object]] = set()
+        self._awaited: set[Replica] = set()
         self._router = Router(len(engines))
         self.sleeps = any(engine.sleeps for engine in engines)
         self.probe_tolerance = engines[0].probe_tolerance
@@ -247,6 +248,8 @@ class EngineSet(TokenEngine):
             except ServiceUnavailableError as error:
                 replica.failed(error, began=began, now=clock())
                 self._last_error = error
+                if is_away(error):
+                    self._await(replica)
                 tried.add(replica.number)
                 if len(tried) > 1 or not self._loads(tried):
                     raise self._fault(error) from error.__cause__
@@ -288,9 +291,7 @@ class EngineSet(TokenEngine):
             finally:
                 self._open.set()
         for replica in out:
-            task = asyncio.create_task(self._rejoin(replica))
-            self._rejoining.add(task)
-            task.add_done_callback(self._rejoining.discard)
+            self._begin(self._rejoin(replica))
 
     @property
     def max_context(self) -> int:
@@ -368,13 +369,34 @@ class EngineSet(TokenEngine):
         while replica.policy != self._policy:
             await self._put(replica, self._policy)
 
-    async def _rejoin(self, replica: Replica) -> None:
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._rejoining.add(task)
+        task.add_done_callback(self._rejoining.discard)
+
+    def _await(self, replica: Replica) -> None:
+        """Has a replica that cannot be reached load the current version as soon as it can be."""
+        if replica.engine.reports_return and replica not in self._awaited:
+            self._awaited.add(replica)
+            self._begin(self._when_returned(replica))
+
+    async def _when_returned(self, replica: Replica) -> None:
+        try:
+            await replica.engine.returned()
+        finally:
+            self._awaited.discard(replica)
+        if await self._rejoin(replica):
+            replica.succeeded()
+
+    async def _rejoin(self, replica: Replica) -> bool:
+        """Has a replica that is left out load the current version; whether it has."""
         try:
             await self._catch_up(replica)
         except FinqaError as error:
             log.info("an engine replica is still not reachable", replica=replica.number, reason=error.message)
-        else:
-            replica.due()
+            return False
+        replica.due()
+        return True
 
     async def _publish(self, replicas: Sequence[Replica], policy: PolicyVersion) -> dict[Replica, BaseException]:
         """Loads a version into replicas side by side; what failed. Those that cannot be reached are left out."""
@@ -388,6 +410,7 @@ class EngineSet(TokenEngine):
     def _left(self, replica: Replica, error: ServiceUnavailableError) -> None:
         self._last_error = error
         replica.away(error, asyncio.get_running_loop().time())
+        self._await(replica)
 
     async def _until_published(self, replica: Replica, completion: Completion) -> None:
         """Keeps back what a replica made under the new version, from a queue of its own, before all have that."""

@@ -22,6 +22,7 @@ PANELS: Mapping[str, str] = {
     "train": TRAINING,
     "eval": DATA,
     "sft": METHOD,
+    "cluster": RUN,
     "run": RUN,
 }
 """Section, or the options of one, -> heading of its flags in the help."""

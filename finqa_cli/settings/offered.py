@@ -19,7 +19,7 @@ OF_EVAL = (*OF_PLAY, "eval", "data.eval_split", "run.save_token_ids")
 
 OF_TRAIN = (
     *("environment", "engine", "sandbox", "reward", "optimizer.name", "pool", "data", "model", "lora", "generation"),
-    *("train", "eval.limit", "run", "trackers"),
+    *("train", "eval.limit", "run", "cluster", "trackers"),
 )
 
 QUICK_EVAL = {"eval.limit": 16, "pool.sandboxes": 8}

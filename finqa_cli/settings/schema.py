@@ -414,6 +414,19 @@ class RunSettings(Section):
     )
 
 
+class ClusterSettings(Section):
+    """The Ray cluster whose nodes run engines and learners that are named `ray:NAME`."""
+
+    address: str = setting(
+        "auto",
+        "Ray cluster of `ray:NAME` engines and learners: HOST:PORT, `auto` (the one of this machine) or `local` (a new "
+        "one on this machine)",
+        "--cluster-address",
+        resumable=True,
+        pattern=r"^(auto|local|[\w.\-]+:\d{1,5})$",
+    )
+
+
 class Settings(Section):
     """Everything that a run depends on."""
 
@@ -443,6 +456,7 @@ class Settings(Section):
     train: TrainSettings = TrainSettings()
     eval: EvalSettings = EvalSettings()
     sft: SftSettings = SftSettings()
+    cluster: ClusterSettings = ClusterSettings()
     run: RunSettings = RunSettings()
 
     @field_validator("trackers", mode="before")

@@ -219,6 +219,7 @@ def make_engine(
         versions=settings.train.max_staleness + 1 if trains else 1,
         home=settings.data.home,
         log_dir=log_dir,
+        cluster=settings.cluster.address,
         demonstrate=environment.demonstrate_task if modelless else None,
     )
     share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
@@ -271,6 +272,7 @@ def make_learner(settings: Settings, model: str, *, logs: Path | None = None) ->
         processes=train.learner_processes,
         devices=settings.model.learner_devices,
         logs=logs,
+        cluster=settings.cluster.address,
     )
     learner: Learner = registry().create("learner", settings.learner.name, settings.learner.options, context)
     return learner

@@ -13,11 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
+from finqa_cli.settings.schema import ClusterSettings
 from finqa_cli.wiring.placing import Purpose, place, place_again
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
@@ -135,16 +138,21 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     Args:
         run: Its folder.
         purpose: What is to run; None: nothing is placed.
-        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, and the number of
-            learner processes, may be others than the run had.
+        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, the number of learner
+            processes, and the address of the cluster may be others than the run had.
 
     Raises:
-        UsageError: The number of learner processes is neither a number nor `auto`.
+        UsageError: The number of learner processes is neither a number nor `auto`, or the address is none.
         ConfigError: They are of another version of finqa, or it does not fit on this machine.
     """
     settings = from_public_dict(read_settings(run))
     limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith("run.max_")}
     settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
+    if (address := given.get("cluster.address")) is not None:
+        try:
+            settings = settings.model_copy(update={"cluster": ClusterSettings(address=str(address))})
+        except ValidationError:
+            raise UsageError("--cluster-address takes auto, local or HOST:PORT.") from None
     path = "train.learner_processes"
     if (wanted := given.get(path)) is not None:
         wanted = str(wanted)

@@ -263,7 +263,9 @@ def _engine_kind(settings: Settings) -> EngineKind:
 
 
 def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["none", "one", "several"]:
-    """Returns what the component declares; the property `device_use` of its options wins."""
+    """Returns what the component declares; the property `device_use` of its options wins, unless it runs elsewhere."""
+    if component.elsewhere:
+        return "none"
     try:
         config = registry().config(component, options) if component.config else None
     except FinqaError:  # wrong options are reported when the component is made

@@ -41,6 +41,34 @@ NOT_HERE = {
 """What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
 
 ELSEWHERE = {
+    "plugins/finqa_plugins/ray_cluster/cluster.py:Cluster.place": (
+        "tests/ray_cluster/test_ray_refusals.py::test_a_cluster_that_is_too_small_is_described",
+        "--engine-replicas and ",
+    ),
+    "plugins/finqa_plugins/ray_cluster/cluster.py:_connect": (
+        "tests/ray_cluster/test_ray_refusals.py::test_an_address_without_a_cluster_is_named",
+        "--set cluster.address=local",
+    ),
+    "plugins/finqa_plugins/ray_cluster/rank_actor.py:RankActor._join": (
+        "tests/ray_cluster/test_ray_refusals.py::test_a_learner_for_one_process_is_refused",
+        "--learner-processes 1",
+    ),
+    "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine.__init__": (
+        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
+        "--lora-rank 16",
+    ),
+    "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine._begin": (
+        "tests/ray_cluster/test_ray_refusals.py::test_lockstep_is_refused_and_a_model_that_is_not_on_the_node_is_named",
+        "--set engine.options.lockstep=false",
+    ),
+    "plugins/finqa_plugins/ray_cluster/ray_learner.py:RayLearner.__init__": (
+        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
+        "--lora-rank 16",
+    ),
+    "plugins/finqa_plugins/ray_cluster/plugin.py:find_component": (
+        "tests/unit/ray_cluster/test_ray_components.py::test_an_engine_that_runs_no_model_is_not_placed",
+        "--engine ",
+    ),
     "finqa_cli/commands/recorded/view_runs.py:_located": (
         "tests/commands/test_view_command.py::test_what_cannot_be_viewed_is_refused_with_a_fix",
         "finqa view FOLDER",

@@ -5,7 +5,7 @@ import ast
 from source_tree import FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, ROOT, part_of, reached, sources
 
 HEAVY = {
-    *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "openai"),
+    *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "ray", "openai"),
     *("daytona", "cwsandbox", "openenv", "fastmcp", "wandb", "trackio", "tensorboard"),
 }
 SUITES_BY_NAME = ("finqa_cli/commands/plugin_kit.py", "finqa_cli.testing.contract")

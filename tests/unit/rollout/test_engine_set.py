@@ -180,6 +180,44 @@ def test_a_replica_that_missed_a_version_loads_it_before_it_is_tried() -> None:
     run_virtually(scene())
 
 
+class Reporting(FakeEngine):
+    """Says when it serves again."""
+
+    reports_return = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = asyncio.Event()
+
+    async def returned(self) -> None:
+        await self.back.wait()
+
+
+def test_a_replica_that_says_when_it_is_back_serves_the_newest_version_at_once() -> None:
+    async def scene() -> None:
+        away, other = Reporting(), FakeEngine()
+        events: list[tuple[str, object]] = []
+        engines = EngineSet(
+            (away, other), serving=BASE, on_event=lambda name, facts: events.append((name, facts.get("version")))
+        )
+        away.trouble, away.refuses = AWAY, {1: AWAY}
+        await ask_all(engines, 2)
+        await engines.load(NEXT)
+        for _ in range(4):  # the pauses between trials grow beyond a minute
+            await asyncio.sleep(BACKOFF.longest_s)
+            await ask_all(engines, 2)
+        away.trouble, away.refuses = None, {}
+        began = asyncio.get_running_loop().time()
+        away.back.set()
+        await asyncio.sleep(0.1)
+        assert events[-1] == ("engine_back", 1) and away.loaded == [1]
+        assert versions(await ask_all(engines, 2)) == [1, 1] and away.served
+        assert asyncio.get_running_loop().time() < began + 2  # a request takes a second
+        await engines.close()
+
+    run_virtually(scene())
+
+
 def test_many_requests_that_fail_together_are_one_failure() -> None:
     async def scene() -> None:
         hiccup, other = FakeEngine(), FakeEngine()

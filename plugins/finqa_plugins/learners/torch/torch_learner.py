@@ -199,9 +199,10 @@ class TorchLearner(Learner):
             ConfigError: It belongs to another base model, rank, alpha or set of target modules, or it is damaged.
         """
         self.start()
-        with micro_batches.named("a saved state is loaded", self._device):
-            head = ValueHead.load(folder, self._built.width, self._device)
-            self._step = state.load(folder, self._built.identity, self._trained, self._optimizer)
+        loading = micro_batches.named("a saved state is loaded", self._device)
+        with loading, self._processes.received(folder) as there:
+            head = ValueHead.load(there, self._built.width, self._device)
+            self._step = state.load(there, self._built.identity, self._trained, self._optimizer)
         self._value_head = head
 
     def _start(self) -> None:

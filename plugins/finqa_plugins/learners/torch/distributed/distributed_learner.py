@@ -219,6 +219,6 @@ class DistributedLearner(TorchLearner):
         self._all.together(super().save, "save", folder)
 
     def load(self, folder: Path) -> None:
-        """Restores what any number of processes saved. Every process reads the folder."""
+        """Restores what any number of processes saved. Other machines need not have the folder."""
         self.start()
         self._all.together(super().load, "load", folder)

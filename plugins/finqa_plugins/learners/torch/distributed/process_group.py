@@ -11,9 +11,11 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -31,6 +33,9 @@ Result = TypeVar("Result")
 
 _BETWEEN_CALLS = timedelta(days=7)
 _IN_A_STEP = timedelta(minutes=30)
+PIECE_BYTES = 64 * 2**20
+"""Of a file that passes to another machine at once."""
+
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 _OF_ITS_KIND = ("ROLE_", "GROUP_", "TORCHELASTIC_")
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -75,6 +80,10 @@ class SingleProcess:
     def in_turn(self) -> Iterator[None]:
         """The block runs in one process after the other."""
         yield
+
+    def received(self, folder: Path) -> contextlib.AbstractContextManager[Path]:
+        """The block reads the first process's folder; of another machine it has a copy."""
+        return contextlib.nullcontext(folder)
 
     def gather(self, item: Any) -> list[Any]:
         """The item of each process, by rank."""
@@ -178,6 +187,37 @@ class ProcessGroup(SingleProcess):
         for _ in range(self.rank, self.size):
             dist.barrier()
 
+    @contextlib.contextmanager
+    def received(self, folder: Path) -> Iterator[Path]:
+        """The block reads the first process's folder. Where there are several machines, the first process sends its
+        files in pieces, and the first process of each other machine keeps a copy of them meanwhile.
+        """
+        if self.local_size == self.size:
+            yield folder
+            return
+        with tempfile.TemporaryDirectory(prefix="finqa-state-") as temporary:
+            keeps = self._local_rank == 0 and not self.leads
+            copy = Path(temporary) / folder.name
+            copy.mkdir()
+            for name, piece in self._pieces(folder):
+                if keeps:
+                    with (copy / name).open("ab") as file:
+                        file.write(piece)
+            copies = self.gather(str(copy) if keeps else str(folder) if self.leads else "")
+            yield Path(next(path for path in reversed(copies[: self.rank + 1]) if path))
+            self.gather(None)  # until all of this machine have read it
+
+    def _pieces(self, folder: Path) -> Iterator[tuple[str, bytes]]:
+        """Name and content of each piece of the first process's files, in all processes."""
+        paths = sorted(path for path in folder.glob("*") if path.is_file()) if self.leads else []
+        own = ((path.name, piece) for path in paths for piece in _read_pieces(path))
+        while True:
+            sent: list[Any] = [next(own, None) if self.leads else None]
+            dist.broadcast_object_list(sent, src=0)
+            if sent[0] is None:
+                return
+            yield sent[0]
+
     def gather(self, item: Any) -> list[Any]:
         """The item of each process, by rank."""
         found: list[Any] = [None] * self.size
@@ -273,6 +313,13 @@ class ProcessGroup(SingleProcess):
     def _end_of_another(self, reason: str) -> FinqaError:
         message = f"Training on {self.size} processes ended: a process ended ({reason})."
         return LearnerProcessError(message, remedy="see the output of torchrun")
+
+
+def _read_pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield file.read(PIECE_BYTES)
+        while piece := file.read(PIECE_BYTES):
+            yield piece
 
 
 def end_process(status: int) -> NoReturn:

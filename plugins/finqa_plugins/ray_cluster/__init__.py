@@ -1,0 +1,1 @@
+"""Engines and learners on the nodes of a Ray cluster."""

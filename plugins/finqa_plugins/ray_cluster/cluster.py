@@ -1,0 +1,218 @@
+"""This process's connection to a Ray cluster, which its engines and its learner share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import structlog
+from ray._private import worker
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from finqa_cli import __version__
+from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError
+from finqa_cli.extend import registry
+from finqa_plugins.ray_cluster.folder_files import FolderFiles, read_folder
+
+log = structlog.get_logger(__name__)
+
+PLACE_S = 60.0
+"""Seconds that nodes may take to join or to become free, before the cluster is too small."""
+
+REACH_S = 10.0
+"""Seconds that the head may take to accept a connection."""
+
+MOST_SENT = 4
+"""Folders whose files stay in the object store, the last ones that were sent."""
+
+LOCAL = "local"
+
+
+class Cluster:
+    """A connection; see `join`."""
+
+    def __init__(self, address: str) -> None:
+        """Connects.
+
+        Raises:
+            ServiceUnavailableError: There is no cluster at the address, or this machine is none of its nodes.
+        """
+        self.address = address
+        self.users = 0
+        self._groups: dict[str, PlacementGroup] = {}
+        self._in_use: Counter[str] = Counter()
+        self._placing = threading.Lock()
+        self._sent: OrderedDict[Path, ray.ObjectRef[FolderFiles]] = OrderedDict()
+        self._sending = threading.Lock()
+        self._connected = not ray.is_initialized()
+        if self._connected:
+            _connect(address)
+
+    def place(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> PlacementGroup:
+        """Return the placement group of a name, made at the first call; each call needs a `release`.
+
+        Raises:
+            ConfigError: The cluster does not have these resources, or not within `PLACE_S`.
+        """
+        with self._placing:
+            if name not in self._groups:
+                group = placement_group([dict(bundle) for bundle in bundles], strategy=strategy)
+                if not group.wait(PLACE_S):
+                    there = {kind: ray.cluster_resources().get(kind, 0.0) for kind in ("CPU", "GPU")}
+                    remove_placement_group(group)
+                    wanted = {kind: sum(bundle.get(kind, 0.0) for bundle in bundles) for kind in there}
+                    raise ConfigError(
+                        f"The Ray cluster has no room for {len(bundles)} of {name}, which take {wanted['CPU']:g} CPUs "
+                        f"and {wanted['GPU']:g} GPUs: it has {there['CPU']:g} CPUs and {there['GPU']:g} GPUs, some of "
+                        "which may be taken.",
+                        remedy="--engine-replicas and --learner-processes with smaller numbers, or more nodes",
+                    )
+                self._groups[name] = group
+            self._in_use[name] += 1
+            return self._groups[name]
+
+    def release(self, name: str) -> None:
+        """Take back one `place`; the last one gives back the resources, and what still runs there ends."""
+        with self._placing:
+            self._in_use[name] -= 1
+            if not self._in_use[name]:
+                remove_placement_group(self._groups.pop(name))
+
+    def send(self, folder: Path) -> ray.ObjectRef[FolderFiles]:
+        """Put a folder's files into the object store, once for all that ask; a folder's content does not change.
+
+        This process owns the object: one that an actor puts is gone with its node.
+
+        Raises:
+            StorageError: The folder cannot be read.
+        """
+        with self._sending:
+            if folder not in self._sent:
+                self._sent[folder] = ray.put(read_folder(folder))
+                if len(self._sent) > MOST_SENT:
+                    self._sent.popitem(last=False)
+            return self._sent[folder]
+
+    def close(self) -> None:
+        """End the connection, and with it everything that it started; not one that was there before."""
+        if self._connected:
+            ray.shutdown()
+
+
+_lock = threading.Lock()
+_joined: list[Cluster] = []
+
+
+def join(address: str) -> Cluster:
+    """Return this process's cluster, connected; each call needs a `leave`.
+
+    Args:
+        address: `auto` (RAY_ADDRESS, else the cluster that this machine belongs to), `local` (a cluster of this
+            machine alone, which ends with the process) or HOST:PORT.
+
+    Raises:
+        ServiceUnavailableError: No cluster can be reached there.
+    """
+    with _lock:
+        if not _joined:
+            _joined.append(Cluster(address))
+        _joined[0].users += 1
+        return _joined[0]
+
+
+def leave(cluster: Cluster) -> None:
+    """Take back one `join`; the last one ends the connection."""
+    with _lock:
+        cluster.users -= 1
+        if cluster.users == 0:
+            _joined.remove(cluster)
+            cluster.close()
+
+
+def bundle(component: str, kind: str, config: Any, *, gpus: int) -> dict[str, float]:
+    """Return what one replica or rank takes of a node: a CPU, and GPUs where the cluster has any and it can use them.
+
+    Args:
+        component: Name of the wrapped engine or learner.
+        kind: `engine` or `learner`.
+        config: Its options; a property `device_use` of theirs wins over what it declares.
+        gpus: GPUs of one, where it uses them.
+    """
+    use = getattr(config, "device_use", registry().find(kind, component).devices)
+    wanted = use != "none" and ray.cluster_resources().get("GPU", 0.0) > 0
+    return {"CPU": 1.0, **({"GPU": float(gpus)} if wanted else {})}
+
+
+def options(group: PlacementGroup, index: int, resources: Mapping[str, float]) -> dict[str, Any]:
+    """Return the options of an actor in a bundle of a placement group."""
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    return {
+        "num_cpus": resources["CPU"],
+        "num_gpus": resources.get("GPU", 0.0),
+        "scheduling_strategy": strategy,
+        "max_task_retries": 0,
+    }
+
+
+def cause(error: RayTaskError) -> BaseException:
+    """Return what an actor raised."""
+    found = error.cause
+    return found if isinstance(found, BaseException) else error
+
+
+def check_version(version: str, node: str) -> None:
+    """Refuse a node with another finqa.
+
+    Raises:
+        ConfigError: Its version differs from this one's.
+    """
+    if version != __version__:
+        raise ConfigError(
+            f"Node {node} has finqa {version}, and the controller has {__version__}.",
+            remedy=f"pip install 'finqa[ray]=={__version__}' on that node",
+        )
+
+
+def _reach(address: str) -> None:
+    """Raises OSError where nothing listens at HOST:PORT, for which Ray tries again for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+
+
+def _note(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """Logs what Ray says of nodes. It would print to stdout, which is for a command's result, and has no option."""
+    del ignore_prefix
+    log.debug("Ray says", lines=data["lines"])
+
+
+def _connect(address: str) -> None:
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if main else None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # a node that is gone is an error of the engine or learner
+    worker.print_to_stdstream = _note
+    details: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        _reach(os.environ.get("RAY_ADDRESS", "") if address == "auto" else address)
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **details)
+    except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, FinqaError):
+            raise
+        raise ServiceUnavailableError(
+            f"No Ray cluster can be reached at cluster.address={address}: {str(error).splitlines()[0]}",
+            remedy="--set cluster.address=local, or the address of the head: HOST:PORT",
+        ) from error
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which ends the process at once

@@ -1,0 +1,42 @@
+"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster. Nothing of Ray is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import Component, hookimpl, registry
+
+PREFIX = "ray:"
+
+_PACKAGE = "finqa_plugins.ray_cluster"
+_TARGETS = {"engine": f"{_PACKAGE}.ray_engine", "learner": f"{_PACKAGE}.ray_learner"}
+
+
+@hookimpl
+def find_component(kind: str, name: str) -> Component | None:
+    """Return `ray:NAME` for an engine or a learner NAME, with its options; None for other names.
+
+    Raises:
+        ConfigError: There is no NAME, or it runs no model that could be placed.
+    """
+    if kind not in _TARGETS or not name.startswith(PREFIX):
+        return None
+    inner = registry().find(kind, name.removeprefix(PREFIX))
+    if inner.modelless or inner.remote:
+        raise ConfigError(
+            f"Engine {inner.name!r} runs no model, so a Ray cluster has nothing to place.",
+            remedy=f"--engine {inner.name}",
+        )
+    return replace(
+        inner,
+        name=name,
+        target=f"{_TARGETS[kind]}:{inner.name}",
+        summary=f"{inner.name} on the nodes of a Ray cluster",
+        requires=("ray",),
+        extra="ray",
+        readiness="",
+        venv=None,
+        elsewhere=True,
+        sleeps=False,
+    )

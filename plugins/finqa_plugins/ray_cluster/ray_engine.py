@@ -1,0 +1,280 @@
+"""`ray:NAME` for engines: one replica of a token engine as an actor of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+import structlog
+from pydantic import BaseModel
+from ray.exceptions import RayError, RayTaskError
+
+from finqa_cli.backoff import Backoff
+from finqa_cli.contracts import EngineContext, TokenEngine
+from finqa_cli.errors import ConfigError, EngineError, FinqaError, UnreachableEngineError
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_plugins.ray_cluster import cluster
+from finqa_plugins.ray_cluster.cluster import Cluster
+from finqa_plugins.ray_cluster.engine_actor import EngineActor, Started
+
+log = structlog.get_logger(__name__)
+
+CONCURRENCY = 1000
+"""Requests that an actor may have under way; it queues the others."""
+
+RETRIES = Backoff(first_s=0.5, longest_s=5.0)
+"""Pauses between two tries to start a replica whose process or node is gone."""
+
+CLOSE_S = 15.0
+"""Seconds that an engine may take to close before its process is ended."""
+
+MOST_EPISODES = 16_384
+
+_RUN = f"finqa-{secrets.token_hex(4)}"
+"""Name of the folders of this process's versions on the nodes."""
+
+
+def __getattr__(name: str) -> Any:
+    """The engine of this name on a cluster: a class that takes its options and a context."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return partial(RayEngine, name)
+
+
+class RayEngine(TokenEngine):
+    """A replica that runs on a node.
+
+    The controller calls it through Ray. When its process or node is gone, requests end with `UnreachableEngineError`,
+    so that a set of replicas repeats them elsewhere; Ray starts the process again where there is room, and a task here
+    has it start the engine and load the version that it served. Calls carry the generation of that start: what an
+    earlier process still answers is not taken.
+    """
+
+    reports_return = True
+    probe_tolerance = "measured"  # the weights are in a process on another machine
+
+    def __init__(self, name: str, config: BaseModel | None, context: EngineContext) -> None:
+        if context.lora_rank == 0 and context.needs_tokens:
+            raise ConfigError(
+                f"Engine 'ray:{name}' gets adapters, not whole models (lora.rank 0).", remedy="--lora-rank 16"
+            )
+        self._name, self._config, self._context = name, config, context
+        self._cluster: Cluster | None = None
+        self._actor: Any = None
+        self._generation = 0
+        self._served = PolicyVersion(number=0, model=context.model)
+        self._back = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._reviving: asyncio.Task[None] | None = None
+        self._started: Started | None = None
+        self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Connects to the cluster, places the replica and starts its engine. Idempotent.
+
+        Raises:
+            ConfigError: The cluster is too small, or the engine runs in lockstep or another finqa.
+            ServiceUnavailableError: There is no cluster.
+        """
+        async with self._starting:
+            if self._closed:
+                raise EngineError("The engine is closed.")
+            if self._actor is None:
+                await asyncio.to_thread(self._place)
+                await self._begin()
+                self._back.set()
+
+    @property
+    def max_context(self) -> int:
+        """Longest prompt plus completion in tokens; 0 before `start`."""
+        return self._started.max_context if self._started is not None else 0
+
+    @property
+    def node(self) -> str:
+        """Address of the node that it runs on; empty before `start`."""
+        return self._started.node if self._started is not None else ""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Samples one completion under the loaded policy version. Cancellation frees its place.
+
+        Raises:
+            EngineError: The engine failed.
+            UnreachableEngineError: Its process or node is gone.
+        """
+        completion, usage = await self._call("generate", request)
+        if usage:
+            episode = request.key.partition("#")[0]
+            self._usage[episode] = usage
+            self._usage.move_to_end(episode)
+            if len(self._usage) > MOST_EPISODES:
+                self._usage.popitem(last=False)
+        found: Completion = completion
+        return found
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Sends a version to the replica's node, and has the engine load it.
+
+        Raises:
+            EngineError: It cannot be loaded; the old version keeps serving.
+            UnreachableEngineError: Its process or node is gone.
+        """
+        before, self._served = self._served, policy  # also of one that is gone: it comes back with this version
+        try:
+            await self._call("load", policy, await self._files(policy))
+        except EngineError:
+            self._served = before
+            raise
+
+    async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
+        """The request's completion under the current version, from no cache of an earlier one.
+
+        Raises:
+            EngineError: The engine failed.
+            UnreachableEngineError: Its process or node is gone.
+        """
+        return {0: await self._call("probe", request)}
+
+    async def returned(self) -> None:
+        """Waits until the replica runs and serves again the version that it served last."""
+        await self._back.wait()
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """What the engine counted for the episode, with its last completion."""
+        return self._usage.get(episode, {})
+
+    async def close(self) -> None:
+        """Ends the engine and its process. Idempotent."""
+        self._closed = True
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.gather(self._reviving, return_exceptions=True)
+        async with self._starting:
+            if self._cluster is None:
+                return
+            joined, actor, self._cluster, self._actor = self._cluster, self._actor, None, None
+            if actor is not None and self._back.is_set():
+                with contextlib.suppress(RayError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await actor.close.remote()
+            await asyncio.to_thread(self._release, joined, actor)
+
+    def _place(self) -> None:
+        self._cluster = joined = cluster.join(self._context.cluster)
+        context, group = self._context, None
+        try:
+            gpus = context.tensor_parallel_size
+            resources = cluster.bundle(self._name, "engine", self._config, gpus=gpus)
+            group = joined.place(self._group, [resources] * context.replicas, "SPREAD")
+            sent = replace(
+                context,
+                devices=tuple(range(gpus)) if "GPU" in resources else (),
+                home=None,
+                log_dir=None,
+                demonstrate=None,
+                sleep=False,
+            )
+            options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
+            placed = cluster.options(group, context.replica, resources)
+            made = ray.remote(EngineActor).options(**placed, max_restarts=-1, max_concurrency=CONCURRENCY)
+            self._actor = made.remote(self._name, options, sent, _RUN)
+        except BaseException:
+            if group is not None:
+                joined.release(self._group)
+            self._cluster = None
+            cluster.leave(joined)
+            raise
+
+    @property
+    def _group(self) -> str:
+        return f"{self._context.replicas} engine replicas"
+
+    def _release(self, joined: Cluster, actor: Any) -> None:
+        if actor is not None:
+            ray.kill(actor)
+            joined.release(self._group)
+        cluster.leave(joined)
+
+    async def _begin(self) -> None:
+        """Starts the engine in the actor's process, for a generation of its own, with the version that it served."""
+        self._generation += 1
+        started: Started = await self._ask(self._actor.start, self._generation)
+        cluster.check_version(started.version, started.node)
+        if started.lockstep:
+            raise ConfigError(
+                f"Engine {self._name!r} runs in lockstep, which needs the seats of all episodes in its own process.",
+                remedy="--set engine.options.lockstep=false",
+            )
+        loaded = replace(self._served, adapter=None)
+        while loaded != self._served:  # a newer one may be published meanwhile
+            loaded = self._served
+            await self._ask(self._actor.load, self._generation, loaded, await self._files(loaded))
+        self._started = started
+        log.info("an engine runs", replica=self._context.replica, node=started.node, generation=self._generation)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if self._actor is None:
+            raise EngineError("The engine is closed." if self._closed else "The engine is not started.")
+        generation = self._generation
+        if self._back.is_set():
+            try:
+                answer = await self._ask(getattr(self._actor, method), generation, *arguments)
+            except UnreachableEngineError as error:
+                self._lost(generation, error)
+                raise
+            if generation == self._generation and self._back.is_set():
+                return answer
+        raise UnreachableEngineError(f"Engine replica {self._context.replica} is gone, and is being started again.")
+
+    async def _ask(self, method: Any, *arguments: Any) -> Any:
+        reference = method.remote(*arguments)
+        try:
+            return await reference
+        except asyncio.CancelledError:
+            with contextlib.suppress(RayError):
+                ray.cancel(reference)
+            raise
+        except RayTaskError as error:
+            found = cluster.cause(error)
+            if isinstance(found, FinqaError):
+                raise found from None
+            raise EngineError(f"Engine replica {self._context.replica}: {type(found).__name__}: {found}") from error
+        except RayError as error:
+            where = f" on node {self.node}" if self.node else ""
+            raise UnreachableEngineError(
+                f"Engine replica {self._context.replica}{where} is gone: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _lost(self, generation: int, error: UnreachableEngineError) -> None:
+        """Begins to bring the replica back, unless that is under way or it was a call of an earlier generation."""
+        if generation != self._generation or not self._back.is_set() or self._closed:
+            return
+        log.warning("an engine is gone", replica=self._context.replica, reason=error.message)
+        self._back.clear()
+        self._reviving = asyncio.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        tries = 0
+        while True:
+            try:
+                await self._begin()
+            except FinqaError as error:
+                tries += 1
+                log.info("an engine is not back", replica=self._context.replica, reason=error.message)
+                await asyncio.sleep(RETRIES.pause_s(tries))
+            else:
+                self._back.set()
+                return
+
+    async def _files(self, policy: PolicyVersion) -> Any:
+        """Reference to the files of the adapter in the object store; None without one."""
+        if policy.adapter is None or self._cluster is None:
+            return None
+        return await asyncio.to_thread(self._cluster.send, policy.adapter)

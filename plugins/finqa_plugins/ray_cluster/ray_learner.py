@@ -1,0 +1,228 @@
+"""`ray:NAME` for learners: its processes are actors of a Ray cluster, and its files pass through the object store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+import structlog
+from pydantic import BaseModel
+from ray.exceptions import RayError, RayTaskError
+
+from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents
+from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
+from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
+from finqa_plugins.ray_cluster import cluster
+from finqa_plugins.ray_cluster.cluster import Cluster
+from finqa_plugins.ray_cluster.folder_files import FolderFiles, write_folder
+from finqa_plugins.ray_cluster.rank_actor import Abilities, Place, RankActor
+
+log = structlog.get_logger(__name__)
+
+WATCH_S = 1.0
+"""Seconds between two looks at whether the watch is to end."""
+
+CLOSE_S = 15.0
+"""Seconds that the ranks may take to end by themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    """The learner of this name on a cluster: a class that takes its options and a context."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return partial(RayLearner, name)
+
+
+class RayLearner(Learner):
+    """A learner whose processes run on nodes, one of them or several that train together.
+
+    No file is shared: versions and states pass as bytes, and this process writes and reads the folders. When a rank is
+    gone the others are ended, and the call under way, or the run between two calls, gets a `LearnerProcessError`.
+    """
+
+    starts_processes = True
+
+    def __init__(self, name: str, config: BaseModel | None, context: LearnerContext) -> None:
+        if context.lora_rank == 0:
+            raise ConfigError(
+                f"Learner 'ray:{name}' trains adapters, not all weights (lora.rank 0).", remedy="--lora-rank 16"
+            )
+        self._name, self._config, self._context = name, config, context
+        self._cluster: Cluster | None = None
+        self._ranks: list[Any] = []
+        self._places: list[Place] = []
+        self._able: Abilities | None = None
+        self._events: LearnerEvents | None = None
+        self._failure: FinqaError | None = None
+        self._closing = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Address of the node of each rank."""
+        return tuple(place.node for place in self._places)
+
+    @property
+    def keeps_reference(self) -> bool:  # type: ignore[override]
+        """Whether the wrapped learner still knows the policy that training began from."""
+        return self._started().keeps_reference
+
+    @property
+    def has_value_function(self) -> bool:  # type: ignore[override]
+        """Whether the wrapped learner has a value function."""
+        return self._started().has_value_function
+
+    def start(self) -> None:
+        """Connects to the cluster, places the ranks and starts their learners. Idempotent.
+
+        Raises:
+            ConfigError: The cluster is too small, a node has another finqa, or model or options are wrong.
+            ServiceUnavailableError: There is no cluster.
+            LearnerProcessError: A rank ended.
+        """
+        if self._able is None:
+            self._cluster = self._cluster or cluster.join(self._context.cluster)
+            self._able = self._begin(self._cluster)
+
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
+        """One optimizer step, in all ranks."""
+        found: UpdateReport = self._call("update", batch, loss)
+        return found
+
+    def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as the wrapped learner does."""
+        return self._scores("logprobs", samples)
+
+    def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as the wrapped learner does."""
+        return self._scores("reference_logprobs", samples)
+
+    def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        """Scores as the wrapped learner does."""
+        return self._scores("values", samples)
+
+    def packs(self) -> bool:
+        """Whether the wrapped learner takes a micro-batch as one row without padding."""
+        return self._started().packs
+
+    def publish(self, folder: Path, number: int) -> PolicyVersion:
+        """Writes the files that rank 0 made into a folder of this machine."""
+        self.start()
+        policy: PolicyVersion
+        policy, files = self._ask(self._ranks[0].publish, number)
+        write_folder(files, folder)
+        return replace(policy, adapter=folder)
+
+    def save(self, folder: Path) -> None:
+        """Writes the state of the learner into a folder of this machine."""
+        self.start()
+        state: FolderFiles = self._ask(self._ranks[0].save)
+        write_folder(state, folder)
+
+    def load(self, folder: Path) -> None:
+        """Restores what `save` wrote, in all ranks; they need not see the folder."""
+        self.start()
+        assert self._cluster is not None
+        self._ask(self._ranks[0].load, self._cluster.send(folder))
+
+    def report_to(self, events: LearnerEvents) -> None:
+        """Reports what the wrapped learner does, and when a rank is gone."""
+        self._events = events
+
+    def close(self) -> None:
+        """Ends the ranks. Idempotent."""
+        if self._cluster is None:
+            return
+        self._closing.set()
+        joined, ranks, self._cluster, self._ranks = self._cluster, self._ranks, None, []
+        if ranks and self._able is not None and self._failure is None:
+            ray.wait([ranks[0].close.remote()], timeout=CLOSE_S)
+        for rank in ranks:
+            ray.kill(rank)
+        if self._watch is not None:
+            self._watch.join()
+        if ranks:
+            joined.release(self._group)
+        cluster.leave(joined)
+
+    def _begin(self, joined: Cluster) -> Abilities:
+        size, name = self._context.processes, self._name
+        resources = cluster.bundle(name, "learner", self._config, gpus=1)
+        group = joined.place(self._group, [resources] * size, "PACK")
+        self._ranks = [
+            ray.remote(RankActor).options(**cluster.options(group, rank, resources)).remote(name, rank, size)
+            for rank in range(size)
+        ]
+        self._places = [self._ask(rank.place) for rank in self._ranks]
+        for place in self._places:
+            cluster.check_version(place.version, place.node)
+        leader = self._places[0]
+        others = [rank.serve.remote(leader) for rank in self._ranks[1:]]
+        if others:
+            self._watch = threading.Thread(target=self._look, args=(others,), name="learner-ranks", daemon=True)
+            self._watch.start()
+        context = replace(self._context, devices=(), logs=None)
+        options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
+        able: Abilities = self._ask(self._ranks[0].start, leader, options, context)
+        log.info("a learner runs", nodes=self.nodes)
+        return able
+
+    @property
+    def _group(self) -> str:
+        return f"{self._context.processes} learner processes"
+
+    def _started(self) -> Abilities:
+        self.start()
+        assert self._able is not None
+        return self._able
+
+    def _scores(self, method: str, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
+        found: tuple[FloatRow, ...] = self._call(method, samples)
+        return found
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        self.start()
+        result, events = self._ask(self._ranks[0].call, method, *arguments)
+        for name, facts in events:
+            if self._events is not None:
+                self._events.event(name, facts)
+        return result
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        try:
+            return ray.get(method.remote(*arguments))
+        except RayTaskError as error:
+            found = cluster.cause(error)
+            if isinstance(found, FinqaError):
+                raise found from None
+            raise FinqaError(f"Learner {self._name!r}: {type(found).__name__}: {found}") from error
+        except RayError as error:
+            raise self._failure or self._gone(0, error) from error
+
+    def _look(self, others: Sequence[Any]) -> None:
+        """Ends the ranks when one of those that serve rank 0 ended: NCCL would wait for it."""
+        ended: list[Any] = []
+        while not ended and not self._closing.is_set():
+            ended, _ = ray.wait(list(others), timeout=WATCH_S)
+        if self._closing.is_set():
+            return
+        reason: Exception | None = None
+        try:
+            ray.get(ended[0])
+        except RayError as error:
+            reason = cluster.cause(error) if isinstance(error, RayTaskError) else error  # type: ignore[assignment]
+        self._failure = self._gone(list(others).index(ended[0]) + 1, reason)
+        for rank in self._ranks:
+            ray.kill(rank)
+        if self._events is not None:
+            self._events.failed(self._failure)
+
+    def _gone(self, rank: int, reason: Exception | None) -> FinqaError:
+        where = f" on node {self._places[rank].node}" if rank < len(self._places) else ""
+        why = str(reason).splitlines()[0] if reason is not None and str(reason) else "it ended early"
+        return LearnerProcessError(f"Learner process {rank + 1} of {self._context.processes}{where} is gone: {why}")

@@ -1,0 +1,136 @@
+"""Ray nodes on loopback addresses, each with a HOME, working directory and temporary folder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+START_S = 90.0
+OBJECT_STORE_BYTES = 512 * 2**20
+QUICK = {
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "2",
+}
+"""A node that is gone is noticed in seconds, not in 15 s or more."""
+
+RAY = Path(sys.executable).with_name("ray")
+
+
+class Node:
+    """One `ray start --block` and its children."""
+
+    def __init__(self, cluster: Cluster, address: str, cpus: int, *, head: bool) -> None:
+        self.address = address
+        self.folder = Path(tempfile.mkdtemp(prefix="r", dir=cluster.folder))  # short: sockets are below it
+        for name in ("home", "tmp", "cwd"):
+            (self.folder / name).mkdir()
+        place = ["--head", f"--port={cluster.port}"] if head else [f"--address={cluster.address}"]
+        command = [RAY, "start", "--block", *place, f"--node-ip-address={address}", f"--num-cpus={cpus}"]
+        command += [f"--temp-dir={self.folder / 'tmp'}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        command += ["--include-dashboard=false"] * head + ["--disable-usage-stats"]
+        self._log = (self.folder / "log").open("w")
+        self._process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=self.folder / "cwd",
+            env={**os.environ, **QUICK, "HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+
+    @property
+    def tmp(self) -> Path:
+        return self.folder / "tmp"
+
+    def output(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-3000:]
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends all processes of the node at once, as when the machine is gone."""
+        for pid in (self._process.pid, *_descendants(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(timeout=30)
+
+    def close(self) -> None:
+        """Ends all processes of the node. Idempotent."""
+        self.kill()
+        self._log.close()
+
+
+class Cluster:
+    """A head without CPUs, where the controller runs, and nodes with some."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.2", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.2:{self.port}"
+        self.nodes: list[Node] = []
+        self.head = Node(self, "127.0.0.2", 0, head=True)
+        self._wait_for_port()
+        self._last = 2
+
+    def add(self, cpus: int = 2) -> Node:
+        """A new node; it has an address that no other had."""
+        self._last += 1
+        node = Node(self, f"127.0.0.{self._last}", cpus, head=False)
+        self.nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        for node in (*self.nodes, self.head):
+            node.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_for_port(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self.head.running():
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.2", self.port), timeout=1):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"The head did not start:\n{self.head.output()}")
+
+
+@contextlib.contextmanager
+def running_cluster(nodes: int = 2, cpus: int = 2) -> Iterator[Cluster]:
+    """A head and so many nodes, started side by side."""
+    cluster = Cluster()
+    try:
+        for _ in range(nodes):
+            cluster.add(cpus)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _end_with_parent() -> None:
+    """Has the kernel end this process with the tests (PR_SET_PDEATHSIG); `ray start` then ends what it started."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    return [*found, *(deeper for child in found for deeper in _descendants(child))]

@@ -46,7 +46,7 @@ def main(
 
     Takes a few seconds at most and starts nothing. A `warn` does not stop a run; a `fail` does.
 
-    The placement is that of `finqa train` with the same settings. With --assume-gpus it is all that is looked at, and
+    The placement is that of `finqa train` with the same settings. With --assume-gpus only it is checked, and
     the engine is chosen as on a machine with vLLM: finqa doctor --assume-gpus 4x80 --model Qwen/Qwen3-14B
 
     Exit codes: 0 when nothing failed, 1 otherwise.
@@ -71,6 +71,8 @@ def main(
         "plan": plan.document if plan is not None else None,
     }
     table = f"\n\n{plan.text}" if plan is not None and plan.text and plan.document["per_device"] else ""
+    if assume_gpus is not None:
+        table += f"\n\nModel: {loaded.settings.model.name}. Not checked: sandboxes, keys, data."
     emit(document, as_json=line.as_json, text=lambda: report(checks) + table)
     if failed:
         raise typer.Exit(1)

@@ -33,7 +33,7 @@ class Tracker:
         """Receive the settings of the run that begins, resolved and free of secrets."""
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Receive one line of metrics.jsonl."""
+        """Receive one line of metrics.jsonl. Its `kind`, such as `train` or `eval`, decides which fields it has."""
 
     def on_run_end(self, status: str) -> None:
         """Receive how the run ended: `completed`, `interrupted` or `failed`."""

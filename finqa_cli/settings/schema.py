@@ -445,9 +445,7 @@ class Settings(Section):
     )
     learner: Choice = setting(Choice(name="torch"), "Learner that updates the weights")
     codec: Choice = setting(Choice(name=AUTO), "Chat format of the model")
-    trackers: tuple[Choice, ...] = setting(
-        (), "Tracker of the metrics: tensorboard, wandb, ...; repeatable", "--tracker", main=True
-    )
+    trackers: tuple[Choice, ...] = setting((), "Tracker of metrics, such as wandb; repeatable", "--tracker", main=True)
     pool: PoolSettings = PoolSettings()
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()

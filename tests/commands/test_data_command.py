@@ -189,7 +189,7 @@ def test_show_prints_the_table_and_hides_the_answer(tmp_path: Path) -> None:
 def test_show_takes_the_snapshot_of_the_settings(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
     assert main(["data", "show", "nope"]) == 65
     errors = capsys.readouterr().err
-    identity = errors.split("Similar or first ids: ")[1].split(",")[0]
+    identity = errors.split("The first is ")[1].split(".")[0]
     assert main(["data", "show", identity, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["id"] == identity and shown["tables"] and shown["other_tables"] and "answer" not in shown

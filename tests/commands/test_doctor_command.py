@@ -407,7 +407,9 @@ def test_a_daytona_that_cannot_be_reached_is_told_within_the_deadline(
         checks = document(["doctor", "--engine=scripted", "--sandbox=daytona"], capsys, status=1)["checks"]
         assert time.monotonic() - started < HANG_S
     (failed,) = (check for check in checks if check["status"] == "fail")
-    assert failed["name"].startswith("daytona") and "answer" in failed["detail"] and "network" in failed["remedy"]
+    assert (
+        failed["name"].startswith("daytona") and "did not respond" in failed["detail"] and "network" in failed["remedy"]
+    )
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30)

@@ -109,7 +109,7 @@ def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]
     assert status == 1 and [words[0] for words in relay.ran[5:]] == ["train"]
     assert Path("outputs/small/set_aside/runs_cell-two_1/metrics.jsonl").is_file()
     status, told = failure(["experiment", "run", "small.toml", "--set=train.learning_rate=0.5"], capsys)
-    assert status == 78 and "holds an experiment of another configuration" in told
+    assert status == 78 and "contains an experiment with another configuration" in told
     assert "learning_rate: 0.0003, now 0.5" in told
     status, told = failure(["experiment", "run", "--resume=outputs/small", "--seeds=1"], capsys)
     assert status == 2 and "does not take --seeds" in told

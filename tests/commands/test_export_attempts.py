@@ -229,7 +229,7 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "a step of rows": (2, "--step applies to policies", ["r", "--to=trl-sft", "--step=1"]),
     "a log without the bad ones": (2, "every attempt", ["r", "--to=inspect", "--min-reward=1"]),
     "pairs without the bad ones": (2, "a rejected attempt,", ["r", "--to=trl-preference", "--min-reward=1"]),
-    "nothing is left": (65, "None of 6 attempts", ["r", "--to=openai-jsonl", "--split=test"]),
+    "nothing is left": (65, "None of the 6 attempts", ["r", "--to=openai-jsonl", "--split=test"]),
     "nothing there": (65, "no demonstrations", ["nowhere", "--to=trl-sft"]),
     "there already": (78, "not an empty folder", ["r", "--to=trl-sft", "--out=r"]),
 }

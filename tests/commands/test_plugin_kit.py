@@ -107,7 +107,7 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
             "AssertionError",
         ),
         ("engine", "float(spread[token])", "float(spread.max())", "logprobs are those of the model", "AssertionError"),
-        ("engine", "manual_seed(wanted.seed)", "manual_seed(0)", "the seed decides", "assert "),
+        ("engine", "manual_seed(wanted.seed)", "manual_seed(0)", "only the seed determines", "assert "),
         ("chat_engine", "if self._closed:", "if False:", "start and close", "EngineError"),
         (
             "codec",

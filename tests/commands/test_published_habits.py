@@ -118,7 +118,7 @@ def test_the_line_of_a_published_key_is_the_origin(capsys: pytest.CaptureFixture
         ("training:\n  warmup_steps: 100\nvalidation:\n  save_steps: 9\n  logging_steps: 1\n",
          ["training.warmup_steps (here sft.warmup_share", "validation.save_steps (here", "every step is recorded"]),
         ("paths:\n  reward_spec: x.yaml\n", ["paths.reward_spec (here [reward]"]),
-        ("use_batch_bonus: true\n", ["use_batch_bonus (here nothing"]),
+        ("use_batch_bonus: true\n", ["use_batch_bonus (here not supported"]),
         ("baseline_type: ema\n", ["optimizer.options.baseline"]),
         ("training:\n  batch_size: 4\n", ["training.batch_size (here sft.batch_tokens"]),
         ("training:\n  fp16: maybe\n", ["There is no setting 'training.fp16' (file model.yaml:2)"]),

@@ -149,7 +149,7 @@ def test_what_passes_is_tried_again(hub: ModelHub, where: str, lost: bool) -> No
 
 REFUSALS: dict[str, tuple[Failure, type[FinqaError], str]] = {
     "no such token": (Failure(where="whoami", status=401), AuthenticationError, "does not accept the token"),
-    "no right to write": (Failure(where="/commit/main", status=403), AuthenticationError, "may not write there"),
+    "no right to write": (Failure(where="/commit/main", status=403), AuthenticationError, "has no write access there"),
     "no money": (Failure(where="/commit/main", status=402), ServiceUnavailableError, "HTTP 402"),
     "always busy": (Failure(where="/commit/main", status=409, times=99), ServiceUnavailableError, "after attempt 3"),
     "asks for an hour": (
@@ -178,7 +178,7 @@ def test_those_that_were_pushed_are_named(hub: ModelHub) -> None:
 
 def test_what_the_hub_holds_is_compared(hub: ModelHub) -> None:
     hub.spoil = lambda name, data: data[:-1] if name == "README.md" else data
-    with pytest.raises(ServiceUnavailableError, match=r"does not hold README\.md as it is here"):
+    with pytest.raises(ServiceUnavailableError, match=r"its README\.md differs"):
         push(hub)
 
 
@@ -222,13 +222,13 @@ def test_the_token_may_be_in_dotenv_and_an_address_may_not(
 
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "both": (2, "one checkpoint", ["qwen3_4b_default", "--num=2", "--step=1", "--repo-prefix=afeng"]),
-    "an owner that is none": (2, "no name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),
-    "a name that is none": (2, "no name of a repository", ["qwen3_4b_default", "--repo-prefix=afeng/a--b"]),
+    "an owner that is none": (2, "not a valid name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),
+    "a name that is none": (2, "not a valid name of a repository", ["qwen3_4b_default", "--repo-prefix=afeng/a--b"]),
     "steps of a model": (2, "has no checkpoints, so", ["base", "--num=2", "--repo-prefix=afeng"]),
     "an adapter that nobody could load": (78, "other people could not load it", ["local", "--repo-prefix=afeng"]),
     "an evaluation of several": (
         2,
-        "of one policy",
+        "applies to one policy",
         ["qwen3_4b_default", "--num=2", "--eval=x", "--repo-prefix=afeng"],
     ),
 }

@@ -121,7 +121,7 @@ def test_openenv_grades_answers_by_its_rules(capsys: pytest.CaptureFixture[str])
         ("finqa", [{"predicted": []}], 65, "Prediction 1 has no id."),
         ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": 3}], 65, "`predicted` is not a list of tokens"),
         ("finqa", [{"id": "AAL/2018/page_1.pdf-1", "predicted": "1"}] * 2, 65, "occurs twice"),
-        ("finqa", [{"id": "x", "predicted": []}], 65, "No prediction of predictions.json is of a question of"),
+        ("finqa", [{"id": "x", "predicted": []}], 65, "No prediction of predictions.json belongs to a question of"),
         ("tatqa", [], 65, "The predictions are not an object."),
         ("tatqa", {"q1a": "1,200"}, 65, "The prediction of q1a is not [answer, scale]."),
         ("tatqa", {"q1a": [{"a": 1}, ""]}, 65, "The prediction of q1a is not [answer, scale]."),

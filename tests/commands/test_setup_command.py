@@ -194,7 +194,7 @@ def test_too_little_space_is_said_before_anything_is_downloaded(
     [
         (["grpo"], 78, "nothing to set up for 'grpo'. Known: vllm"),
         (["vllm", "--python", "{old}"], 78, "The pinned versions support Python 3.11 to 3.14, but {old} is 3.9"),
-        (["vllm", "--python", "{none}"], 78, "{none} is no Python"),
+        (["vllm", "--python", "{none}"], 78, "{none} is not valid Python"),
         (["vllm", "-r", "{none}"], 65, "{none} cannot be read"),
         (["vllm", "--installer", "conda"], 2, "'conda' must be auto, pip or uv"),
     ],

@@ -56,7 +56,7 @@ def test_what_the_service_charges_stops_it(server: OpenAIServer, capsys: pytest.
     command += ["--set=pool.sessions_per_sandbox=1", "--set", f"engine.options.base_url={server.url}", "--set", prices]
     code, said = failure([*command, "--max-cost=0.001"], capsys)
     assert code == 75 and "were spent, and --max-cost is $0.001" in said
-    assert "No run beside run says" in said
+    assert "No run beside run shows" in said
     assert 0.001 <= spent("run")["cost_usd"] < 0.003
     report = document(["eval", "--resume=run", "--max-cost=1"], capsys)
     assert report["episodes"] == 12 and spent("run")["cost_usd"] == pytest.approx(
@@ -82,11 +82,11 @@ def test_a_limit_is_above_zero(flag: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["eval", "scripted", "--max-tokens=100"], "has no tokens"),
+        (["eval", "scripted", "--max-tokens=100"], "uses no tokens"),
         (["eval", "embedded", "--max-cost=5"], "No part of this run has a price"),
         (["sample", "embedded", "--max-cost=5", "--set=run.gpu_hour_price=2"], "No part of this run has a price"),
         (["train", "--max-cost=5", "--quick-test"], "No part of this run has a price"),
-        (["train", "--dry-run", "--engine=scripted", "--max-tokens=100"], "has no tokens"),
+        (["train", "--dry-run", "--engine=scripted", "--max-tokens=100"], "uses no tokens"),
     ],
 )
 def test_a_limit_that_could_never_be_reached_is_refused(

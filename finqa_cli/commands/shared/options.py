@@ -33,7 +33,7 @@ EXIT_CODES = (
 """The last line of every command's help; docs/reference/exit-codes.md says more."""
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else.", rich_help_panel=GENERAL)
+    bool, typer.Option("--json", help="Print one JSON document, and nothing else.", rich_help_panel=GENERAL)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress to stderr.", rich_help_panel=GENERAL)]
 Config = Annotated[

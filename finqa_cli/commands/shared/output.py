@@ -226,6 +226,10 @@ class _Phase:
     last_line: str = ""
 
 
+_OF_EPISODES = ("eval", "preflight", "rollout", "sample")
+"""Phases that count episodes."""
+
+
 class PlainReporter(Reporter):
     """Lines without control characters, for logs and pipes: at most one per phase every few seconds."""
 
@@ -263,6 +267,8 @@ class PlainReporter(Reporter):
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = f"{state.done}/{state.total}" if state.total else str(state.done)
+        if phase.split()[0] in _OF_EPISODES:
+            count += " episodes"
         text = f"{count} {describe(state.fields)}"
         if text != state.last_line:
             state.last_line = text

@@ -143,8 +143,8 @@ def check_company_rule(rule: str) -> tuple[str, str]:
     name, _, argument = rule.partition(":")
     takes = {known.partition(":")[0]: known.partition(":")[2] for known in COMPANY_RULES}
     if name not in takes or bool(argument) != bool(takes[name]):
+        named = "" if name in takes else f" If all tables belong to one company: --company name:{shlex.quote(rule)}"
         raise UsageError(
-            f"--company must be one of {', '.join(COMPANY_RULES)}, but got {rule!r}.",
-            remedy="--company auto" if name in takes else f"--company name:{shlex.quote(rule)}, or --company auto",
+            f"--company must be one of {', '.join(COMPANY_RULES)}, but got {rule!r}.{named}", remedy="--company auto"
         )
     return name, argument

@@ -322,7 +322,8 @@ class _Importer:
         if answer and result and not grade(result, answer).reward:
             kind = "gold SQL" if asked.text(fields, "sql") else "programs"
             place = f"{asked.path} row {number}"
-            found.add(f"{kind} whose value is not the answer, skipped", place, answer, result)
+            hint = " (SQLite divides whole numbers without a fraction: use 1.0 * a / b)" if "/" in query else ""
+            found.add(f"{kind} whose value is not the answer, skipped", place, answer, f"{result}{hint}")
             query = ""
         return answer or result, names, query
 

@@ -135,7 +135,7 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
     return {
         "method": method,
         "seed": int(behind["train"]["seed"]),
-        "settings": behind,
+        "settings": {**behind, "data": settings["data"], "eval": settings["eval"]},
         "data_name": str(report["data"]["name"]),
         "data_digest": str(report["data"]["digest"]),
         **_outcomes(path, iteration=0, episodes=int(report["episodes"])),

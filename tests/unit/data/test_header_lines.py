@@ -94,7 +94,7 @@ def test_the_import_reports_what_was_joined(tmp_path: Path, capsys: pytest.Captu
     ("questions", "options", "fix"),
     [
         ("question,answer\nq?,5\n", [], "fix: --company name:NAME"),
-        ("question,answer\nq?,5\n", ["--company", "nordwind"], "fix: --company name:nordwind"),
+        ("question,answer\nq?,5\n", ["--company", "nordwind"], "belong to one company: --company name:nordwind"),
         ("frage,answer\nq?,5\n", ["--company", "name:n"], "fix: --column question=NAME"),
         ("question\nq?\n", ["--company", "name:n"], "fix: --column answer=NAME"),
     ],

@@ -143,7 +143,7 @@ def answer_items(text: str) -> list[Item] | str:
     if not found:
         items = _items(_LEAD_IN.sub("", plain(text)), is_truth=False)
     elif _numbers_beside(found):
-        return "There are other numbers next to the boxed ones."
+        return "There are other numbers beside the boxed ones."
     else:
         items = [item for part in found for item in _boxed_items(part, is_truth=False)]
     return items if len(items) <= MOST_ITEMS else f"There are more than {MOST_ITEMS} values."
@@ -168,7 +168,7 @@ def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple
         return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
     keys = [item.key for item in submitted if item.key]
     if len(set(keys)) < len(keys):
-        return "A year or name occurs twice."
+        return "A year or name comes twice."
     if 0 < len(keys) < len(submitted):
         return "Some values come with a year or name and some without."
     by_key = {item.key: item for item in expected if item.key}
@@ -177,7 +177,7 @@ def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple
             return "The years or names are not those that are expected."
         return [(item, by_key[item.key]) for item in submitted]
     if any(item.key and not item.is_of_years for item in submitted):
-        return "There is an unexpected name or word before a value."
+        return "A name or another word stands before a value, and none is expected."
     return list(zip(submitted, expected, strict=True))
 
 

@@ -35,7 +35,7 @@ def grade(answer: str, truth: str) -> Verdict:
         return _single(answer, *pairs[0])
     wrong = [place for place, (given, wanted) in enumerate(pairs, start=1) if not same_item(given, wanted)]
     if wrong:
-        return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, the first one at position {wrong[0]}.")
+        return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
     return Verdict(1.0, f"All {len(pairs)} values match.")
 
 

@@ -226,7 +226,7 @@ BAD: dict[str, tuple[int, str, Callable[[Path, Path], Path]]] = {
         lambda run, to: changed(run, to, lambda row, one: row in (2, 3) and one["task"].update(prompt="?")),
     ),
     "twice": (65, "occurs twice", lambda run, to: changed(run, to, lambda _, record: record.update(member=0))),
-    "fewer": (65, "holds 16 of the 17", lambda run, to: edited(run, to, "report.json", episodes=17)),
+    "fewer": (65, "contains 16 of the 17", lambda run, to: edited(run, to, "report.json", episodes=17)),
     "no verdict": (65, "was graded", lambda run, to: changed(run, to, lambda _, one: one.update(reward=None))),
     "a field": (
         65,

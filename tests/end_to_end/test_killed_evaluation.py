@@ -68,7 +68,7 @@ def test_a_kill_loses_nothing(instant: int, whole: Path, capsys: pytest.CaptureF
     for name in RESULTS:
         assert Path("killed", name).read_bytes() == (whole / name).read_bytes()
     code, said = failure(["eval", "--resume=killed"], capsys)
-    assert code == 2 and "is finished" in said
+    assert code == 2 and "is already finished" in said
 
 
 def test_faults_are_played_again_and_other_settings_refused(capsys: pytest.CaptureFixture[str]) -> None:

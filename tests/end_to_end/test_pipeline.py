@@ -237,7 +237,7 @@ def test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from(
     if rate != 0.89:
         assert "Step 04_candidates failed" in first.message
         return
-    wanted = "03_sft stopped the pipeline: 89 % of its answers have the right form, and 90 % are wanted"
+    wanted = "03_sft stopped the pipeline: 89 % of its answers have the right form, and 90 % are required"
     assert wanted in first.message and f"finqa pipeline --resume {run} --past-gates continues" in first.remedy
     assert facts(run)["status"] == "failed" and facts(run)["steps"]["03_sft"]["status"] == "completed"
     assert wanted in go().message, "also when it is resumed"
@@ -318,7 +318,7 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
         words = commands[names.index(name)]
         assert words[1:3] == ["eval", policy] and words[5:9] == ["--data", "data/test.json", "--split", "test"]
     for words, status, part in (
-        (["--final-test=data/held.json"], 2, "mv data/held.json data/held_test.json, if it is one"),
+        (["--final-test=data/held.json"], 2, "mv data/held.json data/held_test.json, if it is a test split"),
         (["--final-test=none.json"], 65, "There is no file none.json"),
         (
             ["--final-test=x.toml"],

@@ -148,7 +148,7 @@ def test_an_interrupted_sampling_run_plays_only_what_is_missing(capsys: pytest.C
 def test_what_cannot_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No policy and no run" in refusal(["sample"], capsys, 2)
     assert "--num-candidates" in refusal(["sample", "embedded", "--set", "eval.attempts=3"], capsys, 2)
-    assert "are alike" in refusal(["sample", "embedded", "--temperature=0"], capsys, 78)
+    assert "are identical" in refusal(["sample", "embedded", "--temperature=0"], capsys, 78)
     assert "has no split" in refusal(["sample", "embedded", "--split=nowhere", *TEXT], capsys, 65)
     assert "not a run folder" in refusal(["sample", "--resume=nowhere"], capsys, 65)
     assert "keeps its settings" in refusal(["sample", "--resume=nowhere", "--seed=2"], capsys, 2)

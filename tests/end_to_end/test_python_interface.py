@@ -103,7 +103,7 @@ def test_an_error_of_a_callback_ends_the_run_and_is_raised_and_the_same_call_con
     result = finqa.evaluate("scripted", limit=6, sandboxes=1, run_dir="run", on_message=messages.append)
     assert result.n == 6 and [each.record for each in result.run.episodes][: len(before)] == before
     assert any("is resumed; fresh=True" in message for message in messages)
-    with pytest.raises(finqa.UsageError, match="is finished"):
+    with pytest.raises(finqa.UsageError, match="is already finished"):
         result.run.resume()
 
 

@@ -97,7 +97,7 @@ def test_faults_stay_faults(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rescore=nowhere", "--grader=strict"], 65, "is no evaluation"),
         (["--rescore=played"], 2, "No other rules"),
         (["--rescore=played", "--limit=3"], 2, "--limit would have no effect"),
-        (["--rescore=played", "--set=eval.temperature=1"], 2, "decides more than the verdict"),
+        (["--rescore=played", "--set=eval.temperature=1"], 2, "affects more than the verdict"),
         (["--rescore=played", "--grader=lenient"], 78, "lenient"),
         (["--rescore=played", "--reward=nosuch"], 78, "nosuch"),
         (["--rescore=played", "--grader=strict", "--run-dir=played"], 78, "holds a run already"),

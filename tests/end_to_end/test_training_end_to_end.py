@@ -198,7 +198,7 @@ def test_a_run_is_not_resumed_on_other_data(capsys: pytest.CaptureFixture[str], 
     (run / "run.json").write_text(json.dumps(facts | {"snapshot digest": "sha256:other"}))
     assert main(["train", f"--resume={run}", "--iterations=4"]) == 78
     errors = capsys.readouterr().err
-    assert "snapshot digest" in errors and "begun with sha256:other" in errors
+    assert "snapshot digest" in errors and "was started with sha256:other" in errors
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def test_a_server_that_ended_is_named_and_the_page_stays(tab: Tab, runs: Path) -
         step(run, 1)
         with view_server(runs / "live") as server:
             tab.visit(f"{server.url}#/episodes")
-        wait_for(tab, "document.getElementById('live').textContent.includes('finqa view has ended')")
+        wait_for(tab, "document.getElementById('live').textContent.includes('finqa view has stopped')")
         assert tab.run(ROWS) == 8
 
 

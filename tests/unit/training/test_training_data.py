@@ -81,7 +81,7 @@ async def test_prompts_of_environments_with_boxes_are_known_without_one() -> Non
         assert environment.sandbox_spec() is not None and environment.opening(environment.tasks("train")[0]) is not None
         heard = Heard()
         kept = await training_tasks(parts(chosen, environment=environment), chosen, heard)
-        assert kept == list(environment.tasks("train")) and f"0 of {len(kept)} questions" in heard.lines[0]
+        assert kept == list(environment.tasks("train")) and f"0 of {len(kept)} training questions" in heard.lines[0]
         shortest = min(len(environment.opening(task).messages[-1].content.split()) for task in kept)
         with pytest.raises(DataError, match=f"the shortest has {shortest}"):
             few = Settings.model_validate({"environment": {"name": name}, "data": {"max_prompt_tokens": 1}})

@@ -57,7 +57,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAIServer]:
         (b" " * (LIMIT + 1), "", "the reply is longer than 4096 bytes"),
         (gzip.compress(b" " * 10**6), "gzip", "the reply is longer than 4096 bytes"),
         (b"\x1f\x8bnothing", "gzip", "the reply cannot be decompressed"),
-        (b"\x0b\x02\x80{}\x03", "br", "packed as 'br', which was not requested"),
+        (b"\x0b\x02\x80{}\x03", "br", "compressed as 'br', which was not requested"),
     ],
 )
 async def test_such_a_reply_is_a_fault_that_says_why(

@@ -274,7 +274,7 @@ SPOILS = {
     "contains an invalid token id": lambda document: first(document).update(token_ids=["a"] * 4),
     "5 token ids came": lambda document: first(document).update(token_ids=[1] * 5),
     "did not end with a stop id": lambda document: first(document).update(finish_reason="stop"),
-    "broke off": lambda document: first(document).update(finish_reason="abort"),
+    "was interrupted": lambda document: first(document).update(finish_reason="abort"),
     "ended by 'tool_calls'": lambda document: first(document).update(finish_reason="tool_calls"),
     "has no log-probabilities": lambda document: first(document).update(logprobs=None),
 }
@@ -351,7 +351,7 @@ async def test_the_base_model_is_named_found_or_asked_for(server: TokenServerFix
         assert server.served[-1][0] == BASE
     server.names = ["left", "right"]
     server.root = "/elsewhere"
-    for options, told in (({}, "cannot be told"), ({"model": "up"}, "no base model 'up'")):
+    for options, told in (({}, "is unknown"), ({"model": "up"}, "no base model 'up'")):
         engine = engine_on(server, model, **options)
         with pytest.raises(ConfigError, match=f"{told}.*left, right"):
             await engine.start()

@@ -123,7 +123,7 @@ def test_distributions_are_told_apart(values: list[float], shift: float) -> None
         return {str(token): row[token] for token in order}
 
     assert wrong_distribution(place(warm_all), place(cool_all)) == ""
-    assert "do not follow" in wrong_distribution(place(warm_all), place(warm_all))
+    assert "do not use" in wrong_distribution(place(warm_all), place(warm_all))
     logits = [value + shift for value in values]
     cool_logits = place([value / COOL for value in logits])
     if logits[order[-1]] < -0.05:  # above 0 they are no log-probabilities in the first place
@@ -133,4 +133,5 @@ def test_distributions_are_told_apart(values: list[float], shift: float) -> None
 
 def test_equally_likely_tokens_prove_nothing() -> None:
     even = {str(token): -1.0 for token in range(5)}
-    assert "cannot be told" in wrong_distribution(even, even) and "cannot be told" in wrong_distribution({}, even)
+    for first in (even, {}):
+        assert "cannot be determined" in wrong_distribution(first, even)

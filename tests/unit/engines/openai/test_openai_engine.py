@@ -133,10 +133,10 @@ async def test_retry_after_is_honoured_by_all(server: OpenAIServer) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (Fault(status=429, body=error_body("slow down")), "rate limit .* held for 3 tries: slow down"),
+        (Fault(status=429, body=error_body("slow down")), "rate limit .* was exceeded in 3 tries: slow down"),
         (Fault(status=429, headers={"Retry-After": "3600"}), r"was exceeded in 1 try.*requests a pause of 3600 s"),
         (Fault(status=500, body=b"<h1>oops</h1>"), r"after 3 tries: oops \(HTTP 500\)"),
-        (Fault(status=200, body=b"hello"), "answers nonsense: the reply is not JSON .*'hello'"),
+        (Fault(status=200, body=b"hello"), "sent an invalid response: the reply is not JSON .*'hello'"),
         (Fault(hang_s=5), "no complete reply within 0.8 s"),
         (Fault(status=400, body=error_body("strange")), "rejected the request.*strange"),
     ],
@@ -165,7 +165,7 @@ async def test_a_request_is_given_up_in_time(server: OpenAIServer) -> None:
     ("fault", "kind", "told"),
     [
         (Fault(status=403, body=error_body("no")), AuthenticationError, "rejected the API key"),
-        (Fault(status=429, body=error_body("no", code="insufficient_quota")), ServiceUnavailableError, "used up"),
+        (Fault(status=429, body=error_body("no", code="insufficient_quota")), ServiceUnavailableError, "no credit"),
         (Fault(status=404, body=b"nothing"), ConfigError, "no chat completions API"),
         (Fault(status=302, headers={"Location": "/elsewhere"}), ConfigError, "no chat completions API"),
         (
@@ -176,7 +176,7 @@ async def test_a_request_is_given_up_in_time(server: OpenAIServer) -> None:
         (
             Fault(status=400, body=error_body("no", code="unsupported_value", param="temperature")),
             ConfigError,
-            "refuses temperature",
+            "rejects temperature",
         ),
     ],
 )

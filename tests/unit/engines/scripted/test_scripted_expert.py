@@ -185,7 +185,7 @@ async def test_without_tools_it_plays_solutions_or_says_that_there_is_none() -> 
         None, EngineContext(demonstrate=lambda task, messages: AssistantTurn(text="def double(x): ..."))
     )
     assert (await solved.respond(request)).text == "def double(x): ..."
-    with pytest.raises(ConfigError, match=r"none of this task: 'Write double\(x\)\.'"):
+    with pytest.raises(ConfigError, match=r"none for this task: 'Write double\(x\)\.'"):
         await ScriptedEngine(None, EngineContext(demonstrate=lambda task, messages: None)).respond(request)
 
 

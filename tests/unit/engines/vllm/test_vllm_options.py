@@ -29,7 +29,7 @@ def value(launched: Launch, name: str) -> str:
     ("options", "reason"),
     [
         ({"url": URL, "dtype": "float32"}, "dtype apply to servers that the engine starts"),
-        ({"urls": [URL], "max_loras": 3, "python": "p"}, "max_loras, python belong"),
+        ({"urls": [URL], "max_loras": 3, "python": "p"}, "max_loras, python apply"),
         ({"url": URL, "urls": [URL]}, "url or urls, not both"),
         ({"api_key_env": "KEY"}, "api_key_env applies to running servers"),
         ({"extra_args": ["--port", "1"]}, "other settings decide --port"),

@@ -128,7 +128,7 @@ async def test_an_interpreter_without_vllm_or_none_at_all_is_told_with_its_remed
     with pytest.raises(MissingDependencyError) as missing:
         await supervise(python=sys.executable).start()
     assert "then finqa setup vllm" in missing.value.remedy
-    with pytest.raises(ConfigError, match="is no program"):
+    with pytest.raises(ConfigError, match="is not a program"):
         await supervise(python=tmp_path / "nothing").start()
 
 

@@ -106,10 +106,10 @@ async def test_a_check_without_a_reference_asks_call_by_call_up_to_a_limit(tmp_p
     [
         ({"task_id": ""}, "field 'task_id': must be a text"),
         ({"prompt": "def other(x):\n    '''No.'''\n"}, "field 'prompt': does not begin the function double"),
-        ({"prompt": "def double(:"}, "field 'prompt': is no Python"),
+        ({"prompt": "def double(:"}, "field 'prompt': is not valid Python"),
         ({"entry_point": "a b"}, "field 'entry_point': must be the name"),
         ({"test": "def verify(candidate): pass"}, "field 'test': defines no check"),
-        ({"test": "def check("}, "field 'test': is no Python"),
+        ({"test": "def check("}, "field 'test': is not valid Python"),
         ({"canonical_solution": 3}, "field 'canonical_solution': must be a text"),
         ({"prompt": "\x00"}, "field 'prompt': must be a text"),
     ],

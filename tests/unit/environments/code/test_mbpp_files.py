@@ -111,7 +111,7 @@ def test_files_that_hold_no_problems(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=reason):
             load(tmp_path / name)
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="does not exist"):
         load(tmp_path / "none.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no file of problems"):

@@ -70,11 +70,11 @@ def test_a_solution_may_be_called_like_a_builtin() -> None:
         ("assert 1 == 1", "asks the solution for nothing"),
         ("f(1) == 2", "not one assert statement"),
         ("x = f(1)\nassert x == 2", "not one assert statement"),
-        ("assert f(1", "no Python"),
+        ("assert f(1", "not valid Python"),
         ("assert all(f(x) == x for x in (1, 2))", "inside a loop"),
         ("assert (lambda y: f(y))(1) == 1", "inside a loop, a lambda"),
         ("", "not one assert statement"),
-        ("assert f(" + "(" * 500 + ")" * 500 + ")", "no Python"),
+        ("assert f(" + "(" * 500 + ")" * 500 + ")", "not valid Python"),
     ],
 )
 def test_what_cannot_be_taken_apart_is_told(source: str, reason: str) -> None:

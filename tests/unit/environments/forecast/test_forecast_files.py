@@ -178,7 +178,7 @@ def test_a_path_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("a,b\n")
     (tmp_path / "empty.jsonl").write_text("\n")
     for name, reason in (
-        ("missing.jsonl", "no such file"),
+        ("missing.jsonl", "does not exist"),
         ("test.parquet", "not readable Parquet"),
         ("test.csv", "neither .parquet nor .jsonl"),
         ("empty.jsonl", "no valid row"),

@@ -160,7 +160,7 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_a_reward_of_ones_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     status, said = failure(["eval", "random", "--environment=verifiers:x", "--data=rows.jsonl"], capsys)
-    assert status == 78 and "verifiers:x brings its own dataset." in said and "leave --data out" in said
+    assert status == 78 and "verifiers:x has its own dataset." in said and "leave --data out" in said
 
 
 def test_other_programs_get_no_secrets() -> None:

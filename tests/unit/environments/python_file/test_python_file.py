@@ -312,10 +312,10 @@ MISTAKES = {
     INVENTORY.replace("item: str", "item"): "its parameter 'item' has no type hint",
     INVENTORY.replace("item: str", "*item: str"): "cannot be passed by name",
     INVENTORY.replace("item: str", "item: 'Missing'"): "its type hints cannot be read",
-    INVENTORY.replace("item: str", "item: object()"): "no JSON schema can be made",
+    INVENTORY.replace("item: str", "item: object()"): "cannot be converted to a JSON schema",
     INVENTORY.replace("item: str", "item: 'sqlite3.Connection'").replace(
         "class Inv", "import sqlite3\nclass Inv"
-    ): "no JSON schema can be made",
+    ): "cannot be converted to a JSON schema",
     INVENTORY + INVENTORY.replace("Inventory", "Other"): "has several environments: Inventory, Other",
     INVENTORY.replace('yield {"prompt"', 'yield {"question"'): "Task 1 of .* has no prompt",
     INVENTORY.replace('yield {"prompt"', 'yield 1, {"prompt"'): "Task 1 of .* is a tuple, not a mapping",

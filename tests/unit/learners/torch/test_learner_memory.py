@@ -252,7 +252,7 @@ def test_publish_and_save_without_memory_are_redone_once(
         monkeypatch.setattr(state, name, failing)
     learner.publish(tmp_path / "policy", 1)
     assert any((tmp_path / "policy").glob("*.safetensors")) and events == ["publish"]
-    with pytest.raises(DeviceMemoryError, match=r"memory of cpu is full \(save: CUDA out of memory\)") as caught:
+    with pytest.raises(DeviceMemoryError, match=r"cpu is out of memory \(save: CUDA out of memory\)") as caught:
         learner.save(tmp_path / "state")
     assert caught.value.exit_code == 71 and "--learner-processes" in caught.value.remedy
     assert events == ["publish", "save"]

@@ -104,7 +104,7 @@ async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
         monkeypatch.setenv("DAYTONA_API_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/api")
         (found,) = (await examined()).values()
-        assert found.status == "fail" and "did not answer" in found.detail
+        assert found.status == "fail" and "did not respond" in found.detail
         monkeypatch.undo()
         monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
         monkeypatch.setenv("DAYTONA_API_URL", "http://127.0.0.1:9/api")

@@ -332,7 +332,7 @@ def test_a_final_test_is_checked_before_training_and_evaluated_on_after_it(
     found, told = failure([*asked, "--final-test=bad_test.json"], capsys)
     assert found == 65 and "bad_test.json" in told, told
     found, told = failure(["pipeline", "--method=grpo", "--final-test=data/test.json"], capsys)
-    assert found == 2 and "finqa reads no question file" in told
+    assert found == 2 and "finqa cannot read question files" in told
 
 
 def test_tiers_go_to_the_steps_that_they_concern(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

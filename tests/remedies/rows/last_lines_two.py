@@ -152,7 +152,7 @@ LAST_TWO = {
         OF_SPLITS,
         text("env.py", AT_TIMES),
         needs=("trained",),
-        elsewhere=("teach",),
+        elsewhere=("train it by imitation",),
         by_hand=new(OF_SPLITS.replace("=easy", "=hard").replace("--run-dir x", "--run-dir y")),
     ),
     "episodes of a training that end in faults": Fault(

@@ -174,7 +174,7 @@ METHODS_OF_PLUGINS = {
         f"{TRAIN} --run-dir x {SAME_REWARD}",
         text("r.py", SCORE),
         needs=(),
-        elsewhere=("teach",),
+        elsewhere=("train it by imitation",),
         then=NothingToLearnError.exit_code,
     ),
     "an evaluation of a training with faults": Fault(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,13 @@ def take_steps(learner: Any, first: int, last: int) -> list[dict[str, float]]:
     return [{"loss": report.loss, "grad_norm": report.grad_norm, **report.metrics} for report in reports]
 
 
+def _is_reserved() -> bool:
+    from ray.util.placement_group import placement_group_table
+
+    groups = [group for group in placement_group_table().values() if group["strategy"] == "STRICT_SPREAD"]
+    return {group["state"] for group in groups} - {"REMOVED"} == {"CREATED"}
+
+
 def test_four_steps_on_two_nodes_are_those_of_one_process_and_a_lost_node_is_no_lost_step(
     make: Maker, one_place_a_node: Cluster, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +103,8 @@ def test_four_steps_on_two_nodes_are_those_of_one_process_and_a_lost_node_is_no_
         two.logprobs(samples)
 
     one_place_a_node.add()
+    while not _is_reserved():  # Ray moves the lost reservation of the fixture to the new node
+        time.sleep(0.1)
     resumed = make(config, context)
     resumed.start()
     assert node.address not in resumed.nodes and len(set(resumed.nodes)) == 2

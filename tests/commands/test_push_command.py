@@ -225,7 +225,11 @@ MISTAKES: dict[str, tuple[int, str, list[str]]] = {
     "an owner that is none": (2, "not a valid name of an owner", ["qwen3_4b_default", "--repo-prefix=a feng"]),
     "a name that is none": (2, "not a valid name of a repository", ["qwen3_4b_default", "--repo-prefix=afeng/a--b"]),
     "steps of a model": (2, "has no checkpoints, so", ["base", "--num=2", "--repo-prefix=afeng"]),
-    "an adapter that nobody could load": (78, "other people could not load it", ["local", "--repo-prefix=afeng"]),
+    "an adapter that other people could not load": (
+        78,
+        "other people could not load it",
+        ["local", "--repo-prefix=afeng"],
+    ),
     "an evaluation of several": (
         2,
         "applies to one policy",

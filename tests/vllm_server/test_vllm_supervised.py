@@ -132,7 +132,9 @@ async def test_too_little_memory_at_start_names_need_and_flags(
 ) -> None:
     config = VllmEngineConfig(python=vllm_python, kv_cache_gb=100_000)
     engine = VllmEngine(config, EngineContext(model=str(tiny_model), lora_rank=RANK, log_dir=tmp_path))
-    with pytest.raises(ConfigError, match=r"did not have enough memory.*It needs at least .* GiB.*Available memory") as caught:
+    with pytest.raises(
+        ConfigError, match=r"did not have enough memory.*It needs at least .* GiB.*Available memory"
+    ) as caught:
         await engine.start()
     assert "engine.options.kv_cache_gb" in caught.value.remedy
     assert "max_model_len" in caught.value.remedy

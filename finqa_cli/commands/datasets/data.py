@@ -227,27 +227,9 @@ def check(
 
     Example: finqa data check my-data --for finqa --out report
     """
-    if environment is None and (line.assignments or line.context.params["config"]):
-        raise UsageError(
-            "--set and --config apply to the environment, but --for is not given.",
-            remedy="--for finqa-text" if path.is_file() else "--for finqa",
-        )
-    if environment is None and against is not None:
-        raise UsageError(
-            "--against needs an environment that reads both, but --for is not given.", remedy="--for finqa-text"
-        )
-    if environment is not None and quick_test:
-        raise UsageError(
-            "With --for the environment reads all rows, so --quick-test would have no effect.",
-            remedy=f"finqa data check {shlex.quote(str(path))} --for {environment}",
-        )
+    _refuse_idle_flags(line, path)
     folder = out or new_run_path(Path("runs"), "check_")
     embedded = path == Path(EMBEDDED) and not path.exists()
-    if quick_test and (embedded or path.is_dir()):
-        raise UsageError(
-            "--quick-test applies to files only: the tables of a data folder belong together.",
-            remedy=f"finqa data check {path}",
-        )
     data = embedded_layout(folder / "data") if embedded else path
     if environment is None:
         report = check_path(data, most=QUICK_ROWS if quick_test else None)
@@ -262,6 +244,31 @@ def check(
     emit(document, as_json=line.as_json, text=text)
     if report.problems:
         raise typer.Exit(65)
+
+
+def _refuse_idle_flags(line: CommandLine, path: Path) -> None:
+    """Raise a UsageError for a flag that would have no effect on this data, or without --for."""
+    given = line.context.params
+    environment = given["environment"]
+    if environment is None and (line.assignments or given["config"]):
+        raise UsageError(
+            "--set and --config apply to the environment, but --for is not given.",
+            remedy="--for finqa-text" if path.is_file() else "--for finqa",
+        )
+    if environment is None and given["against"] is not None:
+        raise UsageError(
+            "--against needs an environment that reads both, but --for is not given.", remedy="--for finqa-text"
+        )
+    if environment is not None and given["quick_test"]:
+        raise UsageError(
+            "With --for the environment reads all rows, so --quick-test would have no effect.",
+            remedy=f"finqa data check {shlex.quote(str(path))} --for {environment}",
+        )
+    if given["quick_test"] and (path.is_dir() or (path == Path(EMBEDDED) and not path.exists())):
+        raise UsageError(
+            "--quick-test applies to files only: the tables of a data folder belong together.",
+            remedy=f"finqa data check {path}",
+        )
 
 
 def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckReport:

@@ -141,96 +141,114 @@ def rllm(
     _write(import_rllm(folder, tables=tables, skip_bad=skip_bad), out, as_json)
 
 
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
+    ),
+]
+Questions = Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")]
+MappingFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--map", metavar="FILE", help="TOML file with these options and a table [columns].", show_default="none"
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="FIELD=COLUMN",
+        help=f"Column of the question file for one of the fields {', '.join(FIELDS)}.",
+    ),
+]
+CompanyRule = Annotated[
+    str | None,
+    typer.Option(
+        "--company", metavar="RULE", help=f"Company of a table: {', '.join(COMPANY_RULES)}.", show_default="auto"
+    ),
+]
+TableSplits = Annotated[
+    str | None,
+    typer.Option(
+        "--splits",
+        help="Shares of the companies for train,dev,test, if questions have no split.",
+        metavar="TRAIN,DEV,TEST",
+        show_default=DEFAULT_SPLITS,
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the split by company.", show_default="0")]
+Decimal = Annotated[
+    str | None,
+    typer.Option("--decimal", metavar=".|,", help="Decimal point of numbers in texts.", show_default="."),
+]
+Percent = Annotated[
+    str | None,
+    typer.Option(
+        "--percent", metavar="fraction|text", help="What 12.5% becomes: 0.125, or a text.", show_default="fraction"
+    ),
+]
+Dates = Annotated[
+    str | None,
+    typer.Option(
+        "--dates",
+        metavar="auto|day-first|month-first",
+        help="Order of day and month in dates such as 3/4/2024; auto: as other dates of the column show.",
+        show_default="auto",
+    ),
+]
+HeaderRows = Annotated[
+    int | None,
+    typer.Option(
+        "--header-rows",
+        min=1,
+        max=MOST_HEADER_ROWS,
+        help="Lines of the header in CSV files and workbooks; auto: two where names are missing or repeated.",
+        show_default="auto",
+    ),
+]
+Convert = Annotated[
+    bool | None,
+    typer.Option("--convert/--no-convert", help="Convert texts to numbers and dates.", show_default="convert"),
+]
+EvaluationOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--evaluation-only/--trainable", help="Mark the data as for evaluation only.", show_default="trainable"
+    ),
+]
+WithExpert = Annotated[
+    bool | None,
+    typer.Option("--with-expert/--all", help="Keep only questions that the expert can play.", show_default="all"),
+]
+SkipBadTables = Annotated[bool, typer.Option("--skip-bad", help="Skip malformed tables and questions.")]
+SnapshotName = Annotated[
+    str | None,
+    typer.Option("--snapshot-name", help="Also compile a snapshot with this name.", show_default="none"),
+]
+
+
 @app.command()
 @offers(general=("config", "assign", "as_json"))
 def tables(
     line: CommandLine,
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
-        ),
-    ],
-    questions: Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")],
+    source: Source,
+    questions: Questions,
     out: Out,
-    mapping: Annotated[
-        Path | None,
-        typer.Option(
-            "--map", metavar="FILE", help="TOML file with these options and a table [columns].", show_default="none"
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            metavar="FIELD=COLUMN",
-            help=f"Column of the question file for one of the fields {', '.join(FIELDS)}.",
-        ),
-    ] = None,
-    company: Annotated[
-        str | None,
-        typer.Option(
-            "--company", metavar="RULE", help=f"Company of a table: {', '.join(COMPANY_RULES)}.", show_default="auto"
-        ),
-    ] = None,
-    splits: Annotated[
-        str | None,
-        typer.Option(
-            "--splits",
-            help="Shares of the companies for train,dev,test, if questions have no split.",
-            metavar="TRAIN,DEV,TEST",
-            show_default=DEFAULT_SPLITS,
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the split by company.", show_default="0")] = None,
-    decimal: Annotated[
-        str | None,
-        typer.Option("--decimal", metavar=".|,", help="Decimal point of numbers in texts.", show_default="."),
-    ] = None,
-    percent: Annotated[
-        str | None,
-        typer.Option(
-            "--percent", metavar="fraction|text", help="What 12.5% becomes: 0.125, or a text.", show_default="fraction"
-        ),
-    ] = None,
-    dates: Annotated[
-        str | None,
-        typer.Option(
-            "--dates",
-            metavar="auto|day-first|month-first",
-            help="Order of day and month in dates such as 3/4/2024; auto: as other dates of the column show.",
-            show_default="auto",
-        ),
-    ] = None,
-    header_rows: Annotated[
-        int | None,
-        typer.Option(
-            "--header-rows",
-            min=1,
-            max=MOST_HEADER_ROWS,
-            help="Lines of the header in CSV files and workbooks; auto: two where names are missing or repeated.",
-            show_default="auto",
-        ),
-    ] = None,
-    convert: Annotated[
-        bool | None,
-        typer.Option("--convert/--no-convert", help="Convert texts to numbers and dates.", show_default="convert"),
-    ] = None,
-    evaluation_only: Annotated[
-        bool | None,
-        typer.Option(
-            "--evaluation-only/--trainable", help="Mark the data as for evaluation only.", show_default="trainable"
-        ),
-    ] = None,
-    with_expert: Annotated[
-        bool | None,
-        typer.Option("--with-expert/--all", help="Keep only questions that the expert can play.", show_default="all"),
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed tables and questions.")] = False,
-    snapshot: Annotated[
-        str | None,
-        typer.Option("--snapshot-name", help="Also compile a snapshot with this name.", show_default="none"),
-    ] = None,
+    mapping: MappingFile = None,
+    column: Columns = None,
+    company: CompanyRule = None,
+    splits: TableSplits = None,
+    seed: Seed = None,
+    decimal: Decimal = None,
+    percent: Percent = None,
+    dates: Dates = None,
+    header_rows: HeaderRows = None,
+    convert: Convert = None,
+    evaluation_only: EvaluationOnly = None,
+    with_expert: WithExpert = None,
+    skip_bad: SkipBadTables = False,
+    snapshot: SnapshotName = None,
 ) -> None:
     """Import own tables and questions, in the forms in which people keep them; docs/own-tables.md describes them.
 

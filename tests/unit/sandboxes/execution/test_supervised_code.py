@@ -130,7 +130,7 @@ def test_no_file_is_hidden_from_the_limit_on_disk(program: str) -> None:
 
 @as_root
 def test_code_cannot_stop_who_acts_as_its_user() -> None:
-    """Else it could have the supervisor wait forever, and a box that hangs is nobody's fault.
+    """Otherwise it could make the supervisor wait forever, and a sandbox that hangs is an infrastructure fault.
 
     Nor can another supervisor when it ends all that its own user has: our look at the disk would fail, which counts as
     a disk that is full.

@@ -61,9 +61,8 @@ class Workers:
             self._thread.join()
 
     def _watch(self) -> None:
-        logging.getLogger("torch.distributed.elastic").setLevel(
-            logging.CRITICAL
-        )  # its log messages are errors of finqa
+        # what it would log is raised as an error of finqa
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         others = range(1, self._size)
         try:
             if self._logs is not None:

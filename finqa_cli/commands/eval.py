@@ -1,26 +1,35 @@
-"""`finqa eval TARGET`: accuracy with its confidence interval."""
+"""`finqa eval TARGET`: accuracy with its confidence interval, also of recorded attempts under other rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from finqa_cli import logs
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
-from finqa_cli.commands.shared.rescoring import rescore_run
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.before_after import format_number, format_share, name_clusters
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate
 from finqa_cli.evaluation.planned_evaluation import check_faults, plan_evaluation, plan_resumption, target_settings
+from finqa_cli.evaluation.rescore import GRADER, Rescored, advise_rules, rescoring_settings
+from finqa_cli.evaluation.rescore import rescore as grade_again
 from finqa_cli.rollout.measures import flat
+from finqa_cli.runs.run_folder import new_run_path
+from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
+from finqa_cli.wiring.command_settings import RUNS
 
 app = CommandApp()
+
+_FLAGS = {GRADER: "--grader", "reward.name": "--reward"}
+_TAKEN = {"rescore", "as_json", "quiet", "assign", "run.dir", *_FLAGS}
 
 
 @app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {EXIT_CODES}")
@@ -63,7 +72,7 @@ def main(
     Where the same command did not end, it continues: attempts that are recorded are not played again.
     """
     if rescore is not None:
-        rescore_run(line, rescore)
+        _rescore_run(line, rescore)
         return
     if resume is not None:
         line.check_resumed(resume, command="eval")
@@ -126,3 +135,50 @@ def _asked(report: Mapping[str, Any]) -> str:
 def list_measures(measures: Mapping[str, Any]) -> list[str]:
     """Return the environment's own figures, a line each."""
     return [f"  {name}: {format_number(value)}" for name, value in flat(measures).items()]
+
+
+def _rescore_run(line: CommandLine, source: Path) -> None:
+    """Grade the attempts again, and print both verdicts.
+
+    Raises:
+        UsageError: A parameter is given that has no effect on recorded attempts, or none that changes the rules.
+    """
+    if refused := set(line.typed) - _TAKEN:
+        raise UsageError(
+            f"Nothing is played, so {line.written(refused)} would have no effect.",
+            remedy=advise_rules(source),
+        )
+    logs.configure()
+    rules = {path: value for path, value in line.flags.items() if path in _FLAGS}
+    assigned = {path: value.raw for path, value in assignments_layer(line.assignments).items()}
+    settings = rescoring_settings(source, {**rules, **assigned})
+    run = line.flags.get("run.dir") or new_run_path(RUNS, "rescore_")
+    given = [word for path, value in rules.items() for word in (_FLAGS[path], str(value))]
+    given += [word for assignment in line.assignments for word in ("--set", assignment)]
+    result = perform(
+        line,
+        lambda reporter, stopper: grade_again(settings, source, Path(run), reporter=reporter, stopper=stopper),
+        remedy=f"finqa eval --rescore {shlex.quote(str(source))} {shlex.join(given)}",
+    )
+    emit(result.document(), as_json=line.as_json, text=lambda: "\n".join(_rescored_lines(result)))
+
+
+def _rescored_lines(result: Rescored) -> Iterator[str]:
+    before, after = result.before, result.after
+    graded = after.episodes - after.faults
+    faults = f"; {plural(after.faults, 'fault')} not graded" if after.faults else ""
+    yield f"{result.source} graded again: {plural(graded, 'attempt')}{faults}"
+    for name, report in (("before", before), ("now", after)):
+        low, high = report.accuracy_interval
+        yield (
+            f"  {name:<7} accuracy {report.accuracy:.3f}, 95 % interval {low:.3f} to {high:.3f}; "
+            f"reward {report.reward_mean:.3f}"
+        )
+    if (found := result.accuracy) is not None and result.reward is not None:
+        yield (
+            f"  change  accuracy {found.difference:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f} "
+            f"({plural(found.questions, 'question')}); reward {result.reward[0]:+.3f}, "
+            f"{result.reward[1]:+.3f} to {result.reward[2]:+.3f}"
+        )
+    yield f"Now right: {plural(result.now_right, 'attempt')}; now wrong: {result.now_wrong}."
+    yield f"Next: finqa report {result.source} {result.run}   (both verdicts, question by question)"

@@ -79,6 +79,41 @@ def _step(flag: str, help: str, default: str | bool = True) -> Any:
     return typer.Option(flag, help=help, rich_help_panel=STEPS, show_default=default)
 
 
+Init = Annotated[Path | None, _step("--init", "TOML file that specifies a new model for step 03.")]
+Careless = Annotated[
+    bool | None,
+    _step(
+        "--careless/--careful", "Imitate an expert that makes mistakes.", "careless with `embedded` and `embedded-text`"
+    ),
+]
+DemonstrationQuestions = Annotated[int, _step("--demonstration-questions", "Demonstrations of step 01; 0: all.")]
+NumCandidates = Annotated[int, _step("--num-candidates", "Candidates per question in step 04.")]
+CandidateQuestions = Annotated[int, _step("--candidate-questions", "Questions of step 04; 0: all.")]
+CandidateTemperature = Annotated[
+    float | None,
+    _step("--candidate-temperature", "Sampling temperature of step 04.", "0.8; 1 with the embedded policy"),
+]
+CandidateTopP = Annotated[
+    float | None, _step("--candidate-top-p", "Nucleus sampling mass of step 04.", "0.9; 1 with the embedded policy")
+]
+PairRule = Annotated[
+    Rule | None, _step("--pair-rule", "Pairs of step 08, for dpo; see finqa prefs --rule.", "best-worst")
+]
+FinalTest = Annotated[
+    Path | None,
+    _step(
+        "--final-test",
+        "File of a test split, such as the published test.json: both policies are evaluated and compared on it at "
+        "the end, and its overlap with the training data is reported.",
+        "none",
+    ),
+]
+CompareWith = Annotated[
+    list[Path] | None,
+    _step("--compare-with", "Another pipeline or evaluated run to compare with in step 11; repeatable."),
+]
+
+
 @app.command(epilog=f"Example: finqa pipeline --method grpo --quick-test. {EXIT_CODES}")
 @offers(
     *("environment.name", "engine", "sandbox.name", "reward", "environment.options.grader"),
@@ -120,44 +155,16 @@ def main(
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help="Small counts in all steps, as a quick test.")
     ] = False,
-    init: Annotated[Path | None, _step("--init", "TOML file that specifies a new model for step 03.")] = None,
-    careless: Annotated[
-        bool | None,
-        _step(
-            "--careless/--careful",
-            "Imitate an expert that makes mistakes.",
-            "careless with `embedded` and `embedded-text`",
-        ),
-    ] = None,
-    demonstration_questions: Annotated[
-        int, _step("--demonstration-questions", "Demonstrations of step 01; 0: all.")
-    ] = 0,
-    num_candidates: Annotated[int, _step("--num-candidates", "Candidates per question in step 04.")] = 4,
-    candidate_questions: Annotated[int, _step("--candidate-questions", "Questions of step 04; 0: all.")] = 0,
-    candidate_temperature: Annotated[
-        float | None,
-        _step("--candidate-temperature", "Sampling temperature of step 04.", "0.8; 1 with the embedded policy"),
-    ] = None,
-    candidate_top_p: Annotated[
-        float | None,
-        _step("--candidate-top-p", "Nucleus sampling mass of step 04.", "0.9; 1 with the embedded policy"),
-    ] = None,
-    pair_rule: Annotated[
-        Rule | None, _step("--pair-rule", "Pairs of step 08, for dpo; see finqa prefs --rule.", "best-worst")
-    ] = None,
-    final_test: Annotated[
-        Path | None,
-        _step(
-            "--final-test",
-            "File of a test split, such as the published test.json: both policies are evaluated and compared on it at "
-            "the end, and its overlap with the training data is reported.",
-            "none",
-        ),
-    ] = None,
-    compare_with: Annotated[
-        list[Path] | None,
-        _step("--compare-with", "Another pipeline or evaluated run to compare with in step 11; repeatable."),
-    ] = None,
+    init: Init = None,
+    careless: Careless = None,
+    demonstration_questions: DemonstrationQuestions = 0,
+    num_candidates: NumCandidates = 4,
+    candidate_questions: CandidateQuestions = 0,
+    candidate_temperature: CandidateTemperature = None,
+    candidate_top_p: CandidateTopP = None,
+    pair_rule: PairRule = None,
+    final_test: FinalTest = None,
+    compare_with: CompareWith = None,
 ) -> None:
     """Run the whole cycle: check and prepare data, imitate, sample, train by a method, evaluate both policies, compare.
 

@@ -24,7 +24,8 @@ NOT_HERE = {
     r"\tnvidia-smi|run_learner\b|perform\.py:leading|served_model\.py:.*choose another engine|worker\.py:|"
     r"bfloat16 exceeded|wiring/placing\.py:place\t",
     "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
-    r"\thf auth login|\taccept it at|aviato\.py:|check plan and billing|write access to this owner|make it private at",
+    r"\thf auth login|\taccept it at|coreweave/config\.py:mapped|check plan and billing|"
+    r"write access to this owner|make it private at",
     "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
     "a full disk": r"free some|\tfree space|Free some space|check_disk|/a/folder/with/space",
     "memory of a device that is used up": r"DeviceMemoryError|micro_batches\.py:|fewer models on the device|"

@@ -118,21 +118,25 @@ async def dpo(
                     await training.run()
                     context.check_stop()
             await asyncio.to_thread(learner.publish, final_policy(run), training.done)
-        result = DpoResult(
-            run=run,
-            policy=final_policy(run),
-            best=best_policy(run) if training.best else None,
-            best_step=training.best.step if training.best else None,
-            steps=training.done,
-            pairs=len(pairs.train),
-            before=training.before,
-            after=training.after,
-            seconds=time.perf_counter() - started,
-        )
+        result = _result(run, training, len(pairs.train), time.perf_counter() - started)
         write_json(run / "report.json", result_document(result))
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=_outputs(result))
         folder.finish("completed")
     return result
+
+
+def _result(run: Path, training: PreferenceTraining, pairs: int, seconds: float) -> DpoResult:
+    return DpoResult(
+        run=run,
+        policy=final_policy(run),
+        best=best_policy(run) if training.best else None,
+        best_step=training.best.step if training.best else None,
+        steps=training.done,
+        pairs=pairs,
+        before=training.before,
+        after=training.after,
+        seconds=seconds,
+    )
 
 
 def _outputs(result: DpoResult) -> list[Path]:

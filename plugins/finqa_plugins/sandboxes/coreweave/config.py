@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from finqa_cli.errors import AuthenticationError
 from finqa_cli.types import Check
 
 KEY_VARIABLE = "CWSANDBOX_API_KEY"
 OLD_KEY_VARIABLE = "AVIATO_API_KEY"
 WANDB_KEY_VARIABLE = "WANDB_API_KEY"
 ENTITY_VARIABLE = "WANDB_ENTITY_NAME"
+PROJECT_VARIABLE = "WANDB_PROJECT_NAME"
 
 
 class CoreWeaveSandboxConfig(BaseModel):
@@ -66,7 +68,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 
 def aviato_readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is one of the keys that `aviato.mapped` takes; see `Component.readiness`."""
+    """Whether there is one of the keys that `mapped` takes; see `Component.readiness`."""
     options = _options(settings, "aviato")
     if options.get("auth") != "wandb" and (options.get("api_key") or _has(OLD_KEY_VARIABLE) or _has(KEY_VARIABLE)):
         return []
@@ -87,3 +89,36 @@ def _has(variable: str) -> bool:
 
 def _lacks(name: str, variable: str) -> Check:
     return Check(name=name, status="fail", detail=f"needs {variable}", remedy=f"export {variable}=...")
+
+
+def mapped(config: CoreWeaveSandboxConfig, environment: Mapping[str, str]) -> CoreWeaveSandboxConfig:
+    """The options of today for the variables of then: AVIATO_API_KEY first, else W&B's key with entity and project.
+
+    What the options say already wins, and CWSANDBOX_API_KEY over W&B's key.
+
+    Raises:
+        AuthenticationError: There is no key; or it is W&B's, and WANDB_ENTITY_NAME, which was required, is missing.
+    """
+
+    def value(name: str) -> str:
+        return environment.get(name, "").strip()
+
+    if config.auth == "api_key":
+        if config.api_key is not None:
+            return config
+        if value(OLD_KEY_VARIABLE):
+            return config.model_copy(update={"api_key": SecretStr(value(OLD_KEY_VARIABLE))})
+        if value(KEY_VARIABLE):
+            return config
+        if not has_wandb_key(environment):
+            raise AuthenticationError(
+                f"No key for aviato: neither {OLD_KEY_VARIABLE} nor {KEY_VARIABLE} nor a key of W&B is set.",
+                remedy=f"export {KEY_VARIABLE}=... with a key of your CoreWeave organisation, and --sandbox cwsandbox",
+            )
+    entity, project = config.entity or value(ENTITY_VARIABLE), config.project or value(PROJECT_VARIABLE)
+    if not entity:
+        raise AuthenticationError(
+            f"{OLD_KEY_VARIABLE} is not set, and W&B's key needs {ENTITY_VARIABLE}, which is not set either.",
+            remedy=f"export {OLD_KEY_VARIABLE}=..., or export {ENTITY_VARIABLE}=... with the owner of the W&B key",
+        )
+    return config.model_copy(update={"auth": "wandb", "entity": entity, "project": project or None})

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError
 from finqa_cli.types import Check
-from finqa_plugins.sandboxes.coreweave.aviato import mapped
-from finqa_plugins.sandboxes.coreweave.config import KEY_VARIABLE, CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.config import KEY_VARIABLE, CoreWeaveSandboxConfig, mapped
 from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud, access
 from finqa_plugins.sandboxes.coreweave.tags import OURS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -11,7 +12,7 @@ from cwsandbox import CWSandboxError, Sandbox, SandboxStatus
 from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.types import ExecutionSpec, SandboxInfo, SandboxSpec
-from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.config import KEY_VARIABLE, CoreWeaveSandboxConfig, mapped
 from finqa_plugins.sandboxes.coreweave.coreweave_cloud import Cloud, check_key
 from finqa_plugins.sandboxes.coreweave.coreweave_errors import is_refusal
 from finqa_plugins.sandboxes.coreweave.coreweave_sandbox import CoreWeaveSandbox
@@ -243,3 +244,15 @@ def _described(sandbox: Sandbox, name: str) -> SandboxInfo:
         labels=labels_in(sandbox.tags),
         created=sandbox.created_at.timestamp() if sandbox.created_at else 0.0,
     )
+
+
+def aviato_provider(config: CoreWeaveSandboxConfig | None, context: SandboxContext) -> CoreWeaveSandboxProvider:
+    """Return the provider under the name that `cwsandbox` had before 2026-02-27, with the variables of that time.
+
+    Raises:
+        AuthenticationError: The key is W&B's, and WANDB_ENTITY_NAME is missing.
+    """
+    log.warning(
+        "aviato is the old name of cwsandbox and will be removed", instead=f"--sandbox cwsandbox and {KEY_VARIABLE}"
+    )
+    return CoreWeaveSandboxProvider(mapped(config or CoreWeaveSandboxConfig(), os.environ), context)

@@ -30,7 +30,7 @@ def register_components() -> list[Component]:
             kind="sandbox",
             name="aviato",
             readiness="finqa_plugins.sandboxes.coreweave.config:aviato_readiness",
-            target="finqa_plugins.sandboxes.coreweave.aviato:aviato_provider",
+            target="finqa_plugins.sandboxes.coreweave.coreweave_provider:aviato_provider",
             config="finqa_plugins.sandboxes.coreweave.config:CoreWeaveSandboxConfig",
             summary="the old name of cwsandbox, with the variables of its time",
             requires=("cwsandbox",),

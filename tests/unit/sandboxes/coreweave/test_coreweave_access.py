@@ -15,10 +15,10 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import AuthenticationError, ConfigError, SandboxError, ServiceUnavailableError
 from finqa_cli.masking import MASK
 from finqa_cli.types import Check, ExecutionSpec
-from finqa_plugins.sandboxes.coreweave.aviato import aviato_provider, mapped
-from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
+from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig, mapped
 from finqa_plugins.sandboxes.coreweave.coreweave_cloud import access, base_url
 from finqa_plugins.sandboxes.coreweave.coreweave_errors import explained, is_passing, pause_asked_s
+from finqa_plugins.sandboxes.coreweave.coreweave_provider import aviato_provider
 from finqa_plugins.sandboxes.coreweave.plugin import doctor_checks, explain_error
 
 OLD_KEY = "aviato-key-123456"

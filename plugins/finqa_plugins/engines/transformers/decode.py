@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -229,12 +230,71 @@ class Job:
         self.on_outcome()
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which requests share a row of the buffer: those whose sequences are equal so far. R rows, J requests.
+
+    Attributes:
+        members: [R] the requests of each row, one at least.
+        owners: [J] row of each request, or None when each has a row of its own.
+        heads: [R] place of each row's first request among all, or None likewise.
+    """
+
+    members: list[list[Job]]
+    owners: Tensor | None
+    heads: Tensor | None
+
+    @classmethod
+    def of(cls, members: list[list[Job]], device: torch.device) -> Rows:
+        """Make the rows with these members."""
+        if all(len(jobs) == 1 for jobs in members):
+            return cls(members, None, None)
+        owners = [row for row, jobs in enumerate(members) for _ in jobs]
+        heads = [0, *accumulate(len(jobs) for jobs in members[:-1])]
+        return cls(members, torch.tensor(owners, device=device), torch.tensor(heads, device=device))
+
+    @property
+    def jobs(self) -> list[Job]:
+        """[J] all requests, row by row."""
+        return [job for jobs in self.members for job in jobs]
+
+
+def arrange(members: list[list[Job]], ended: set[Job]) -> list[tuple[int, list[Job]]]:
+    """[R'] the source and the members of each row for the next token: requests that drew the same one stay together.
+
+    A source is the row whose keys and values the new row begins with. A row that differs from its source is one that
+    ended or one after the last, so that copies can be made in any order. Depends on nothing but the arguments.
+
+    Args:
+        members: [R] requests of each row; all have drawn a token.
+        ended: Those that need no further row.
+    """
+    placed: list[tuple[int, list[Job]] | None] = []
+    further: list[tuple[int, list[Job]]] = []
+    for row, jobs in enumerate(members):
+        branches: dict[int, list[Job]] = {}
+        for job in jobs:
+            if job not in ended:
+                branches.setdefault(job.token_ids[-1], []).append(job)
+        parts = [(row, branch) for branch in branches.values()]
+        placed.append(parts[0] if parts else None)
+        further += parts[1:]
+    for row, place in enumerate(placed):
+        if place is None and further:
+            placed[row] = further.pop(0)
+    placed += further
+    count = len(placed) - placed.count(None)
+    movers = [place for place in placed[count:] if place]
+    return [place or movers.pop() for place in placed[:count]]
+
+
 @dataclass(slots=True)
 class Decoder:
     """Generates for one filled batch.
 
-    Rows are `jobs`, in the order of the buffer. A row that ends leaves at once: the last live row moves into its
-    place, so that every forward covers exactly the live rows.
+    Requests with equal sequences share a row until they draw different tokens: attempts at one question often agree
+    for long, and a row that they share is computed once. A row that ends leaves at once: the last live row moves into
+    its place, so that every forward covers exactly the live rows.
 
     Attributes:
         interrupted: Whether others wait to join: the rows are then left as they are, their keys and values kept.
@@ -246,58 +306,83 @@ class Decoder:
     interrupted: Callable[[], bool]
 
     @torch.inference_mode()
-    def run(self, jobs: list[Job], filled: Filled, opening: Entry | None) -> None:
-        """Sets the outcome of every job that was neither abandoned nor interrupted."""
+    def run(self, members: list[list[Job]], filled: Filled, opening: Entry | None) -> None:
+        """Sets the outcome of every job that was neither abandoned nor interrupted.
+
+        Args:
+            members: The requests of each filled row. The buffer has as many rows as there are requests.
+            filled: Their prompts.
+            opening: Beginning of all prompts that is not in the buffer.
+        """
         start = len(opening.token_ids) if opening else 0
         device = self.model.device
+        rows = Rows.of(members, device)
+        jobs = rows.jobs
         steps = max(job.left for job in jobs)
         sampler = Sampler.of(
             [job.request.sampling for job in jobs], steps, device, drawn=[len(job.token_ids) for job in jobs]
         )
-        places = torch.tensor([[len(job.sequence)] for job in jobs], device=device)
+        places = torch.tensor([[len(row[0].sequence)] for row in members], device=device)
         valid, logits = filled.valid, filled.logits
         for step in range(steps):
-            ids, logprobs = sampler.draw(logits, step)
-            ended = [
-                job.take(token_id, logprob) or job.abandoned or not math.isfinite(logprob)
+            ids, logprobs = sampler.draw(logits if rows.owners is None else logits[rows.owners], step)
+            ended = {
+                job
                 for job, token_id, logprob in zip(jobs, ids.tolist(), logprobs.tolist(), strict=True)
-            ]
+                if job.take(token_id, logprob) or job.abandoned or not math.isfinite(logprob)
+            }
             length = filled.length + step
-            if any(ended):
-                order = self._compact(jobs, ended, replace(filled, length=length), start)
-                if not order:
+            if ended:
+                self._finish(rows.members, ended, replace(filled, length=length), start)
+            arranged = arrange(rows.members, ended) if ended or rows.owners is not None else None
+            if arranged is not None and [members for _, members in arranged] != rows.members:
+                if not arranged:
                     return
-                jobs = [jobs[row] for row in order]
-                filled = replace(filled, first=[filled.first[row] for row in order])
-                index = torch.tensor(order, device=device)
-                sampler, valid, places, ids = sampler.select(index), valid[index], places[index], ids[index]
+                sources = [source for source, _ in arranged]
+                _copy_rows(sources, replace(filled, length=length))
+                filled = replace(filled, first=[filled.first[source] for source in sources])
+                order = {job: place for place, job in enumerate(jobs)}
+                rows = Rows.of([members for _, members in arranged], device)
+                jobs = rows.jobs
+                index = torch.tensor([order[job] for job in jobs], device=device)
+                taken = torch.tensor(sources, device=device)
+                sampler, ids, valid, places = sampler.select(index), ids[index], valid[taken], places[taken]
             if step + 1 >= MIN_STEPS and self.interrupted():
-                self._keep(jobs, replace(filled, length=length), start)
+                self._keep(rows.members, replace(filled, length=length), start)
                 return
-            cache = BatchCache(filled.buffer, slice(0, len(jobs)), length)
+            cache = BatchCache(filled.buffer, slice(0, len(rows.members)), length)
+            drawn = ids if rows.heads is None else ids[rows.heads]
             logits = self.model.forward(
-                ids[:, None], places + step, valid[:, : length + 1], cache, opening.tensor if opening else None
+                drawn[:, None], places + step, valid[:, : length + 1], cache, opening.tensor if opening else None
             )
 
-    def _compact(self, jobs: list[Job], ended: list[bool], filled: Filled, start: int) -> list[int]:
-        """Finishes the ended rows, keeps their keys and values, closes the gaps; returns the old rows in new order."""
-        for row, job in enumerate(jobs):
-            if ended[row] and not job.abandoned:
-                job.finish(self.version)
-                if job.episode and self.store.budget and isinstance(job.outcome, Completion):
-                    self.store.put(job.place, filled.entry(row, job.sequence[:-1], start))
-            if ended[row] and not job.episode:
-                self.store.discard(job.place)  # from an interruption; no later turn extends it
-        live = len(jobs) - sum(ended)
-        movers = [row for row in range(live, len(jobs)) if not ended[row]]
-        order = [movers.pop() if ended[row] else row for row in range(live)]
-        for row, source in enumerate(order):
-            if row != source:
-                begin, end = filled.first[source], filled.length
-                filled.buffer[:, :, row, :, begin:end] = filled.buffer[:, :, source, :, begin:end]
-                filled.buffer[:, :, row, :, filled.first[row] : begin].zero_()  # masked, but 0 * nan is nan
-        return order
+    def _finish(self, members: list[list[Job]], ended: set[Job], filled: Filled, start: int) -> None:
+        """Finishes the ended requests and keeps their keys and values."""
+        for row, jobs in enumerate(members):
+            entry: Entry | None = None  # one for all that end here: they have the same sequence but for the last token
+            for job in jobs:
+                if job not in ended:
+                    continue
+                if not job.abandoned:
+                    job.finish(self.version)
+                    if job.episode and self.store.budget and isinstance(job.outcome, Completion):
+                        entry = entry or filled.entry(row, job.sequence[:-1], start)
+                        self.store.put(job.place, entry)
+                if not job.episode:
+                    self.store.discard(job.place)  # from an interruption; no later turn extends it
 
-    def _keep(self, jobs: list[Job], filled: Filled, start: int) -> None:
-        for row, job in enumerate(jobs):
-            self.store.put(job.place, filled.entry(row, job.sequence[:-1], start))
+    def _keep(self, members: list[list[Job]], filled: Filled, start: int) -> None:
+        for row, jobs in enumerate(members):
+            entry = filled.entry(row, jobs[0].sequence[:-1], start)
+            for job in jobs:
+                self.store.put(job.place, entry)
+
+
+def _copy_rows(sources: list[int], filled: Filled) -> None:
+    """Gives each row of the buffer what its source holds."""
+    buffer = filled.buffer
+    for row, source in enumerate(sources):
+        if row != source:
+            begin, end = filled.first[source], filled.length
+            buffer[:, :, row, :, begin:end] = buffer[:, :, source, :, begin:end]
+            buffer[:, :, row, :, :begin].zero_()  # masked, but 0 * nan is nan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 
@@ -106,13 +105,14 @@ class Generator:
         """Computes the common beginning of prompts once. One that turns out too long for new prompts is cut."""
         if not self.model.shares_openings or not self.kv_bytes:
             return
-        families: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        families: dict[tuple[int, ...], list[Job]] = {}
         for job in jobs:
             token_ids = job.sequence
             if job.episode and len(token_ids) > MIN_OPENING and self._opening(token_ids) is None:
-                families.setdefault(token_ids[:MIN_OPENING], set()).add(token_ids)
-        for start, prompts in families.items():
+                families.setdefault(token_ids[:MIN_OPENING], []).append(job)
+        for start, family in families.items():
             known = next((opening for opening in self.openings if opening.token_ids[:MIN_OPENING] == start), None)
+            prompts = {job.sequence for job in family}
             members = prompts | {known.token_ids} if known else prompts
             if len(members) < 2:
                 continue
@@ -120,10 +120,19 @@ class Generator:
             length = common_prefix(min(members), max(members), limit=min(map(len, prompts)) - 1)
             if known is not None:
                 self.openings.remove(known)
-                self.openings.append(Entry(known.token_ids[:length], 0, known.tensor[..., :length, :]))
+                self.openings.append(known.cut(length))
             else:
-                self.openings.append(self._entries([min(members)[:length]], None)[min(members)[:length]])
+                self.openings.append(self._compute_opening(family, length))
             del self.openings[:-MAX_OPENINGS]
+
+    def _compute_opening(self, family: list[Job], length: int) -> Entry:
+        """The first tokens of these requests, from what is kept of one of them if that has as many."""
+        opening = family[0].sequence[:length]
+        for job in family:
+            kept = self.store.get(job.place)
+            if kept is not None and not kept.start and kept.token_ids[:length] == opening:
+                return kept.cut(length)
+        return self._entries([opening], None)[opening]
 
     def _families(self, jobs: list[Job]) -> list[tuple[Entry | None, list[Job]]]:
         """Sort requests by the longest opening that is worth its own batch; None is of those without one.
@@ -163,23 +172,20 @@ class Generator:
 
     def _run_batch(self, jobs: list[Job], opening: Entry | None, interrupted: Callable[[], bool]) -> None:
         start = len(opening.token_ids) if opening else 0
-        prompts = {job: self._prompt(job.sequence, self._kept(job, start), start) for job in jobs}
-        fresh = Counter(job.sequence for job in jobs if prompts[job].known == start)
-        repeated = [token_ids for token_ids, count in fresh.items() if count > 1]
-        if repeated and self.kv_bytes:
-            entries = self._entries(repeated, opening)
-            for job in jobs:
-                if prompts[job].known == start and job.sequence in entries:
-                    prompts[job] = self._prompt(job.sequence, entries[job.sequence], start)
-        jobs = sorted(jobs, key=lambda job: (prompts[job].unknown, job.request.key))
-        columns = max(len(job.sequence) for job in jobs) - start + max(job.left for job in jobs)
+        rows: dict[tuple[int, ...], list[Job]] = {}
+        for job in jobs:
+            rows.setdefault(job.sequence, []).append(job)
+        prompts = [self._prompt(members, start) for members in rows.values()]
+        prompts.sort(key=lambda prompt: (prompt.unknown, rows[prompt.token_ids][0].request.key))
+        members = [rows[prompt.token_ids] for prompt in prompts]
+        columns = max(map(len, rows)) - start + max(job.left for job in jobs)
         buffer = self.scratch.view(len(jobs), columns)
-        filled = fill(self.model, [prompts[job] for job in jobs], buffer, opening, self.threads)
+        filled = fill(self.model, prompts, buffer, opening, self.threads)
         self.computed_tokens += filled.computed
         self.prompt_tokens += sum(len(job.request.token_ids) for job in jobs if not job.token_ids)
         for job in jobs:
             job.round = self.rounds
-        Decoder(self.model, self.store, self.version, interrupted).run(jobs, filled, opening)
+        Decoder(self.model, self.store, self.version, interrupted).run(members, filled, opening)
 
     def _kept(self, job: Job, start: int) -> Entry | None:
         """What is kept of the beginning of a request, whose first `start` tokens are in the opening of its batch."""
@@ -189,9 +195,13 @@ class Generator:
         first = entry.token_ids[: entry.start]  # its last turn was in the batch of a longer opening
         return next((entry.join(opening) for opening in self.openings if opening.token_ids == first), None)
 
-    def _prompt(self, token_ids: tuple[int, ...], entry: Entry | None, start: int) -> Prompt:
-        known = entry.usable(token_ids, start) if entry else 0
-        return Prompt(token_ids, entry if known else None, known or start)
+    def _prompt(self, jobs: list[Job], start: int) -> Prompt:
+        """The one prompt of requests with equal sequences, with the longest beginning that is kept for any of them."""
+        sequence = jobs[0].sequence
+        kept = [entry for job in jobs if (entry := self._kept(job, start))]
+        entry = max(kept, key=lambda entry: entry.usable(sequence, start), default=None)
+        known = entry.usable(sequence, start) if entry else 0
+        return Prompt(sequence, entry if known else None, known or start)
 
     def _entries(self, sequences: list[tuple[int, ...]], opening: Entry | None) -> dict[tuple[int, ...], Entry]:
         """Computes whole sequences for their keys and values alone."""

@@ -117,6 +117,10 @@ class Entry:
         known = common_prefix(self.token_ids, token_ids, limit=len(token_ids) - 1)
         return known if known > start else 0
 
+    def cut(self, length: int) -> Entry:
+        """Return a copy of the first `length` tokens of an entry that starts at 0."""
+        return Entry(self.token_ids[:length], 0, self.tensor[..., :length, :].clone())
+
     def join(self, opening: Entry) -> Entry:
         """Return the entry with the keys and values of the `start` tokens that `opening` consists of."""
         return Entry(self.token_ids, opening.start, torch.cat((opening.tensor, self.tensor), dim=-2))

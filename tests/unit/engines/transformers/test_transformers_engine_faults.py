@@ -101,8 +101,8 @@ async def test_a_failing_batch_reaches_exactly_its_requests(
             return forward(token_ids, *rest)
 
         monkeypatch.setattr(generator.model, "forward", failing)
-        # Lengths this far apart are never one batch.
-        results = await gathered(*(engine.generate(ask(key)) for key in "ab"), engine.generate(ask("long", 285)))
+        # Equal prompts would share a row, and lengths as far apart as the third are never one batch.
+        results = await gathered(*(engine.generate(ask(key, n)) for key, n in (("a", 9), ("b", 10), ("long", 285))))
         assert all(isinstance(result, EngineError) for result in results[:2])
         assert reason in results[0].message
         assert isinstance(results[2], Completion)

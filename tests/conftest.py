@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 import structlog
+from fixtures import warm_servers
 from hypothesis import settings
 
 from finqa_cli.settings.schema import BARE_NAMES
+from finqa_plugins.sandboxes.local import server_process
 
 for name, value in {
     "OMP_NUM_THREADS": "1",
@@ -123,6 +125,21 @@ def _neutral_environment(monkeypatch: pytest.MonkeyPatch, finqa_home: Path) -> I
     monkeypatch.setenv("FINQA_HOME", str(finqa_home))
     structlog.reset_defaults()  # a command that an earlier test ran in this process may have set a level
     yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _warm_servers() -> Iterator[None]:
+    """Environment servers that commands start in this process are forked, see `fixtures.warm_servers`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_process, "_spawn", warm_servers.spawn)
+        yield
+
+
+@pytest.fixture(scope="module")
+def _cold_servers() -> Iterator[None]:
+    """For files whose tests find servers by their environment: servers are started as the product starts them."""
+    with warm_servers.cold_servers():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

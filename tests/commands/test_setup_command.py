@@ -127,6 +127,7 @@ def test_from_failures_to_an_environment_that_is_found(
     assert "removes the earlier" in captured.err and captured.out.startswith("vllm is set up: vllm 0.33.0")
 
 
+@pytest.mark.slow
 def test_kill_9_half_way_and_the_same_command_again(home: Path, wheels: Path, pins: Path, tmp_path: Path) -> None:
     with package_index(wheels) as index:
         index.stalled = "vllm"

@@ -9,6 +9,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from finqa_cli.evaluation.evaluate import evaluate
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.pool import SandboxPool
@@ -19,6 +21,8 @@ from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Status, Trajectory
 from finqa_cli.wiring.stage import stage
+
+pytestmark = pytest.mark.usefixtures("_cold_servers")
 
 
 def settings(home: Path, sandboxes: int = 8) -> Settings:

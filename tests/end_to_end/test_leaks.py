@@ -105,6 +105,9 @@ SLOW_ONLY = {
     ("engine that breaks for good", "daytona"),
     ("ctrl-c twice", "daytona"),
     ("ctrl-c while boxes are being ended", "local"),
+    ("ctrl-c twice", "local"),
+    ("ctrl-c", "daytona"),
+    ("sigterm", "local"),
 }
 """What says nothing new with the other provider."""
 

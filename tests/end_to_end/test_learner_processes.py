@@ -90,6 +90,7 @@ def records(run: str, kind: str) -> list[dict[str, Any]]:
     return [record for record in read_jsonl(Path(run, "metrics.jsonl")) if record["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_two_processes_that_train_started_do_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", *SMALL, "--iterations=1", "--set=train.updates_per_iteration=2"]
     document([*arguments, "--run-dir=one"], capsys)
@@ -122,6 +123,7 @@ def test_a_process_that_is_killed_during_rollouts_ends_the_run_which_can_be_resu
     assert [record["iteration"] for record in records("run", "train")] == [*range(1, done + 2)]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_in_a_step_ends_the_run_which_can_be_resumed(
     capsys: pytest.CaptureFixture[str], kill_when: KillWhen
 ) -> None:

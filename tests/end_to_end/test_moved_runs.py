@@ -58,6 +58,7 @@ def compared(capsys: pytest.CaptureFixture[str], root: Path) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
+@pytest.mark.slow
 def test_a_comparison_is_the_same_from_everywhere_and_after_a_move(
     place: Path, moved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_link_goes_to_the_place_beside_the_run_before_the_one_of_old(
     assert follow(Path("b/run"), "a/data") == tmp_path / "a/data", "a copy of the run alone"
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_resumed_from_everywhere_and_after_a_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

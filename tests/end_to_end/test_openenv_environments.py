@@ -249,6 +249,7 @@ def test_a_folder_is_served_in_sandboxes_and_evaluated(tmp_path: Path, capsys: p
     assert ended and all(attempt["reward"] <= 1.0 for attempt in ended)
 
 
+@pytest.mark.slow
 def test_a_policy_is_taught_the_form_of_actions_by_chance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["policy", "make", "--environment=openenv", "--set", f"environment.options.module={GUESS}"]
     command += ["--sandboxes=2", "--set", "environment.options.tasks=12", "--demonstrations=8", "--epochs=1"]

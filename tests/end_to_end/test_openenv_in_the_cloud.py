@@ -14,7 +14,7 @@ from finqa_cli.app import main
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
 
 GUESS = Path(__file__).parents[1] / "fixtures" / "openenv_guess"
-SERVERS = 3
+SERVERS = 2
 
 
 def test_a_folder_is_built_into_an_image_and_played_there(
@@ -89,6 +89,7 @@ def build_and_evaluate(where: list[str], tmp_path: Path, capsys: pytest.CaptureF
     return log
 
 
+@pytest.mark.slow
 def test_an_image_is_built_from_the_folders_own_dockerfile(
     tmp_path: Path, cloud: LoopbackProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_an_image_is_built_from_the_folders_own_dockerfile(
     assert status == 78 and "COPY src/openenv /x" in said and "recipe=packages" in said
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_folders_project_is_installed(
     tmp_path: Path, cloud: LoopbackProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

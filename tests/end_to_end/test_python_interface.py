@@ -199,7 +199,13 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("form", ["evaluate()", "asyncio.run(in_a_loop())", "asyncio.run(awaited())"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "evaluate()",
+        *(pytest.param(f"asyncio.run({each}())", marks=pytest.mark.slow) for each in ("in_a_loop", "awaited")),
+    ],
+)
 def test_ctrl_c_leaves_a_run_that_can_be_resumed_and_no_process(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path("home").absolute()  # which tells servers of this test from those of others
     monkeypatch.setenv("FINQA_HOME", str(home))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,12 +104,16 @@ def bench(tmp_path: Path, finqa_home: Path) -> Bench:
     return made
 
 
-def collect(bench: Bench) -> dict[str, bytes]:
+DRY_RUN = ("train", "--dry-run", "--engine=scripted")
+TRAINING = ("train", "--quick-test", "--batch-size=2", "--no-preflight")
+
+
+def collect(bench: Bench, training: Sequence[str]) -> dict[str, bytes]:
     """Run the commands that carry secrets, and return all that they left, by sink."""
     own = bench.commands("own", ".env AVIATO_API_KEY", **LOGS)
     named = ("--sandbox", "local", "--project", MARKER, "--tracker", "leaky", "--tracker", "tensorboard")
-    few = ("--iterations=1", "--limit=2", "--sandboxes=2", "--batch-size=2", "--no-preflight")
-    trained = own.run("train", "--quick-test", *few, "--run-dir", f"run-{MARKER}", *named)
+    few = ("--iterations=1", "--limit=2", "--sandboxes=2")
+    trained = own.run(*training, *few, "--run-dir", f"run-{MARKER}", *named)
     evaluated = own.run("eval", "scripted", "--limit=2", "--run-dir", "expert", "--sandbox", "local", "--json")
     played = own.run("play", "--engine=scripted", "--seed=3", "--sandbox=local")
     again = own.run("eval", "scripted", "--limit=2", "--run-dir=again", "--sandbox=local", "--quiet")
@@ -225,10 +229,11 @@ def refuse(bench: Bench) -> dict[str, bytes]:
     return found
 
 
-def test_no_secret_is_in_any_sink(bench: Bench) -> None:
+@pytest.mark.parametrize("training", [DRY_RUN, pytest.param(TRAINING, marks=pytest.mark.slow)], ids=["dry", "real"])
+def test_no_secret_is_in_any_sink(bench: Bench, training: Sequence[str]) -> None:
     assert len(CANARIES) == 30 and len({canary.core for canary in CANARIES}) == 30 and len(SINKS) == 12
     refusals = refuse(bench)
-    sinks = collect(bench)
+    sinks = collect(bench, training)
     assert tuple(sinks) == SINKS
     missing = [name for name, seen in sinks.items() if MARKER.encode() not in seen]
     assert not missing, f"the marker was not found in {missing}"
@@ -261,7 +266,7 @@ masking.Masker.__call__ = lambda self, text: text
 @pytest.mark.slow
 def test_the_check_finds_secrets_where_the_rule_is_taken_out(bench: Bench) -> None:
     (bench.site / "sitecustomize.py").write_text(UNMASKED)
-    leaks = found(collect(bench), {canary.place: canary.core for canary in CARRIED})
+    leaks = found(collect(bench, TRAINING), {canary.place: canary.core for canary in CARRIED})
     sinks = {leak.rpartition(": ")[2] for leak in leaks}
     assert {"config show", "crash output", "errors", "logs and events", "standard output, doctor and plugins"} <= sinks
     assert len(leaks) >= 30, leaks

@@ -83,6 +83,7 @@ def test_an_update_that_runs_out_of_memory_completes(tmp_path: Path) -> None:
     assert not failed(oom(TINY, tmp_path))
 
 
+@pytest.mark.slow
 def test_one_part_as_the_command_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     out = tmp_path / "figures.json"
     monkeypatch.setattr(sys, "argv", ["gpu", "--only", "mismatch", "--shapes", "tiny", "--out", str(out)])

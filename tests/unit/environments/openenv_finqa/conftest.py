@@ -4,6 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from fixtures.finqa_server import RunningServer, finqa_server
+from fixtures.warm_servers import cold_servers
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _own_interpreters() -> Iterator[None]:
+    """These tests are about the server, so that it starts as the product starts it."""
+    with cold_servers():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -110,8 +110,15 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("family", FULL)
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        pytest.param(family, change, marks=() if family == "qwen3" or not change else pytest.mark.slow)
+        for family in FULL
+        for change in CHANGES
+    ],
+    ids=str,
+)
 def test_what_is_read_of_a_configuration_is_what_transformers_builds(
     tmp_path: Path, family: str, change: dict[str, Any]
 ) -> None:

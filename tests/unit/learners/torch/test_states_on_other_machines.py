@@ -54,7 +54,7 @@ def run_ranks(machines: list[list[int]], folder: Path) -> list[list[str]]:
                 process.kill()
 
 
-@pytest.mark.parametrize("machines", [[[0], [1, 2]], [[0, 1], [2]]])
+@pytest.mark.parametrize("machines", [[[0], [1, 2]], pytest.param([[0, 1], [2]], marks=pytest.mark.slow)])
 def test_each_machine_gets_one_copy_of_the_files(machines: list[list[int]], tmp_path: Path) -> None:
     leader = tmp_path / "0" / "state"
     leader.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """One contract per kind of plugin. Components are constructed with their own options and a context."""
 
+from finqa_cli.contracts.account_quota import AccountQuota, Grant
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
@@ -35,6 +36,7 @@ from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
     "OWN_PREFIX",
+    "AccountQuota",
     "BaseSession",
     "CallError",
     "CallFormat",
@@ -46,6 +48,7 @@ __all__ = [
     "Environment",
     "EnvironmentContext",
     "ExecutingSandbox",
+    "Grant",
     "Learner",
     "LearnerContext",
     "LearnerEvents",

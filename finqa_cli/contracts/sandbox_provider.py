@@ -18,10 +18,12 @@ class SandboxContext:
     Attributes:
         home: Folder for the provider's own state (ledger, logs).
         max_concurrent_create: How many sandboxes may be starting at once.
+        cluster: Ray cluster over which creates of an account are counted; empty: over this machine.
     """
 
     home: Path
     max_concurrent_create: int = 100
+    cluster: str = ""
 
 
 class Sandbox(ABC):

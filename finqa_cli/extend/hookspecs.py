@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import pluggy
 
-from finqa_cli.contracts import LearnerProcesses
+from finqa_cli.contracts import AccountQuota, LearnerProcesses
 from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
@@ -191,6 +191,14 @@ def join_processes(learner: str) -> LearnerProcesses | None:
     """Joins the processes that `torchrun` started, for learners of this name; None when it is not yours.
 
     Called once, before anything else of the command, in each of them.
+    """
+
+
+@hookspec(firstresult=True)
+def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota | None:
+    """Counts the creates of an account over all processes of a cluster; None when the cluster is not yours.
+
+    `account` is a digest; at most `limit` creates in any `window_s` seconds. Must not connect yet.
     """
 
 

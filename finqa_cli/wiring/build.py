@@ -44,6 +44,9 @@ from finqa_cli.wiring.sandbox_owners import offer_strays, owner_labels
 
 log = structlog.get_logger(__name__)
 
+ON_CLUSTER = "ray:"
+"""Beginning of the names of components on a Ray cluster."""
+
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
     """The snapshot that the settings name; the default one is built from the embedded data when it is missing.
@@ -148,9 +151,18 @@ def make_verdict(settings: Settings) -> Reward | None:
 
 def make_provider(settings: Settings) -> SandboxProvider:
     """The sandbox provider of the settings."""
-    context = SandboxContext(home=settings.data.home, max_concurrent_create=settings.pool.max_concurrent_create)
+    context = SandboxContext(
+        home=settings.data.home,
+        max_concurrent_create=settings.pool.max_concurrent_create,
+        cluster=settings.cluster.address if _uses_cluster(settings) else "",
+    )
     provider: SandboxProvider = registry().create("sandbox", settings.sandbox.name, settings.sandbox.options, context)
     return provider
+
+
+def _uses_cluster(settings: Settings) -> bool:
+    """Whether a part of the run is on nodes of a Ray cluster."""
+    return settings.engine.name.startswith(ON_CLUSTER) or settings.learner.name.startswith(ON_CLUSTER)
 
 
 async def make_pool(

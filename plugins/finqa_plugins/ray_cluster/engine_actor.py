@@ -70,7 +70,7 @@ class EngineActor:
         self._generation = generation
         if self._engine is None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            context = replace(self._context, home=_home(), replica=0, replicas=1)
+            context = replace(self._context, home=node_home(), replica=0, replicas=1)
             engine = registry().create("engine", self._name, self._options, context)
             if not isinstance(engine, TokenEngine):
                 raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
@@ -135,6 +135,6 @@ class EngineActor:
         return self._engine
 
 
-def _home() -> Path:
+def node_home() -> Path:
     """Return FINQA_HOME of the node."""
     return Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()

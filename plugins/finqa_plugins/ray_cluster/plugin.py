@@ -1,9 +1,13 @@
-"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster. Nothing of Ray is imported here."""
+"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster; and the quota of accounts over them.
+
+Nothing of Ray is imported here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from finqa_cli.contracts import AccountQuota
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import Component, hookimpl, registry
 
@@ -40,3 +44,11 @@ def find_component(kind: str, name: str) -> Component | None:
         elsewhere=True,
         sleeps=False,
     )
+
+
+@hookimpl
+def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota:
+    """The quota of the account over the cluster."""
+    from finqa_plugins.ray_cluster.ray_quota import RayQuota
+
+    return RayQuota(account, limit, window_s, cluster)

@@ -9,7 +9,7 @@ from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.placement.scale_plan import Planner, draw_turns
 from finqa_cli.placement.scale_simulation import Simulation
 from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design, Outcome
-from finqa_plugins.sandboxes.daytona.gate import SlidingWindow
+from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
 
 TURNS = draw_turns(4.5)
 UNCROWDED = LatencyModel(step_s=0.02, step_s_per_request=0.0)

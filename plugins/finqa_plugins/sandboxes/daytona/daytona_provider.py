@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from daytona import AsyncSandbox, DaytonaError, ListSandboxesQuery
 
-from finqa_cli.contracts import SandboxContext, SandboxProvider
+from finqa_cli.contracts import AccountQuota, SandboxContext, SandboxProvider
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes._images.image_recipe import build_command, served_name
+from finqa_plugins.sandboxes._quota.open_quota import account_digest, open_quota
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
-from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud, api_key
+from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_create import Creation
 from finqa_plugins.sandboxes.daytona.daytona_images import Images
 from finqa_plugins.sandboxes.daytona.daytona_ledger import Ledger, Leftovers, OpenName, forget, open_names
@@ -30,7 +31,7 @@ from finqa_plugins.sandboxes.daytona.daytona_listing import (
 )
 from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name, image_options
 from finqa_plugins.sandboxes.daytona.daytona_sandbox import DaytonaExecutingSandbox, DaytonaSandbox, DaytonaSandboxBase
-from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
+from finqa_plugins.sandboxes.daytona.gate import CreateGate
 from finqa_plugins.sandboxes.daytona.server import Prober, start_server
 from finqa_plugins.sandboxes.daytona.upkeep import Upkeep
 
@@ -58,7 +59,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._config = config or DaytonaSandboxConfig()
         self._folder = context.home / "daytona"
         self._cloud = Cloud(self._config)
-        self._gate = CreateGate(SlidingWindow(self._config.create_limit, self._config.create_window_s))
+        self._gate = CreateGate(lambda: self._open_quota(context))
         self._ledger = Ledger(self._folder)
         self._leftovers = Leftovers(self._cloud, self._ledger, self._config.delete_timeout_s)
         self._prober = Prober()
@@ -158,6 +159,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             leftovers = await self._leftovers.end({sandbox.name for sandbox in self._sandboxes})
         finally:
             await asyncio.to_thread(self._ledger.close)
+            await asyncio.to_thread(self._gate.close)
             await self._prober.close()
             await self._cloud.close()
         errors = [*(failure for failure in failures if failure is not None), *leftovers]
@@ -178,6 +180,10 @@ class DaytonaSandboxProvider(SandboxProvider):
     async def delete_images(self, snapshot: str) -> Sequence[str]:
         """See `SandboxProvider`."""
         return await self._images.delete_images(snapshot)
+
+    def _open_quota(self, context: SandboxContext) -> AccountQuota:
+        account = account_digest("daytona", api_url(), api_key(self._config))
+        return open_quota(context, account, self._config.create_limit, self._config.create_window_s)
 
     async def _start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
         name = f"finqa-{secrets.token_hex(6)}"

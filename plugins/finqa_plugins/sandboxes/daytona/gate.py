@@ -5,78 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from finqa_cli.contracts import AccountQuota, Grant
 from finqa_cli.errors import FinqaError
 
-SETTLE_S = 2.0
-"""Seconds after which a request has been counted by the service, answered or not."""
-_MARGIN_S = 0.001
 REFUSAL_S = 5.0
 """Seconds for which a refusal that concerns everyone (a wrong key, a full quota) is passed on without asking again."""
-
-
-class SlidingWindow:
-    """At most `limit` requests in any `window_s` seconds, as the service counts them. Pure: the clock is an argument.
-
-    The service counts a request at some moment between its sending and its reply. A place is therefore free again only
-    `window_s` after the reply, so that no window of the service, however it is aligned and for all latencies,
-    holds more than `limit`. A request without a reply is taken as counted `settle_s` after its sending: a sandbox that
-    takes minutes to start must not hold its place for as long.
-    """
-
-    def __init__(self, limit: int, window_s: float, settle_s: float = SETTLE_S) -> None:
-        self._limit = limit
-        self._window_s = window_s
-        self._settle_s = settle_s
-        self._counted_by: dict[int, float] = {}
-        self._next_ticket = 0
-        self._paused_until = float("-inf")
-
-    @property
-    def limit(self) -> int:
-        """Most requests in a window."""
-        return self._limit
-
-    def delay(self, now: float) -> float:
-        """Seconds until the next request may go; 0.0 when it may go now. Later replies can only shorten it."""
-        self._forget(now)
-        excess = len(self._counted_by) - self._limit
-        release = now
-        if excess >= 0:
-            release = sorted(self._counted_by.values())[excess] + self._window_s + _MARGIN_S
-        return max(release - now, self._paused_until - now, 0.0)
-
-    def begin(self, now: float) -> int:
-        """A request goes out; the ticket is for `end`."""
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._counted_by[ticket] = now + self._settle_s
-        return ticket
-
-    def end(self, ticket: int, now: float) -> None:
-        """Its reply is in, or will not come. A request that had already settled is unknown here, which is fine."""
-        if ticket in self._counted_by:
-            self._counted_by[ticket] = min(self._counted_by[ticket], now)
-
-    def pause(self, until: float) -> None:
-        """Nothing goes out before this moment."""
-        self._paused_until = max(self._paused_until, until)
-
-    def lower(self, limit: int) -> None:
-        """The service named its own limit; never raises ours."""
-        self._limit = max(1, min(self._limit, limit))
-
-    def _forget(self, now: float) -> None:
-        oldest = now - self._window_s
-        self._counted_by = {ticket: at for ticket, at in self._counted_by.items() if at >= oldest}
+GRANT_S = 1.0
+"""Seconds within which a grant must arrive: the quota assumes that its create is sent at once."""
+LONGEST_WAIT_S = 1.0
+"""Seconds until the quota is asked again: replies to other processes may have freed a place meanwhile."""
 
 
 class CreateGate:
-    """Lets requests through first come first served, at the pace of a window, after the pauses that it asks for."""
+    """Lets requests through first come first served, at the pace of the account's quota."""
 
-    def __init__(self, window: SlidingWindow) -> None:
-        self._window = window
+    def __init__(self, open_quota: Callable[[], AccountQuota]) -> None:
+        """Opens the quota with the first request."""
+        self._open_quota = open_quota
+        self._quota: AccountQuota | None = None
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._refusal: FinqaError | None = None
@@ -87,34 +35,71 @@ class CreateGate:
         """Waits for a place and holds it while the request in the block runs.
 
         Raises:
-            FinqaError: What `refuse` was told.
+            FinqaError: What `refuse` was told, or the quota cannot be used.
         """
+        quota = self._opened()
         async with self._turn:
-            while (delay := self._delay()) > 0:
-                self._changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await self._changed.wait()
-            ticket = self._window.begin(time.monotonic())
+            while (ticket := await self._try(quota)) is None:
+                pass
         try:
             yield
         finally:
-            self._window.end(ticket, time.monotonic())
+            quota.end(ticket)
             self._changed.set()
 
     def pause(self, seconds: float, limit: int | None = None) -> None:
         """The service was asked too often: nothing goes out for so long, and its own limit is kept from now on."""
-        self._window.pause(time.monotonic() + seconds)
-        if limit is not None:
-            self._window.lower(limit)
+        self._opened().pause(seconds, limit)
 
     def refuse(self, error: FinqaError, seconds: float = REFUSAL_S) -> None:
         """Everyone who waits, or comes within the time, gets this error instead of asking the service once more."""
         self._refusal, self._refused_until = error, time.monotonic() + seconds
         self._changed.set()
 
-    def _delay(self) -> float:
-        now = time.monotonic()
-        if self._refusal is not None and now < self._refused_until:
+    def close(self) -> None:
+        """Stops using the quota. Idempotent."""
+        if self._quota is not None:
+            self._quota.close()
+
+    def _opened(self) -> AccountQuota:
+        if self._quota is None:
+            self._quota = self._open_quota()
+        return self._quota
+
+    async def _try(self, quota: AccountQuota) -> int | None:
+        """The ticket of a place; None after a wait."""
+        self._check()
+        self._changed.clear()
+        asked = time.monotonic()
+        grant = await _take(quota)
+        if grant.wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(grant.wait_s, LONGEST_WAIT_S)):
+                    await self._changed.wait()
+            return None
+        if self._is_refused() or time.monotonic() - asked > GRANT_S:
+            quota.end(grant.ticket, sent=False)
+            return None
+        return grant.ticket
+
+    def _is_refused(self) -> bool:
+        return self._refusal is not None and time.monotonic() < self._refused_until
+
+    def _check(self) -> None:
+        if self._refusal is not None and self._is_refused():
             raise type(self._refusal)(self._refusal.message, remedy=self._refusal.remedy)
-        return self._window.delay(now)
+
+
+async def _take(quota: AccountQuota) -> Grant:
+    """A grant; one that arrives after this was cancelled is given back."""
+    taking = asyncio.ensure_future(quota.take())
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        taking.add_done_callback(lambda taken: _give_back(quota, taken))
+        raise
+
+
+def _give_back(quota: AccountQuota, taken: asyncio.Future[Grant]) -> None:
+    if not taken.cancelled() and taken.exception() is None and taken.result().wait_s == 0:
+        quota.end(taken.result().ticket, sent=False)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import AuthenticationError
-from finqa_plugins.sandboxes.daytona.gate import CreateGate, SlidingWindow
+from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
+from finqa_plugins.sandboxes._quota.window_file import FileQuota, WindowFile
+from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
 WINDOW_S, SETTLE_S = 10.0, 2.0
 seconds = st.floats(min_value=0.0, max_value=30.0, allow_nan=False)
@@ -65,25 +69,44 @@ def test_a_window_is_used_to_the_full(limit: int, count: int) -> None:
     assert now <= (count - 1) // limit * (WINDOW_S + 0.01)
 
 
-def test_a_lower_limit_is_learned_and_never_raised() -> None:
-    window = SlidingWindow(3, WINDOW_S)
-    window.lower(2)
-    window.lower(600)
-    assert window.limit == 2
-    window.end(window.begin(0.0), 0.0)
-    window.end(window.begin(0.0), 0.0)
-    assert window.delay(1.0) == pytest.approx(9.0, abs=0.01)
-    window.lower(0)
-    assert window.limit == 1
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Callable[[int, float], CreateGate]]:
+    """Makes a gate with a limit and a window in seconds."""
+    made: list[CreateGate] = []
+
+    def make(limit: int, window_s: float) -> CreateGate:
+        made.append(CreateGate(lambda: FileQuota(WindowFile(tmp_path, "a"), limit, window_s)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
-async def test_the_gate_is_first_come_first_served(monkeypatch: pytest.MonkeyPatch) -> None:
+MakeGate = Callable[[int, float], CreateGate]
+
+
+async def test_a_lower_limit_is_learned_and_never_raised(tmp_path: Path) -> None:
+    quota = FileQuota(WindowFile(tmp_path, "a"), 3, WINDOW_S)
+    quota.pause(0.0, 2)
+    quota.pause(0.0, 600)
+    for _ in range(2):
+        quota.end((await quota.take()).ticket)
+    assert (await quota.take()).wait_s == pytest.approx(WINDOW_S, abs=1.0)
+    quota.pause(0.0, 0)
+    assert quota._limit == 1
+    quota.close()
+
+
+async def test_the_gate_is_first_come_first_served(
+    gate: MakeGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "time", lambda: 0.0)  # a wall clock that is set back holds nobody up
-    gate = CreateGate(SlidingWindow(2, 0.1))
+    passing = gate(2, 0.1)
     order: list[int] = []
 
     async def pass_through(number: int) -> None:
-        async with gate.place():
+        async with passing.place():
             order.append(number)
 
     began = time.monotonic()
@@ -93,14 +116,14 @@ async def test_the_gate_is_first_come_first_served(monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began >= 0.2
 
 
-async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody() -> None:
-    gate = CreateGate(SlidingWindow(1, 0.2))
+async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody(gate: MakeGate) -> None:
+    passing = gate(1, 0.2)
     began = time.monotonic()
-    async with gate.place():
+    async with passing.place():
         pass
 
     async def pass_through() -> float:
-        async with gate.place():
+        async with passing.place():
             return time.monotonic()
 
     first, second = (asyncio.create_task(pass_through()) for _ in range(2))
@@ -110,26 +133,26 @@ async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody() -> None:
     assert first.cancelled()
 
 
-async def test_a_pause_holds_everyone_back() -> None:
-    gate = CreateGate(SlidingWindow(100, 60.0))
-    gate.pause(0.2)
+async def test_a_pause_holds_everyone_back(gate: MakeGate) -> None:
+    passing = gate(100, 60.0)
+    passing.pause(0.2)
     began = time.monotonic()
-    async with gate.place():
+    async with passing.place():
         assert time.monotonic() - began >= 0.2
 
 
-async def test_a_refusal_reaches_everyone_who_waits_and_passes() -> None:
-    gate = CreateGate(SlidingWindow(1, 60.0))
-    async with gate.place():
+async def test_a_refusal_reaches_everyone_who_waits_and_passes(gate: MakeGate) -> None:
+    passing = gate(1, 60.0)
+    async with passing.place():
         pass
 
     async def pass_through() -> None:
-        async with gate.place():
+        async with passing.place():
             pass
 
     waiters = [asyncio.create_task(pass_through()) for _ in range(3)]
     await asyncio.sleep(0)
-    gate.refuse(AuthenticationError("no", remedy="a key"), seconds=0.1)
+    passing.refuse(AuthenticationError("no", remedy="a key"), seconds=0.1)
     answers = await asyncio.gather(*waiters, return_exceptions=True)
     assert [(type(answer), getattr(answer, "remedy", "")) for answer in answers] == [(AuthenticationError, "a key")] * 3
     await asyncio.sleep(0.11)

@@ -1,0 +1,109 @@
+"""Creates of one account by runs and workers on several nodes, counted by an actor, which may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.create_process import check_rate, create
+from ray_cluster.nodes import Cluster
+
+from finqa_cli.contracts import AccountQuota, SandboxContext
+from finqa_cli.testing.daytona.config import LoopbackConfig
+from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+from finqa_plugins.sandboxes._quota.open_quota import open_quota
+
+pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
+
+TESTS = Path(__file__).parents[1]
+LIMIT, WINDOW_S, EACH = 40, 10.0, 20
+BACK_S = 60.0
+
+
+class Worker:
+    """A Ray actor that creates sandboxes as a rollout worker does."""
+
+    def ready(self) -> None:
+        return
+
+    async def create(self, home: str, address: str) -> str:
+        import ray
+
+        await create(Path(home), EACH, LIMIT, WINDOW_S, address)
+        found: str = ray.util.get_node_ip_address()
+        return found
+
+
+@pytest.fixture
+def quota(two_nodes: Cluster, tmp_path: Path) -> Iterator[AccountQuota]:
+    account = f"test{tmp_path.name}"
+    made = open_quota(SandboxContext(home=tmp_path, cluster=two_nodes.address), account, 2, 3.0)
+    yield made
+    import ray
+
+    ray.kill(ray.get_actor(f"finqa-creates-{account}", namespace="finqa"))
+    made.close()
+
+
+async def test_two_runs_and_four_workers_on_two_nodes_keep_the_limit_of_their_account(
+    two_nodes: Cluster, tmp_path: Path
+) -> None:
+    import ray
+
+    async with LoopbackDaytona(LoopbackConfig(create_limit=0, create_window_s=WINDOW_S)) as loopback:
+        environment = {**loopback.environment, "PYTHONPATH": str(TESTS)}
+        command = [sys.executable, "-m", "fixtures.create_process", str(tmp_path / "home")]
+        command += [str(EACH), str(LIMIT), str(WINDOW_S), two_nodes.address]
+        runs = [
+            await asyncio.create_subprocess_exec(
+                *command, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            for _ in range(2)
+        ]
+        try:
+            made = ray.remote(Worker).options(
+                num_cpus=1, scheduling_strategy="SPREAD", runtime_env={"env_vars": environment}
+            )
+            workers = [made.remote() for _ in range(4)]
+            await asyncio.gather(*(worker.ready.remote() for worker in workers))
+            for run in runs:
+                assert run.stdout is not None and await run.stdout.readline() == b"ready\n"
+            ended: list[Any] = await asyncio.gather(
+                *(run.communicate(b"\n") for run in runs),
+                *(worker.create.remote(str(tmp_path / "elsewhere"), two_nodes.address) for worker in workers),
+            )
+            assert {run.returncode for run in runs} == {0} and len(set(ended[2:])) == 2
+            created = [sandbox["created"] for sandbox in await loopback.control.sandboxes()]
+        finally:
+            for run in runs:
+                if run.returncode is None:
+                    run.kill()
+                    await run.wait()
+            for worker in workers:
+                ray.kill(worker)
+    assert len(created) == 6 * EACH
+    assert not (tmp_path / "home" / "accounts").exists() and not (tmp_path / "elsewhere" / "accounts").exists()
+    check_rate(created, LIMIT, WINDOW_S)
+
+
+async def test_after_its_actor_is_lost_nothing_is_granted_for_one_window(quota: AccountQuota) -> None:
+    import ray
+
+    assert (await quota.take()).wait_s == 0.0
+    actor: Any = quota._actor  # type: ignore[attr-defined]
+    ray.kill(actor, no_restart=False)
+    lost = time.monotonic()
+    async with asyncio.timeout(BACK_S):
+        while (grant := await quota.take()).wait_s > 0:
+            await asyncio.sleep(grant.wait_s)
+    assert time.monotonic() - lost >= 3.0
+    quota.end(grant.ticket)
+    quota.pause(1.0, 1)
+    assert (await quota.take()).wait_s > 1.0

@@ -36,7 +36,7 @@ from finqa_cli.settings.offered import (
     without_given,
 )
 from finqa_cli.training.rl import rl_run
-from finqa_cli.wiring.command_settings import check_command, run_path, stored_parameter, stored_settings
+from finqa_cli.wiring.command_settings import check_command, fetch_run, run_path, stored_parameter, stored_settings
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -266,6 +266,7 @@ def _training(arguments: Arguments, resume: str | Path | None, quick_test: bool)
     if resume is not None:
         run = Path(resume)
         given = arguments.refuse(run)
+        fetch_run(run, given)
         check_command(run, "train")
         stored = stored_settings(run, "train", given)
         chosen, notes = rl_run.lengthen(stored, run, given.get("train.iterations")), ""

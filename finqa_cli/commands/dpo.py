@@ -28,7 +28,7 @@ app = CommandApp()
 OFFERED = (
     *("optimizer.options", "train.learning_rate", "model.name", "lora", "train.gradient_checkpointing"),
     *("train.learner_processes", "data.allow_evaluation_only", "data.allow_overlap", "run.dir", "trackers"),
-    *("run.project", "train.seed"),
+    *("run.mirror", "run.project", "train.seed"),
 )
 
 QUICK_PAIRS = 8

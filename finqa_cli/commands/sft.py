@@ -42,7 +42,7 @@ DECIDED_BY_FLAG = {
     *("sft", *OF_A_MODEL, "train.gradient_checkpointing", "train.learner_processes", "environment", "engine"),
     *("sandbox", "reward", "data.snapshot", "data.path", "data.eval_split", "pool.sandboxes"),
     *("pool.sessions_per_sandbox", "generation.max_steps", "generation.max_gen_tokens", "data.allow_evaluation_only"),
-    *("data.allow_overlap", "run.dir", "trackers", "run.project", "train.seed"),
+    *("data.allow_overlap", "run.dir", "run.mirror", "trackers", "run.project", "train.seed"),
 )
 def main(
     line: CommandLine,

@@ -19,7 +19,7 @@ from typing import Any
 from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
 from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
 
-SETTLE_S = 2.0
+SETTLE_S = 5.0
 """Seconds after which an account has counted a create, answered or not; as in the provider's own gate."""
 
 BATCH, BATCH_S = 50, 1.0

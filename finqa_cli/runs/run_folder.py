@@ -37,6 +37,7 @@ from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
+from finqa_cli.runs.mirror import Mirror, mirroring
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.settings.grader_versions import from_record
@@ -76,6 +77,7 @@ class RunFolder:
         self._metrics = JsonlWriter(path / "metrics.jsonl")
         self._events = GroupCommit(path / _EVENTS)  # hundreds a second while sandboxes start
         self._unwritten: BaseException | None = None
+        self._mirror: Mirror | None = None
 
     @classmethod
     def create(
@@ -234,6 +236,16 @@ class RunFolder:
     def _note_event(self, written: Future[None]) -> None:
         self._unwritten = self._unwritten or written.exception()
 
+    def mirror_to(self, mirror: Mirror) -> None:
+        """Has the folder copied with each `update_mirror`, which is an event."""
+        self._mirror = mirror
+        mirror.report_to(lambda name, facts: self.event(name, **facts))
+
+    def update_mirror(self) -> None:
+        """Begins a copy of the folder, if it has a mirror. Returns at once."""
+        if self._mirror is not None:
+            self._mirror.update()
+
     def finish(self, status: str) -> None:
         """Writes the final status."""
         self._facts = {**self._facts, "status": status, "finished": now()}
@@ -361,14 +373,30 @@ def new_run(
         raise
 
 
+@contextmanager
 def training_run(
     path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
-) -> AbstractContextManager[RunFolder]:
+) -> Iterator[RunFolder]:
     """Opens the folder of a training: a new one, or that of the run that continues after the checkpoint.
 
+    With `run.mirror` it is copied once more when it is closed.
+
     Raises:
-        ConfigError: There is something in the folder already, or another process holds it.
+        ConfigError: There is something in the folder already, another process holds it, or a package for the address
+            of `run.mirror` is not installed.
     """
+    with (
+        mirroring(path, settings.run.mirror) as mirror,
+        _open_training(path, checkpoint, command=command, settings=settings, resume=resume) as folder,
+    ):
+        if mirror is not None:
+            folder.mirror_to(mirror)
+        yield folder
+
+
+def _open_training(
+    path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
+) -> AbstractContextManager[RunFolder]:
     if not resume:
         return new_run(path, command=command, settings=settings)
     iteration = checkpoint.iteration if checkpoint else -1

@@ -395,6 +395,14 @@ class RunSettings(Section):
     )
     project: str = setting("finqa", "Project of the run in trackers", "--project", min_length=1)
     save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
+    mirror: str | None = setting(
+        None,
+        "Address to which a training is copied at each checkpoint, such as s3://BUCKET/RUN; --resume fetches it",
+        "--run-mirror",
+        shown="none",
+        resumable=True,
+        pattern=r"^[a-z][a-z0-9+.\-]*://",
+    )
     max_cost: Annotated[float, Field(gt=0)] | None = setting(
         None,
         "Cost at which the run stops; --resume with a larger limit continues",

@@ -174,6 +174,7 @@ class TrainingLoop(ABC):
             self.learner.save(folder / "learner")
             self.add_files(folder)
         checkpoints.prune(run, self.context.settings.train.keep_checkpoints)
+        self.context.folder.update_mirror()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.runs.links import located
+from finqa_cli.runs.mirror_store import MirrorStore
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
 from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
 from finqa_cli.settings.schema import ClusterSettings
@@ -110,6 +111,24 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
     return replace(loaded, settings=placed.settings, plan=placed.plan)
 
 
+def fetch_run(run: Path, given: Mapping[str, Any]) -> None:
+    """Fetch a run that is not on this machine from the mirror that the user names.
+
+    Args:
+        run: Its folder; nothing happens where there is one that has files.
+        given: Dotted path -> value of settings that the user gives.
+
+    Raises:
+        ConfigError: No package for the address is installed.
+        DataError: There is no complete copy there.
+        ServiceUnavailableError: The address cannot be reached.
+        StorageError: The folder cannot be written.
+    """
+    address = given.get("run.mirror")
+    if address is not None and not (run.is_dir() and any(run.iterdir())):
+        MirrorStore(str(address)).fetch(run)
+
+
 def check_command(run: Path, command: str) -> None:
     """Check that a folder is a run of a command.
 
@@ -138,15 +157,16 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     Args:
         run: Its folder.
         purpose: What is to run; None: nothing is placed.
-        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, the number of learner
-            processes, and the address of the cluster may be others than the run had.
+        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, the mirror, the number
+            of learner processes, and the address of the cluster may be others than the run had.
 
     Raises:
         UsageError: The number of learner processes is neither a number nor `auto`, or the address is none.
         ConfigError: They are of another version of finqa, or it does not fit on this machine.
     """
     settings = from_public_dict(read_settings(run))
-    limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith("run.max_")}
+    free = ("run.max_", "run.mirror")
+    limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith(free)}
     settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
     if (address := given.get("cluster.address")) is not None:
         try:

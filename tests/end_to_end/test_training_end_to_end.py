@@ -142,6 +142,25 @@ def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
     assert (run / "trajectories.superseded.jsonl").exists()
 
 
+@pytest.mark.slow
+def test_a_run_whose_machine_is_lost_is_resumed_from_its_mirror_bit_for_bit(
+    finqa: Callable[..., WarmProcess], unbroken: Path, home: Path, tmp_path: Path
+) -> None:
+    run, mirror = tmp_path / "lost", f"--run-mirror=file://{tmp_path}/mirror"
+    process = finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}", mirror)
+    events = run / "events.jsonl"
+    wait_for(lambda: events.exists() and events.read_text().count('"mirrored"') >= 2, process)  # of steps 0 and 1
+    process.kill()
+    process.communicate()
+    assert no_server_is_left(home)
+    shutil.rmtree(run)
+    finish(finqa("train", f"--resume={run}", mirror))
+    resumed = json.loads((run / "run.json").read_text())["resumed"]
+    assert [each["iteration"] for each in resumed] in ([1], [2])
+    assert metrics(run) == metrics(unbroken)
+    assert weights(run, 3) == weights(unbroken, 3)
+
+
 def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
     finqa: Callable[..., WarmProcess], home: Path, tmp_path: Path
 ) -> None:

@@ -198,13 +198,14 @@ class CommandLine:
             ConfigError: It is a run of another command.
             DataError: The folder is not a run.
         """
-        from finqa_cli.wiring.command_settings import check_command
+        from finqa_cli.wiring.command_settings import check_command, fetch_run
 
         typed = self.check_free(
             run, command=command, free=[path for path, each in DECLARATIONS.items() if each.about.resumable]
         )
-        check_command(run, command)
         logs.configure()
+        fetch_run(run, typed)
+        check_command(run, command)
         return typed
 
     def stored_settings(self, run: Path, purpose: Purpose | None) -> Settings:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SETTLE_S = 2.0
-"""Seconds after which a request has been counted by the service, answered or not."""
+SETTLE_S = 5.0
+"""Seconds after which a request has been counted by the service, answered or not. It may wait in a busy process or
+service meanwhile; where every reply takes longer, this costs 1 / 13 of a limit per minute."""
 _MARGIN_S = 0.001
 
 

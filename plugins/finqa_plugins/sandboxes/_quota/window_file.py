@@ -135,7 +135,7 @@ class WindowFile:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(content)
-        os.replace(new, self._path)
+        new.replace(self._path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

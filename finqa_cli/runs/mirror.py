@@ -1,0 +1,166 @@
+"""The mirror of a run: what `--resume` needs, copied to another place at each checkpoint, in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from finqa_cli.masking import mask_text
+from finqa_cli.runs.checkpoints import folder_of, iterations
+from finqa_cli.runs.mirror_store import MirrorStore
+
+log = structlog.get_logger(__name__)
+
+CLOSE_S = 600.0
+"""Seconds that a run waits at its end for its last copy."""
+SNAPSHOT = ".mirror"
+"""Folder of the run with links to the files that are being copied: the run may delete them meanwhile."""
+
+_NOT_NEEDED = ("policies", "logs")
+"""Folders of a run that no resumed run reads."""
+
+Report = Callable[[str, Mapping[str, Any]], object]
+
+
+class Mirror:
+    """Copies a run in a thread of its own, one copy at a time.
+
+    A copy that fails is an event and a warning. The next checkpoint begins a new one.
+    """
+
+    def __init__(self, run: Path, store: MirrorStore) -> None:
+        """Starts nothing.
+
+        Args:
+            run: Folder of the run.
+            store: Where its copy is.
+        """
+        self._run = run
+        self._store = store
+        self._report: Report = lambda name, facts: None
+        self._state = threading.Condition()
+        self._due = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def report_to(self, report: Report) -> None:
+        """Has events passed on: `mirrored` and `mirror_failed`."""
+        self._report = report
+
+    def update(self) -> None:
+        """Begin a copy of the run as it is now; one that is under way is followed by another. Returns at once."""
+        with self._state:
+            self._due = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="mirror", daemon=True)
+                self._thread.start()
+            self._state.notify()
+
+    def close(self) -> None:
+        """Wait for copies that are due, up to `CLOSE_S`."""
+        with self._state:
+            self._closing = True
+            self._state.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                log.warning(
+                    "the last copy of the run is not complete",
+                    mirror=mask_text(self._store.address),
+                    seconds=CLOSE_S,
+                    fix=f"finqa train --resume {self._run}",
+                )
+
+    def _serve(self) -> None:
+        while True:
+            with self._state:
+                while not self._due:
+                    if self._closing:
+                        return
+                    self._state.wait()
+                self._due = False
+            self._copy()
+
+    def _copy(self) -> None:
+        began = time.perf_counter()
+        snapshot = self._run / SNAPSHOT
+        shown = mask_text(self._store.address)
+        try:
+            iteration = _link_files(self._run, snapshot)
+            if iteration is None:
+                return
+            sent = self._store.write(snapshot)
+        except Exception as error:  # of any file system: none of them ends the run
+            reason = mask_text(f"{type(error).__name__}: {error}")
+            log.warning("the run could not be mirrored", mirror=shown, reason=reason)
+            self._tell("mirror_failed", {"mirror": shown, "reason": reason})
+        else:
+            facts = {"iteration": iteration, "files": sent.files, "bytes": sent.size, "sent_bytes": sent.sent}
+            self._tell("mirrored", {**facts, "seconds": round(time.perf_counter() - began, 3)})
+        finally:
+            shutil.rmtree(snapshot, ignore_errors=True)
+
+    def _tell(self, name: str, facts: Mapping[str, Any]) -> None:
+        with contextlib.suppress(Exception):  # the run has ended, or its disk is full, which it finds out itself
+            self._report(name, facts)
+
+
+@contextmanager
+def mirroring(run: Path, address: str | None) -> Iterator[Mirror | None]:
+    """The mirror of a run for the length of the block, and a last copy after it; None without an address.
+
+    Raises:
+        ConfigError: No package for the address is installed.
+    """
+    if address is None:
+        yield None
+        return
+    mirror = Mirror(run, MirrorStore(address))
+    try:
+        yield mirror
+    finally:
+        mirror.report_to(lambda name, facts: None)  # the folder is closed
+        mirror.update()
+        mirror.close()
+
+
+def _link_files(run: Path, snapshot: Path) -> int | None:
+    """Link what a resumed run reads: all but old checkpoints, versions of weights for the engine, and hidden files.
+
+    Returns:
+        The iteration of the newest checkpoint; None when there is none, and so nothing to resume.
+    """
+    done = iterations(run)
+    if not done:
+        return None
+    newest = folder_of(run, done[-1])
+    shutil.rmtree(snapshot, ignore_errors=True)
+    for folder, folders, names in os.walk(run):
+        here = Path(folder)
+        inside = here.relative_to(run)
+        old = {path.name for path in here.glob("step_*") if path != newest} if here == newest.parent else set()
+        skipped = {*old, *(_NOT_NEEDED if here == run else ())}
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in skipped]
+        for name in names:
+            if not name.startswith("."):
+                (snapshot / inside).mkdir(parents=True, exist_ok=True)
+                _link(here / name, snapshot / inside / name)
+    return done[-1]
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)

@@ -130,6 +130,12 @@ class TokenEngine(Engine):
     "measured" where the difference is not known: the run measures it on its first version. None: no probe.
     """
 
+    adapter_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type to which the engine rounds the weights of an adapter, in which they may be sent to it; known after `start`.
+
+    float32: it does not round them, or it is not known.
+    """
+
     reports_return: bool = False
     """Whether `returned` ends once an engine that could not be reached serves again the version that it loaded last.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.create_process import check_rate, create
+from fixtures.create_process import CreateWorker, check_rate
 from ray_cluster.nodes import Cluster
 
 from finqa_cli.contracts import AccountQuota, SandboxContext
@@ -26,20 +26,6 @@ pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 TESTS = Path(__file__).parents[1]
 LIMIT, WINDOW_S, EACH = 12, 20.0, 6
 BACK_S = 60.0
-
-
-class Worker:
-    """A Ray actor that creates sandboxes as a rollout worker does."""
-
-    def ready(self) -> None:
-        return
-
-    async def create(self, home: str, address: str) -> str:
-        import ray
-
-        await create(Path(home), EACH, LIMIT, WINDOW_S, address)
-        found: str = ray.util.get_node_ip_address()
-        return found
 
 
 @pytest.fixture
@@ -69,7 +55,7 @@ async def test_two_runs_and_four_workers_on_two_nodes_keep_the_limit_of_their_ac
             for _ in range(2)
         ]
         try:
-            made = ray.remote(Worker).options(
+            made = ray.remote(CreateWorker).options(
                 num_cpus=1, scheduling_strategy="SPREAD", runtime_env={"env_vars": environment}
             )
             workers = [made.remote() for _ in range(4)]
@@ -78,7 +64,10 @@ async def test_two_runs_and_four_workers_on_two_nodes_keep_the_limit_of_their_ac
                 assert run.stdout is not None and await run.stdout.readline() == b"ready\n"
             ended: list[Any] = await asyncio.gather(
                 *(run.communicate(b"\n") for run in runs),
-                *(worker.create.remote(str(tmp_path / "elsewhere"), two_nodes.address) for worker in workers),
+                *(
+                    worker.create.remote(tmp_path / "elsewhere", EACH, LIMIT, WINDOW_S, two_nodes.address)
+                    for worker in workers
+                ),
             )
             assert {run.returncode for run in runs} == {0} and len(set(ended[2:])) == 2
             created = [sandbox["created"] for sandbox in await loopback.control.sandboxes()]

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError
 from finqa_cli.extend import registry
+from finqa_plugins.ray_cluster.bfloat16_weights import round_weights
 from finqa_plugins.ray_cluster.folder_files import FolderFiles, read_folder
 
 log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ class Cluster:
         self._groups: dict[str, PlacementGroup] = {}
         self._in_use: Counter[str] = Counter()
         self._placing = threading.Lock()
-        self._sent: OrderedDict[Path, ray.ObjectRef[FolderFiles]] = OrderedDict()
+        self._sent: OrderedDict[tuple[Path, bool], ray.ObjectRef[FolderFiles]] = OrderedDict()
         self._sending = threading.Lock()
         self._connected = not ray.is_initialized()
         if self._connected:
@@ -88,20 +89,26 @@ class Cluster:
             if not self._in_use[name]:
                 remove_placement_group(self._groups.pop(name))
 
-    def send(self, folder: Path) -> ray.ObjectRef[FolderFiles]:
+    def send(self, folder: Path, *, rounded: bool = False) -> ray.ObjectRef[FolderFiles]:
         """Put a folder's files into the object store, once for all that ask; a folder's content does not change.
 
         This process owns the object: one that an actor puts is gone with its node.
+
+        Args:
+            folder: The folder.
+            rounded: Weights are sent in bfloat16; see `round_weights`.
 
         Raises:
             StorageError: The folder cannot be read.
         """
         with self._sending:
-            if folder not in self._sent:
-                self._sent[folder] = ray.put(read_folder(folder))
+            key = folder, rounded
+            if key not in self._sent:
+                files = read_folder(folder)
+                self._sent[key] = ray.put(round_weights(files) if rounded else files)
                 if len(self._sent) > MOST_SENT:
                     self._sent.popitem(last=False)
-            return self._sent[folder]
+            return self._sent[key]
 
     def close(self) -> None:
         """End the connection, and with it everything that it started; not one that was there before."""

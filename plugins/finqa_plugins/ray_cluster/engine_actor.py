@@ -31,6 +31,7 @@ class Started:
         pid: Process of the actor.
         max_context: As `TokenEngine.max_context`.
         lockstep: As `Engine.lockstep`.
+        adapter_dtype: As `TokenEngine.adapter_dtype`.
     """
 
     version: str
@@ -38,6 +39,7 @@ class Started:
     pid: int
     max_context: int
     lockstep: bool
+    adapter_dtype: str
 
 
 class EngineActor:
@@ -82,6 +84,7 @@ class EngineActor:
             pid=os.getpid(),
             max_context=self._engine.max_context,
             lockstep=self._engine.lockstep,
+            adapter_dtype=self._engine.adapter_dtype,
         )
 
     async def generate(self, generation: int, request: GenerateRequest) -> tuple[Completion, Mapping[str, Any]]:

@@ -28,6 +28,11 @@ class FolderFiles:
     files: dict[str, Bytes]
     digests: dict[str, str]
 
+    @classmethod
+    def of(cls, files: dict[str, Bytes]) -> FolderFiles:
+        """Return the files with their digests."""
+        return cls(files=files, digests={name: _digest(content) for name, content in files.items()})
+
     @property
     def digest(self) -> str:
         """SHA-256 of all names and digests, in hex."""
@@ -52,7 +57,7 @@ def read_folder(folder: Path) -> FolderFiles:
         files = {path.relative_to(folder).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
     except OSError as error:
         raise StorageError(f"Reading {str(folder)!r} failed: {error}") from error
-    return FolderFiles(files=files, digests={name: _digest(content) for name, content in files.items()})
+    return FolderFiles.of(files)
 
 
 def write_folder(content: FolderFiles, folder: Path) -> Path:

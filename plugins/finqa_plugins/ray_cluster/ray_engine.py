@@ -74,6 +74,7 @@ class RayEngine(TokenEngine):
         self._starting = asyncio.Lock()
         self._reviving: asyncio.Task[None] | None = None
         self._started: Started | None = None
+        self._rounds = False
         self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._closed = False
 
@@ -212,6 +213,7 @@ class RayEngine(TokenEngine):
                 f"Engine {self._name!r} runs in lockstep, which needs the seats of all episodes in its own process.",
                 remedy="--set engine.options.lockstep=false",
             )
+        self._rounds = started.adapter_dtype == "bfloat16"
         loaded = replace(self._served, adapter=None)
         while loaded != self._served:  # a newer one may be published meanwhile
             loaded = self._served
@@ -277,4 +279,4 @@ class RayEngine(TokenEngine):
         """Reference to the files of the adapter in the object store; None without one."""
         if policy.adapter is None or self._cluster is None:
             return None
-        return await asyncio.to_thread(self._cluster.send, policy.adapter)
+        return await asyncio.to_thread(self._cluster.send, policy.adapter, rounded=self._rounds)

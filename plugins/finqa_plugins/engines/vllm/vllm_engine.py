@@ -55,6 +55,7 @@ class VllmEngine(TokenEngine):
         self._closed = False
         self.sleeps = context.sleep
         self.probe_tolerance = self._find_tolerance()
+        self.adapter_dtype = self._find_adapter_dtype()
 
     async def start(self) -> None:
         """Starts the server, or finds the running one, and proves that it gives token ids and log-probabilities.
@@ -160,6 +161,14 @@ class VllmEngine(TokenEngine):
             return self._config.probe_tolerance
         exact = not self._config.addresses and not self._gpu and served_dtype(self._config, gpu=False) == "float32"
         return FLOAT32_TOLERANCE if exact else "measured"
+
+    def _find_adapter_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Return the type of an adapter's weights in the server.
+
+        By default vLLM converts them to the type of the model (`lora_dtype="auto"` of its `LoRAConfig`).
+        """
+        own = not self._config.addresses and not any(one.startswith("--lora-dtype") for one in self._config.extra_args)
+        return "bfloat16" if own and served_dtype(self._config, gpu=self._gpu) == "bfloat16" else "float32"
 
     @property
     def seeded(self) -> bool:

@@ -100,6 +100,7 @@ class TrainKeywords(TypedDict, total=False):
     run_dir: str | Path | None
     project: str | None
     save_token_ids: bool | None
+    run_mirror: str | None
     max_cost: float | None
     max_tokens: int | None
     cluster_address: str | None

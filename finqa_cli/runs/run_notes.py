@@ -16,7 +16,7 @@ from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
 from finqa_cli.settings import Settings, to_public_dict
 
-ROUTINE = frozenset({"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance"})
+ROUTINE = frozenset({"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance", "mirrored"})
 """Events of every run; the others are of note."""
 
 _NO_CHOICE = ("run.placed", "run.dir")

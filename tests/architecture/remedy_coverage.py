@@ -42,6 +42,22 @@ NOT_HERE = {
 """What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
 
 ELSEWHERE = {
+    "plugins/finqa_plugins/sandboxes/_quota/window_file.py:WindowFile._change": (
+        "tests/unit/sandboxes/daytona/test_account_quota.py::test_a_lock_that_is_never_released_is_an_error",
+        "FINQA_HOME=DIR",
+    ),
+    "finqa_cli/runs/mirror_store.py:MirrorStore.__init__#2": (
+        "tests/unit/runs/test_mirror.py::test_an_address_that_cannot_be_used_is_refused_at_once",
+        "--run-mirror with an address such as s3://",
+    ),
+    "finqa_cli/runs/mirror_store.py:MirrorStore.fetch#1": (
+        "tests/unit/runs/test_mirror.py::test_a_place_that_cannot_be_read_is_named_without_its_secrets",
+        "--run-mirror with the address of the run; credentials",
+    ),
+    "finqa_cli/runs/mirror_store.py:MirrorStore.fetch#2": (
+        "tests/unit/runs/test_mirror.py::test_a_damaged_or_hostile_mirror_is_refused_and_leaves_no_folder",
+        "--run-mirror with the address",
+    ),
     "plugins/finqa_plugins/ray_cluster/cluster.py:Cluster.place": (
         "tests/ray_cluster/test_ray_refusals.py::test_a_cluster_that_is_too_small_is_described",
         "--engine-replicas and ",
@@ -54,13 +70,13 @@ ELSEWHERE = {
         "tests/ray_cluster/test_ray_refusals.py::test_a_learner_for_one_process_is_refused",
         "--learner-processes 1",
     ),
-    "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine.__init__": (
-        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
-        "--lora-rank 16",
-    ),
     "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine._begin": (
         "tests/ray_cluster/test_ray_refusals.py::test_lockstep_is_refused_and_a_model_that_is_not_on_the_node_is_named",
         "--set engine.options.lockstep=false",
+    ),
+    "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine.__init__": (
+        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
+        "--lora-rank 16",
     ),
     "plugins/finqa_plugins/ray_cluster/ray_learner.py:RayLearner.__init__": (
         "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",

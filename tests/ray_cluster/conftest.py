@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_cluster.nodes import Cluster, running_cluster
@@ -38,7 +39,7 @@ def two_nodes(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with two live nodes, and this process connected to it."""
     from finqa_plugins.ray_cluster import cluster as connection
 
-    joined = connection.join(cluster.address)
+    joined = join_started(cluster.address)
     try:
         for _ in range(2 - sum(node.running() for node in cluster.nodes)):
             cluster.add()
@@ -46,6 +47,20 @@ def two_nodes(cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
     finally:
         connection.leave(joined)
+
+
+def join_started(address: str) -> Any:
+    """Joins a cluster whose head may still be starting: its port is open before the head is registered."""
+    from finqa_cli.errors import ServiceUnavailableError
+    from finqa_plugins.ray_cluster import cluster as connection
+
+    deadline = time.monotonic() + JOIN_S
+    while True:
+        try:
+            return connection.join(address)
+        except ServiceUnavailableError:
+            if time.monotonic() > deadline:
+                raise
 
 
 @pytest.fixture

@@ -111,8 +111,7 @@ class RayQuota(AccountQuota):
                 reason = str(error).splitlines()[0]
                 if time.monotonic() > until:
                     raise ServiceUnavailableError(
-                        f"The process that counts sandbox creates on the Ray cluster is gone: {reason}",
-                        remedy="finqa train --resume RUN when the nodes of the cluster are back",
+                        f"The process that counts sandbox creates on the Ray cluster is gone: {reason}"
                     ) from error
                 log.debug("the quota of an account is gone", reason=reason)
             await asyncio.sleep(RETRIES.pause_s(tries))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.runs import checkpoints, mirror_store
 from finqa_cli.runs.mirror import SNAPSHOT, Mirror, mirroring
 from finqa_cli.runs.mirror_store import MirrorStore
@@ -140,6 +140,20 @@ def test_a_damaged_or_hostile_mirror_is_refused_and_leaves_no_folder(run: Path, 
     with pytest.raises(DataError):
         store.fetch(tmp_path / "there")
     assert not (tmp_path / "there").exists() and not (tmp_path / "outside").exists()
+
+
+def test_a_place_that_cannot_be_read_is_named_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("s3://user:very-secret@host refused it")
+
+    store = MirrorStore(address())
+    monkeypatch.setattr(type(store._fs), "ls", refuse)
+    with pytest.raises(ServiceUnavailableError, match="cannot be read") as caught:
+        store.fetch(tmp_path / "there")
+    assert "very-secret" not in caught.value.message
+    assert caught.value.remedy.startswith("--run-mirror with the address of the run; credentials")
 
 
 def test_a_run_is_mirrored_without_what_no_resumed_run_reads(run: Path, tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ class Mirror:
                     "the last copy of the run is not complete",
                     mirror=mask_text(self._store.address),
                     seconds=CLOSE_S,
-                    fix=f"finqa train --resume {self._run}",
                 )
 
     def _serve(self) -> None:

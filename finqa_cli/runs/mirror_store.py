@@ -79,7 +79,7 @@ class MirrorStore:
         """Bring the copy up to date with all files of a folder.
 
         Raises:
-            Exception: Whatever the file system of the address raises; the copy before is unchanged.
+            Exception: The file system of the address failed; the copy before is unchanged.
         """
         self._fs.makedirs(f"{self._root}/parts", exist_ok=True)
         numbers = self._numbers()

@@ -24,7 +24,7 @@ from finqa_plugins.sandboxes._quota.window_file import FOLDER, WindowFile
 log = structlog.get_logger(__name__)
 
 NAMESPACE = "finqa"
-"""Of the actors' names, which all drivers of the cluster share."""
+"""Namespace of the actors' names, which all drivers of the cluster share."""
 PATIENCE_S = 60.0
 """Seconds that the actor may be gone; Ray starts it on another node meanwhile."""
 RETRIES = Backoff(first_s=0.2, longest_s=2.0)

@@ -165,7 +165,7 @@ class VllmEngine(TokenEngine):
     def _find_adapter_dtype(self) -> Literal["float32", "bfloat16"]:
         """Return the type of an adapter's weights in the server.
 
-        By default vLLM converts them to the type of the model (`lora_dtype="auto"` of its `LoRAConfig`).
+        The server converts them to the type of the model by default (`lora_dtype="auto"` of `LoRAConfig`).
         """
         own = not self._config.addresses and not any(one.startswith("--lora-dtype") for one in self._config.extra_args)
         return "bfloat16" if own and served_dtype(self._config, gpu=self._gpu) == "bfloat16" else "float32"

@@ -18,7 +18,7 @@ def open_quota(context: SandboxContext, account: str, limit: int, window_s: floa
     """Return the quota of an account.
 
     Args:
-        context: Of the provider.
+        context: Context of the provider.
         account: Digest of the account; see `account_digest`.
         limit: Most creates in a window.
         window_s: Length of a window in seconds.

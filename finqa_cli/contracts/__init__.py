@@ -32,6 +32,7 @@ from finqa_cli.contracts.sandbox_provider import (
     ServingSandbox,
 )
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
+from finqa_cli.contracts.worker_processes import WorkerProcess, WorkerProcesses
 
 __all__ = [
     "OWN_PREFIX",
@@ -70,5 +71,7 @@ __all__ = [
     "TokenEngine",
     "Tracker",
     "TrackerContext",
+    "WorkerProcess",
+    "WorkerProcesses",
     "uncounted",
 ]

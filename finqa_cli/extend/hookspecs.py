@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import pluggy
 
-from finqa_cli.contracts import LearnerProcesses
+from finqa_cli.contracts import LearnerProcesses, WorkerProcesses
 from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
@@ -191,6 +191,14 @@ def join_processes(learner: str) -> LearnerProcesses | None:
     """Joins the processes that `torchrun` started, for learners of this name; None when it is not yours.
 
     Called once, before anything else of the command, in each of them.
+    """
+
+
+@hookspec(firstresult=True)
+def place_workers(cluster: str, count: int) -> WorkerProcesses | None:
+    """Returns the machines on which `count` rollout workers run, not opened; None when they are not yours.
+
+    `cluster` is the setting `cluster.address`.
     """
 
 

@@ -1,10 +1,15 @@
-"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster. Nothing of Ray is imported here."""
+"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster; and places rollout workers there.
+
+Nothing of Ray is imported before it is used.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 
-from finqa_cli.errors import ConfigError
+from finqa_cli.contracts import WorkerProcesses
+from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import Component, hookimpl, registry
 
 PREFIX = "ray:"
@@ -40,3 +45,20 @@ def find_component(kind: str, name: str) -> Component | None:
         elsewhere=True,
         sleeps=False,
     )
+
+
+@hookimpl
+def place_workers(cluster: str, count: int) -> WorkerProcesses:
+    """Return the nodes of a Ray cluster.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError(
+            f"{count} rollout workers (cluster.rollout_workers) need ray, which is not installed.",
+            remedy="pip install 'finqa[ray]'",
+        )
+    from finqa_plugins.ray_cluster.ray_workers import RayWorkers
+
+    return RayWorkers(cluster, count)

@@ -110,7 +110,9 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
 async def pool_for(world: World, run: str) -> Pool:
     """The pool of a run, not started."""
     sandboxes, reporter = world.scale.sandboxes, NullReporter()
-    return await make_pool(world.settings, world.environment, owner_labels(run), sandboxes, reporter, lambda name, facts: None)
+    return await make_pool(
+        world.settings, world.environment, owner_labels(run), sandboxes, reporter, lambda name, facts: None
+    )
 
 
 @asynccontextmanager

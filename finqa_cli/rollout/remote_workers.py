@@ -13,9 +13,9 @@ import structlog
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import ChatEngine, TokenEngine, WorkerProcess, WorkerProcesses
 from finqa_cli.errors import ConfigError, FinqaError, LostWorkerError, ServiceUnavailableError
+from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
-from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.rollout.worker_messages import (
     Answer,
@@ -50,8 +50,8 @@ LOOKS_S = (0.0, 5.0, 30.0)
 CLOSE_S = 30.0
 """Seconds that a worker may take to end its sandboxes before its process is ended."""
 
-PAUSE_S = 0.005
-"""Seconds, for each worker, from the first message to the call that sends all: at most 200 calls a second each way."""
+PAUSE_S = 0.01
+"""Seconds, for each worker, from the first message to the call that sends all: at most 100 calls a second each way."""
 
 Make = Callable[[int, int], Callable[[], object]]
 """Called with number and generation of a worker; returns what makes its `RolloutWorker` in its process."""

@@ -27,6 +27,7 @@ from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_
 
 log = structlog.get_logger(__name__)
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSetup:
     """Makes a `RolloutWorker` in its process. It is pickled.
@@ -55,8 +56,7 @@ class WorkerSetup:
         Raises:
             FinqaError: Data, sandboxes or the codec cannot be had on this node.
         """
-        home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
-        settings = self.settings.model_copy(update={"data": self.settings.data.model_copy(update={"home": home})})
+        settings = _on_this_node(self.settings)
         environment = open_environment(settings, NullReporter())
         if environment.sandbox_spec() is not None:
             earlier = {name: self.labels[name] for name in (RUN_LABEL, WORKER_LABEL)}
@@ -195,6 +195,12 @@ async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except
         await asyncio.gather(*(provider.reap(sandbox.id) for sandbox in left))
     finally:
         await provider.close()
+
+
+def _on_this_node(settings: Settings) -> Settings:
+    """Return settings with the home of this machine."""
+    home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"home": home})})
 
 
 def _portable(settings: Settings, workers: int) -> Settings:

@@ -338,6 +338,8 @@ class RemoteWorkers(Pool):
     def _look_for_sandboxes(self, worker: _Worker) -> None:
         """Looks for what a start of a worker left, some times; `close` looks again."""
         start = worker.number, worker.generation
+        if start in self._looking:
+            return
 
         async def look() -> None:
             for pause_s in LOOKS_S:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,10 +12,11 @@ import pytest
 from fixtures.fake_sandboxes import SPEC, FakeProvider
 from fixtures.timed_environment import TimedEnvironment, run_timed
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment, submit, task
+from fixtures.worker_processes import Processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.contracts import ChatEngine, Environment, TokenEngine, WorkerProcess, WorkerProcesses, uncounted
+from finqa_cli.contracts import ChatEngine, Environment, TokenEngine, uncounted
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -47,65 +47,7 @@ from finqa_cli.types import (
     Trajectory,
 )
 
-CALL_S = 0.01
 LONGEST_S = 5000.0
-
-
-class Process(WorkerProcess):
-    """A worker in this process. All that passes is pickled. A call that is under way when it dies is lost."""
-
-    def __init__(self, made: RolloutWorker, node: str) -> None:
-        self.made, self.node = made, node
-        self.dead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def call(self, method: str, *arguments: Any) -> Any:
-        if self.dead.done():
-            raise LostWorkerError("it is gone")
-        await asyncio.sleep(CALL_S)
-        called = asyncio.ensure_future(getattr(self.made, method)(*pickle.loads(pickle.dumps(arguments))))
-        try:
-            await asyncio.wait({called, self.dead}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not called.done():
-                called.cancel()
-        if self.dead.done():
-            raise LostWorkerError("it is gone")
-        return pickle.loads(pickle.dumps(called.result()))
-
-    def kill(self) -> None:
-        if not self.dead.done():
-            self.dead.set_result(None)
-            for playing in self.made._playing.values():
-                playing.cancel()
-
-
-class Processes(WorkerProcesses):
-    """Starts take a second; `free` is how many more there may be."""
-
-    def __init__(self, free: float = float("inf")) -> None:
-        self.started: list[Process] = []
-        self.free = free
-        self.room = asyncio.Event()
-
-    async def open(self) -> None: ...
-
-    async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
-        await asyncio.sleep(1)
-        while self.free < 1:
-            self.room.clear()
-            await self.room.wait()
-        self.free -= 1
-        made = make()
-        assert isinstance(made, RolloutWorker)
-        self.started.append(Process(made, f"node{len(self.started)}"))
-        return self.started[-1]
-
-    def alive(self) -> list[Process]:
-        return [process for process in self.started if not process.dead.done()]
-
-    async def close(self) -> None:
-        for process in self.started:
-            process.kill()
 
 
 class World:
@@ -228,7 +170,7 @@ def test_workers_play_what_one_process_plays() -> None:
     assert facts == [(each.id, each.seed, each.status, each.rewards, len(each.turns)) for each in shared]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 12), st.integers(0, 2)), max_size=6))
 def test_attempts_of_lost_workers_are_played_again_under_their_seeds_and_count_once(
     deaths: list[tuple[float, int]],
@@ -242,10 +184,10 @@ def test_attempts_of_lost_workers_are_played_again_under_their_seeds_and_count_o
                 if alive := world.processes.alive():
                     alive[number % len(alive)].kill()
 
-        return world, await world.play(30, during=die)
+        return world, await world.play(16, during=die)
 
     async def undisturbed() -> list[Trajectory]:
-        return await World(timed(), ToyChatEngine(submit(1)), workers=3).play(30)
+        return await World(timed(), ToyChatEngine(submit(1)), workers=3).play(16)
 
     world, played = run_timed(scene())[0]
     expected = run_timed(undisturbed())[0]

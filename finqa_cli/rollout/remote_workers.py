@@ -282,7 +282,7 @@ class RemoteWorkers(Pool):
         if digest != self._digest:
             raise ConfigError(
                 f"Node {process.node} has other data than the controller ({digest[:19]}, not {self._digest[:19]}).",
-                remedy="copy the data, or the folder `snapshots` of FINQA_HOME, to the same path of each node",
+                remedy="copy the data, or the folder of snapshots in FINQA_HOME, to the same path on each node",
             )
         if worker.generation > 1:
             await process.call("ready", worker.generation)

@@ -174,9 +174,7 @@ def find_processes(address: str, count: int) -> WorkerProcesses:
     wanted = WorkerProcesses
     found = registry().first("place_workers", wanted, cluster=address, count=count)  # type: ignore[type-abstract]
     if found is None:
-        raise MissingDependencyError(
-            "No plugin places rollout workers on machines.", remedy="pip install --force-reinstall 'finqa[ray]'"
-        )
+        raise MissingDependencyError("No plugin places rollout workers on machines.")
     return found
 
 

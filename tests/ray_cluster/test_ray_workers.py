@@ -112,7 +112,7 @@ def test_workers_play_what_one_process_plays(two_nodes: Cluster, tmp_path: Path)
 
     def play(name: str, *words: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "finqa_cli", "eval", "scripted", "--limit=6", "--sandbox=local"]
-        command += ["--sandboxes=4", f"--run-dir={name}", "--json", "-q", f"--cluster-address={two_nodes.address}"]
+        command += ["--sandboxes=4", f"--run-dir={name}", "--json", "-q", f"--set=cluster.address={two_nodes.address}"]
         environment = {**os.environ, "FINQA_HOME": str(tmp_path / "home")}
         ended = subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr[-3000:]

@@ -414,8 +414,9 @@ def test_other_data_on_a_node_and_what_a_worker_cannot_have_end_the_run() -> Non
     async def scene(**facts: Any) -> None:
         await World(facts.pop("environment"), ToyChatEngine(submit(1)), **facts).play(1)
 
-    with pytest.raises(ConfigError, match="node0 has other data than the controller"):
+    with pytest.raises(ConfigError, match="node0 has other data than the controller") as other:
         run_timed(scene(environment=ToyEnvironment(boxed=False), digest="sha256:1"))
+    assert other.value.remedy.startswith("copy the data")
     refused = AuthenticationError("the key is refused", remedy="export KEY")
     with pytest.raises(AuthenticationError, match="the key is refused") as caught:
         run_timed(scene(environment=_Plain(ToyEnvironment()), failing=lambda number: refused))

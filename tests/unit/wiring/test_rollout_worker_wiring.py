@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,29 +50,27 @@ def test_without_ray_the_command_that_installs_it_is_named() -> None:
     assert caught.value.remedy == "pip install 'finqa[ray]'"
 
 
-@pytest.mark.parametrize(
-    ("words", "reason", "remedy"),
-    [
-        ([*EVAL, "--set=cluster.rollout_workers=4"], "4 rollout workers cannot share 3", "cluster.rollout_workers=3"),
-        (
-            ["play", "--engine=scripted", "--sandbox=local", "--json", "--set=cluster.rollout_workers=1"],
-            "played by this process",
-            "cluster.rollout_workers=0",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(
-    words: list[str],
-    reason: str,
-    remedy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command with a wrong setting says."""
     monkeypatch.chdir(tmp_path)
-    assert main(words) == ConfigError.exit_code
-    shown = " ".join(capsys.readouterr().err.split())
-    assert reason in shown and remedy in shown
+
+    def say(*words: str) -> str:
+        assert main([*words]) == ConfigError.exit_code
+        output = capsys.readouterr()
+        return " ".join((output.err + output.out).split())
+
+    return say
+
+
+def test_more_workers_than_sandboxes_are_refused(shown: Callable[..., str]) -> None:
+    said = shown(*EVAL, "--set=cluster.rollout_workers=4")
+    assert "4 rollout workers cannot share 3 sandboxes" in said and "--set cluster.rollout_workers=3" in said
+
+
+def test_a_watched_episode_is_not_played_by_workers(shown: Callable[..., str]) -> None:
+    said = shown("play", "--engine=scripted", "--sandbox=local", "--json", "--set=cluster.rollout_workers=1")
+    assert "played by this process" in said and "--set cluster.rollout_workers=0" in said
 
 
 def test_an_engine_in_lockstep_is_refused() -> None:

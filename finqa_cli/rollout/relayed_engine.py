@@ -19,7 +19,7 @@ MOST_EPISODES = 16_384
 """Episodes whose usage is kept; more than are live at once by far."""
 
 
-class Outbox:
+class ReportQueue:
     """Reports that wait to be collected."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class _Waiting:
 class Relay:
     """Sends requests with the reports, and gives each the answer that is delivered."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self, queue: ReportQueue) -> None:
+        self._queue = queue
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
         self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
@@ -82,13 +82,13 @@ class Relay:
         """
         number, waiting = next(self._numbers), _Waiting()
         self._waiting[number] = waiting
-        self._outbox.add(Ask(number=number, request=request))
+        self._queue.add(Ask(number=number, request=request))
         try:
             answer = await waiting.answer
         finally:
             waiting.pause(begins=False)
             if self._waiting.pop(number, None) is not None:
-                self._outbox.add(Withdraw(number=number))
+                self._queue.add(Withdraw(number=number))
         if answer.usage:
             self._note_usage(request.key.partition("#")[0], answer.usage)
         if answer.result is None:

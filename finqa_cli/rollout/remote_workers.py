@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -34,6 +34,7 @@ from finqa_cli.rollout.worker_messages import (
     Withdraw,
     portable,
 )
+from finqa_cli.rollout.worker_shares import choose_worker, ended_stats, sum_stats
 from finqa_cli.types import Trajectory
 
 log = structlog.get_logger(__name__)
@@ -57,21 +58,6 @@ Make = Callable[[int, int], Callable[[], object]]
 """Called with number and generation of a worker; returns what makes its `RolloutWorker` in its process."""
 
 
-def choose_worker(loads: Mapping[int, int], shares: Sequence[int]) -> int:
-    """Return the worker for one more attempt: the least loaded for its share, then the first.
-
-    Args:
-        loads: Attempts of each live worker; at least one.
-        shares: Sandboxes of each worker.
-    """
-    return min(loads, key=lambda number: ((loads[number] + 1) / shares[number], number))
-
-
-def share_out(total: int, workers: int) -> list[int]:
-    """Return the sandboxes of each worker, which differ by one at most."""
-    return [total // workers + (number < total % workers) for number in range(workers)]
-
-
 @dataclass(slots=True, eq=False)
 class _Pending:
     attempt: Attempt
@@ -88,7 +74,7 @@ class _Worker:
         generation: Number of its start.
         process: The process of that start; None while there is none that plays.
         tickets: Tickets that it plays.
-        outbox: What is sent to it next.
+        deliveries: What is sent to it next.
         asked: Requests of its episodes to the engine.
         stats: Figures of its pool.
         before: Those that count on, of its earlier starts.
@@ -99,7 +85,7 @@ class _Worker:
     generation: int = 0
     process: WorkerProcess | None = None
     tickets: set[int] = field(default_factory=set)
-    outbox: list[Delivery] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     asked: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     stats: PoolStats = field(default_factory=PoolStats)
@@ -107,7 +93,7 @@ class _Worker:
 
     def send(self, delivery: Delivery) -> None:
         if self.process is not None:
-            self.outbox.append(delivery)
+            self.deliveries.append(delivery)
             self.news.set()
 
 
@@ -196,7 +182,7 @@ class RemoteWorkers(Pool):
 
     def stats(self) -> PoolStats:
         """Return the figures of all workers together."""
-        total = _sum(one for worker in self._workers for one in (worker.stats, worker.before))
+        total = sum_stats(one for worker in self._workers for one in (worker.stats, worker.before))
         return replace(total, size=sum(self._shares))
 
     async def play(self, attempt: Attempt, rules: Rules) -> Trajectory:
@@ -321,8 +307,8 @@ class RemoteWorkers(Pool):
         for task in worker.asked.values():
             task.cancel()
         worker.asked.clear()
-        worker.outbox.clear()
-        worker.before = _sum((worker.before, _ended(worker.stats)))
+        worker.deliveries.clear()
+        worker.before = sum_stats((worker.before, ended_stats(worker.stats)))
         worker.stats = PoolStats()
         orphans = [self._pending.pop(ticket) for ticket in sorted(worker.tickets)]
         worker.tickets.clear()
@@ -390,9 +376,9 @@ class RemoteWorkers(Pool):
         while True:
             await worker.news.wait()
             await asyncio.sleep(self._pause_s)
-            deliveries, worker.outbox = worker.outbox, []
+            sent, worker.deliveries = worker.deliveries, []
             worker.news.clear()
-            await process.call("deliver", worker.generation, deliveries)
+            await process.call("deliver", worker.generation, sent)
 
     async def _collect(self, worker: _Worker, process: WorkerProcess) -> None:
         while True:
@@ -473,21 +459,3 @@ class RemoteWorkers(Pool):
     def _changed(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
-
-
-def _sum(figures: Iterable[PoolStats]) -> PoolStats:
-    total: Counter[str] = Counter()
-    for one in figures:
-        total.update(asdict(one))
-    return PoolStats(**total)
-
-
-def _ended(stats: PoolStats) -> PoolStats:
-    """Return what still counts of a worker that is gone: its sandboxes are lost."""
-    return PoolStats(
-        waits=stats.waits,
-        waited_s=stats.waited_s,
-        lost=stats.lost + stats.alive,
-        replaced=stats.replaced,
-        start_failures=stats.start_failures,
-    )

@@ -17,7 +17,7 @@ from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.rollout.relayed_engine import Outbox, Relay, RelayedChatEngine, RelayedTokenEngine
+from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, RelayedTokenEngine, ReportQueue
 from finqa_cli.rollout.worker_messages import (
     Answer,
     Cancel,
@@ -58,29 +58,29 @@ class Scene:
 class ReportingBreaker(Breaker):
     """Reports the outcomes of the worker's sandboxes: the controller judges those of all workers together."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, queue: ReportQueue) -> None:
         super().__init__(1, 1.0)
-        self._outbox = outbox
+        self._queue = queue
 
     def fine(self) -> None:
         """Report a start or a session that succeeded."""
-        self._outbox.add(Outcome())
+        self._queue.add(Outcome())
 
     def fault(self, error: FinqaError) -> None:
         """Report a fault."""
-        self._outbox.add(Outcome(fault=portable(error)))
+        self._queue.add(Outcome(fault=portable(error)))
 
 
 class _ReportingEngineBreaker(EngineBreaker):
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, queue: ReportQueue) -> None:
         super().__init__(1)
-        self._outbox = outbox
+        self._queue = queue
 
     def fine(self) -> None:
-        self._outbox.turned = True
+        self._queue.turned = True
 
     def fault(self, error: FinqaError) -> None:
-        self._outbox.add(EngineFault(fault=portable(error)))
+        self._queue.add(EngineFault(fault=portable(error)))
 
 
 class RolloutWorker:
@@ -90,7 +90,7 @@ class RolloutWorker:
     start of a worker only.
     """
 
-    def __init__(self, build: Callable[[Outbox], Awaitable[Scene]], *, pause_s: float = 0.0) -> None:
+    def __init__(self, build: Callable[[ReportQueue], Awaitable[Scene]], *, pause_s: float = 0.0) -> None:
         """Starts nothing yet.
 
         Args:
@@ -100,7 +100,7 @@ class RolloutWorker:
         self._build = build
         self._pause_s = pause_s
         self._generation = 0
-        self._outbox: Outbox
+        self._queue: ReportQueue
         self._relay: Relay
         self._scene: Scene
         self._players: dict[Rules, Player] = {}
@@ -114,9 +114,9 @@ class RolloutWorker:
             FinqaError: Something cannot be made.
         """
         self._generation = generation
-        self._outbox = Outbox()
-        self._relay = Relay(self._outbox)
-        self._scene = await self._build(self._outbox)
+        self._queue = ReportQueue()
+        self._relay = Relay(self._queue)
+        self._scene = await self._build(self._queue)
         await self._scene.environment.check_ready()
         await self._scene.pool.start()
         return self._scene.environment.data().digest
@@ -148,9 +148,9 @@ class RolloutWorker:
     async def collect(self, generation: int) -> Reports:
         """Waits for news and returns all of it; after a second what there is."""
         self._check(generation)
-        if await self._outbox.wait(STATS_S):
+        if await self._queue.wait(STATS_S):
             await asyncio.sleep(self._pause_s)
-        reports, turned = self._outbox.take()
+        reports, turned = self._queue.take()
         scene = self._scene
         return Reports(
             generation=generation,
@@ -189,7 +189,7 @@ class RolloutWorker:
         finally:
             self._tried.pop(attempt.id, None)
             del self._playing[play.ticket]
-        self._outbox.add(Played(ticket=play.ticket, trajectory=trajectory, error=failure))
+        self._queue.add(Played(ticket=play.ticket, trajectory=trajectory, error=failure))
 
     def _player(self, rules: Rules) -> Player:
         if rules not in self._players:
@@ -204,7 +204,7 @@ class RolloutWorker:
                 limits=rules.limits,
                 sampling=rules.sampling,
                 max_retries=rules.max_retries,
-                breaker=_ReportingEngineBreaker(self._outbox),
+                breaker=_ReportingEngineBreaker(self._queue),
                 played=self._note_try,
             )
         return self._players[rules]
@@ -212,5 +212,5 @@ class RolloutWorker:
     def _note_try(self, trajectory: Trajectory) -> None:
         """Reports the try before this one: only the last one is the attempt's result."""
         if (earlier := self._tried.get(trajectory.id)) is not None:
-            self._outbox.add(Restarted(trajectory=earlier))
+            self._queue.add(Restarted(trajectory=earlier))
         self._tried[trajectory.id] = trajectory

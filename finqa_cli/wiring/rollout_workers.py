@@ -15,9 +15,10 @@ from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.pool import PoolListener
-from finqa_cli.rollout.relayed_engine import Outbox
-from finqa_cli.rollout.remote_workers import PAUSE_S, RemoteWorkers, share_out
+from finqa_cli.rollout.relayed_engine import ReportQueue
+from finqa_cli.rollout.remote_workers import PAUSE_S, RemoteWorkers
 from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
+from finqa_cli.rollout.worker_shares import share_out
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.spending import Meter
 from finqa_cli.settings import Settings
@@ -50,7 +51,7 @@ class WorkerSetup:
         """Make it."""
         return RolloutWorker(self.build, pause_s=self.pause_s)
 
-    async def build(self, outbox: Outbox) -> Scene:
+    async def build(self, queue: ReportQueue) -> Scene:
         """Make what it plays with, with this node's own home, and end what earlier starts of the worker left here.
 
         Raises:
@@ -67,8 +68,8 @@ class WorkerSetup:
             self.labels,
             self.sandboxes,
             NullReporter(),
-            outbox.event,
-            breaker=ReportingBreaker(outbox),
+            queue.event,
+            breaker=ReportingBreaker(queue),
         )
         codec = await asyncio.to_thread(make_codec, settings, self.model) if self.model else None
         return Scene(environment=environment, pool=pool, codec=codec)

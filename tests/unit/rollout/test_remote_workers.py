@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from fixtures.fake_sandboxes import SPEC, FakeProvider
+from fixtures.objects_as_workers import Processes
 from fixtures.timed_environment import TimedEnvironment, run_timed
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment, submit, task
-from fixtures.worker_processes import Processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,12 +30,13 @@ from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool, SandboxPool
-from finqa_cli.rollout.relayed_engine import Outbox
+from finqa_cli.rollout.relayed_engine import ReportQueue
 from finqa_cli.rollout.remote_player import RemotePlayer
-from finqa_cli.rollout.remote_workers import RemoteWorkers, choose_worker, share_out
+from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
 from finqa_cli.rollout.stream import play_all
 from finqa_cli.rollout.worker_messages import Rules, portable
+from finqa_cli.rollout.worker_shares import choose_worker, share_out
 from finqa_cli.types import (
     AssistantTurn,
     ChatRequest,
@@ -92,12 +93,12 @@ class World:
         self.engine = engine
 
     def make(self, number: int, generation: int) -> Callable[[], RolloutWorker]:
-        async def build(outbox: Outbox) -> Scene:
-            return Scene(environment=self.environment, pool=self.pool(outbox, number), codec=self.codec)
+        async def build(queue: ReportQueue) -> Scene:
+            return Scene(environment=self.environment, pool=self.pool(queue, number), codec=self.codec)
 
         return lambda: RolloutWorker(build)
 
-    def pool(self, outbox: Outbox, number: int) -> Pool:
+    def pool(self, queue: ReportQueue, number: int) -> Pool:
         if self.environment.sandbox_spec() is None:
             return Pool()
         self.providers.append(FakeProvider(failing=self.failing))
@@ -107,8 +108,8 @@ class World:
             size=self.shares[number],
             max_concurrent_create=9,
             labels={},
-            breaker=ReportingBreaker(outbox),
-            on_event=outbox.event,
+            breaker=ReportingBreaker(queue),
+            on_event=queue.event,
         )
 
     async def end_sandboxes(self, number: int, generation: int) -> None:
@@ -143,6 +144,7 @@ def timed(seed: int = 0) -> TimedEnvironment:
     return TimedEnvironment(length=lambda about, seed: 1 + random.Random(seed).randrange(5))
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(st.integers(0, 30), st.integers(0, 20), min_size=1),
     st.lists(st.integers(1, 50), min_size=31, max_size=31),
@@ -152,6 +154,7 @@ def test_the_least_loaded_worker_for_its_share_plays(loads: dict[int, int], shar
     assert all((loads[chosen] + 1) / shares[chosen] <= (loads[one] + 1) / shares[one] for one in loads)
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 1000), st.integers(1, 60))
 def test_shares_differ_by_one_at_most(total: int, workers: int) -> None:
     shares = share_out(total, workers)
@@ -170,7 +173,7 @@ def test_workers_play_what_one_process_plays() -> None:
     assert facts == [(each.id, each.seed, each.status, each.rewards, len(each.turns)) for each in shared]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.1, 12), st.integers(0, 2)), max_size=6))
 def test_attempts_of_lost_workers_are_played_again_under_their_seeds_and_count_once(
     deaths: list[tuple[float, int]],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.worker_processes import Processes
+from fixtures.objects_as_workers import Processes
 
 import finqa_cli.wiring.rollout_workers as rollout_workers
 from finqa_cli.app import main

@@ -61,7 +61,13 @@ def check_whole(training: Training, iterations: int) -> None:
     assert set(counted.values()) == {1}
     played = Counter(record["iteration"] for record in trajectories if record["phase"] == "train")
     assert played == dict.fromkeys(range(1, iterations + 1), GROUPS * MEMBERS)
-    assert {record["status"] for record in trajectories} <= {"completed", "max_turns", "max_tokens", "parse_error"}
+    assert {record["status"] for record in trajectories} <= {
+        "completed",
+        "max_turns",
+        "max_tokens",
+        "timeout",
+        "parse_error",
+    }
     assert not any(record["retries"] for record in trajectories)
 
 
@@ -97,7 +103,7 @@ def test_a_lost_head_costs_one_iteration_at_most(tmp_path: Path) -> None:
         training.process.kill()  # the controller runs there
         training.process.wait()
         done = len(training.metrics())
-        wait_for(lambda: not sandbox_processes(first.folder), 90)
+        wait_for(lambda: not sandbox_processes(first.folder), 120)
     with running_cluster() as second:
         resumed = Training(tmp_path, second, "--resume=run", "--json", "-q")
         resumed.end()

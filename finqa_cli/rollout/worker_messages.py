@@ -21,7 +21,7 @@ class Rules:
         limits: Limits of an episode.
         sampling: Sampling of a turn; each turn has a seed of its own.
         max_retries: Recoveries and restarts of an attempt.
-        max_context: Of a token engine: its longest prompt plus completion in tokens. 0 for a chat engine.
+        max_context: Longest prompt plus completion of a token engine, in tokens; 0 for a chat engine.
     """
 
     limits: Limits

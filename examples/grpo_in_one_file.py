@@ -36,7 +36,7 @@ from transformers.utils import logging as transformers_logging
 from finqa_cli import logs
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.contracts import TokenEngine
-from finqa_cli.rollout.attempts import Attempt, Player
+from finqa_cli.rollout.attempts import Attempt, AttemptPlayer
 from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.reporter import NullReporter
@@ -101,7 +101,7 @@ async def train(settings: Settings, folder: Path) -> list[dict[str, float]]:
 # 1. Rollouts
 
 
-async def play_groups(player: Player, walk: TaskWalk, iteration: int, settings: Settings) -> list[Group]:
+async def play_groups(player: AttemptPlayer, walk: TaskWalk, iteration: int, settings: Settings) -> list[Group]:
     """Plays `train.group_size` attempts at each of the next questions of the walk, until the sandboxes are full.
 
     An attempt leases a sandbox and opens a session of its question there. The engine continues the conversation and

@@ -65,6 +65,10 @@ class UnreachableEngineError(ServiceUnavailableError):
     """The server of an engine does not answer. It may be back later, so a weight sync waits for it."""
 
 
+class LostWorkerError(ServiceUnavailableError):
+    """The process of a rollout worker is gone. Its attempts are played again by other workers."""
+
+
 class PluginError(FinqaError):
     """A component of a plugin that is not part of finqa raised, or returned what its contract does not allow.
 

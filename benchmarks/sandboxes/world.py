@@ -23,6 +23,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import ServerSpec, Task
 from finqa_cli.wiring.build import make_pool, open_environment
+from finqa_cli.wiring.sandbox_owners import owner_labels
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name
 
@@ -109,7 +110,9 @@ def world(scale: Scale, seed: int, home: Path) -> Iterator[World]:
 async def pool_for(world: World, run: str) -> Pool:
     """The pool of a run, not started."""
     sandboxes, reporter = world.scale.sandboxes, NullReporter()
-    return await make_pool(world.settings, world.environment, run, sandboxes, reporter, lambda name, facts: None)
+    return await make_pool(
+        world.settings, world.environment, owner_labels(run), sandboxes, reporter, lambda name, facts: None
+    )
 
 
 @asynccontextmanager

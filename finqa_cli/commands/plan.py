@@ -89,7 +89,12 @@ Runs = Annotated[
 Hours = Annotated[float | None, _run("--hours", "Hours of the run, starts of sandboxes included.")]
 Workers = Annotated[
     int,
-    _run("--workers", "Rollout workers in addition to the controller, not built yet; 0: one process.", min=0, max=1000),
+    _run(
+        "--workers",
+        "Rollout workers in addition to the controller (cluster.rollout_workers); 0: one process.",
+        min=0,
+        max=1000,
+    ),
 ]
 Accounts = Annotated[
     int, _run("--accounts", "Accounts of the sandbox provider; more than 1: not built yet.", min=1, max=1000)

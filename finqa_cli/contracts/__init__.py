@@ -33,6 +33,7 @@ from finqa_cli.contracts.sandbox_provider import (
     ServingSandbox,
 )
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
+from finqa_cli.contracts.worker_processes import WorkerProcess, WorkerProcesses
 
 __all__ = [
     "OWN_PREFIX",
@@ -73,5 +74,7 @@ __all__ = [
     "TokenEngine",
     "Tracker",
     "TrackerContext",
+    "WorkerProcess",
+    "WorkerProcesses",
     "uncounted",
 ]

@@ -8,10 +8,10 @@ from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME
-from finqa_cli.errors import DataError, FinqaError
+from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.evaluation.evaluate import eval_split
 from finqa_cli.evaluation.right_answers import compare_with_truth
-from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
@@ -47,7 +47,13 @@ async def play(
 
     Raises:
         DataError: There is no such question.
+        ConfigError: Rollout workers are to play it.
     """
+    if settings.cluster.rollout_workers:
+        raise ConfigError(
+            "One episode that is watched is played by this process, not by rollout workers.",
+            remedy="--set cluster.rollout_workers=0",
+        )
     chosen: list[Task] = []
 
     def count(environment: Environment) -> int:
@@ -59,6 +65,7 @@ async def play(
         (task,) = chosen
         on_start(task)
         player = parts.player(settings, temperature=settings.eval.temperature)
+        assert isinstance(player, Player), "without rollout workers"
         attempt = Attempt(id=f"play/{task.id}/0", task=task, member=0, seed=derive(settings.train.seed, "play"))
         with player.seat() as seat:
             trajectory = await player.play(attempt, seat, on_turn)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import pluggy
 
-from finqa_cli.contracts import AccountQuota, LearnerProcesses
+from finqa_cli.contracts import AccountQuota, LearnerProcesses, WorkerProcesses
 from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
@@ -199,6 +199,14 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
     """Counts the creates of an account over all processes of a cluster; None when the cluster is not yours.
 
     `account` is a digest; at most `limit` creates in any `window_s` seconds. Must not connect yet.
+    """
+
+
+@hookspec(firstresult=True)
+def place_workers(cluster: str, count: int) -> WorkerProcesses | None:
+    """Returns the machines on which `count` rollout workers run, not opened; None when they are not yours.
+
+    `cluster` is the setting `cluster.address`.
     """
 
 

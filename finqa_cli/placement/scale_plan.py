@@ -157,8 +157,9 @@ class Planner:
         if limit in ("process", "controller", "workers"):
             carried, workers = self._carried(design, at_once), self._workers(design, at_once)
             less = [f"--sandboxes {carried} --max-concurrent-play {carried} keeps it at 60 % of a core."]
-            needed = f"{workers} rollout workers would play {at_once} episodes at once at 60 % of a core each"
-            more = [f"{needed}: needs rollout workers, {NOT_BUILT}."]
+            more = [
+                f"--set cluster.rollout_workers={workers}: they play {at_once} episodes at once at 60 % of a core each."
+            ]
             return {"process": less + more, "controller": less, "workers": more}[limit]
         if limit == "creates":
             tier = f"--set sandbox.options.create_limit={2 * design.create_limit}, where the account's tier allows it."
@@ -184,10 +185,9 @@ class Planner:
     def _workers(self, design: Design, at_once: int) -> int:
         """Return the rollout workers that play so many episodes at once at 60 % of a core, by what no CPU delays."""
         costs = self._costs
-        free = replace(costs, turn_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, message_s=0.0)
+        free = replace(costs, turn_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, relay_s=0.0, message_s=0.0)
         found = Planner(free, self._latency, self._turns, seed=self._seed).rollouts(design, at_once)
-        cpu_s = found.turns * costs.turn_s + found.episodes * costs.record_s
-        return math.ceil(cpu_s / found.seconds / COMFORTABLE)
+        return math.ceil(found.turns * costs.turn_s / found.seconds / COMFORTABLE)
 
 
 def _episodes(
@@ -223,5 +223,4 @@ def _limit(design: Design, at_once: int, half: Outcome, full: Outcome, filling: 
 
 
 def _not_built(design: Design) -> tuple[str, ...]:
-    parts = {"rollout workers": design.workers > 0, "several accounts in one run": design.accounts > 1}
-    return tuple(name for name, needed in parts.items() if needed)
+    return ("several accounts in one run",) if design.accounts > 1 else ()

@@ -2,8 +2,8 @@
 
 A heap of events, in the order of their times, is all there is. Every process is one core that does its work first come,
 first served; what waits for a service (the account, the engine, a tool call) needs no core. Nothing sleeps, and two
-simulations with the same seed are equal. With no rollout workers one process does everything, as finqa does today; a
-design with workers is simulated by what its parts were measured to cost, and is not built.
+simulations with the same seed are equal. With no rollout workers one process does everything. With some, the controller
+asks the engine for their episodes and writes the record (see `rollout.remote_workers`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
 SETTLE_S = 5.0
 """Seconds after which an account has counted a create, answered or not; as in the provider's own gate."""
 
-BATCH, BATCH_S = 50, 1.0
-"""Records that a rollout worker hands over in one call, and seconds after which it hands over fewer. The answer to the
-call brings the groups that it plays next: a call for each group would cost the controller more than all else."""
+BATCH_S = 0.01
+"""Seconds for each worker from the first message to the call that sends all, as in `rollout.remote_workers`."""
 
 DRAWN = 9973
 """Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time."""
@@ -99,9 +98,8 @@ class Simulation:
         self._accounts = [_Account() for _ in range(design.accounts)]
         self._next_account = itertools.cycle(self._accounts)
         self._to_start = self._starting = 0
-        self._records: list[list[_Episode]] = [[] for _ in self._loads]
+        self._due = {"in": [0.0] * design.workers, "out": [0.0] * design.workers}
         self._begun = self._live = self._places = self._leased = 0
-        self._group_worker = 0
         self._members: dict[int, int] = {}
         self._ready: list[float] = []
         self._lags: list[float] = []
@@ -242,18 +240,34 @@ class Simulation:
             self._leased_s -= self._now
             number = self._begun
             self._begun += 1
-            if number % self._design.group_size == 0:
-                self._group_worker = min(range(len(self._loads)), key=self._loads.__getitem__)
-            self._loads[self._group_worker] += 1
-            episode = _Episode(number, self._turns_of[number % len(self._turns_of)], self._group_worker)
+            worker = min(range(len(self._loads)), key=self._loads.__getitem__)
+            self._loads[worker] += 1
+            episode = _Episode(number, self._turns_of[number % len(self._turns_of)], worker)
             if under_way is not None:
                 episode.turns, steps = next(under_way)
                 episode.turn = self._rng.randrange(episode.turns)
                 episode.steps = math.ceil(steps * self._rng.random())
             self._at(self._now + self._latency_s(self._costs.tool_s), self._ask, episode)
 
+    def _message(self, worker: int, way: str) -> float:
+        """Send something in the next call from (`in`) or to (`out`) a worker; returns when it arrives."""
+        if self._due[way][worker] <= self._now:
+            self._due[way][worker] = self._now + BATCH_S * len(self._workers)
+            self._controller.work(self._now, self._costs.message_s)
+        return self._due[way][worker]
+
     def _ask(self, episode: _Episode) -> None:
-        """The engine is asked for a turn, on the replica that the episode began on."""
+        """The engine is asked for a turn; by the controller, where workers play."""
+        if self._workers:
+            self._at(self._message(episode.worker, "in"), self._relay, episode)
+        else:
+            self._request(episode)
+
+    def _relay(self, episode: _Episode) -> None:
+        self._at(self._controller.work(self._now, self._costs.relay_s), self._request, episode)
+
+    def _request(self, episode: _Episode) -> None:
+        """The engine begins a turn, on the replica that the episode began on."""
         if episode.replica < 0:
             episode.replica = min(range(len(self._decoders)), key=self._replica_loads.__getitem__)
             self._replica_loads[episode.replica] += 1
@@ -273,12 +287,18 @@ class Simulation:
             self._idle_reply_s += episode.steps * self._latency.step_s
             episode.steps = 0
             self._turns += 1
-            done = self._core(episode).work(self._now, self._costs.turn_s)
-            self._at(done + self._latency_s(self._costs.tool_s), self._answered, episode)
+            if self._workers:
+                self._at(self._message(episode.worker, "out"), self._play, episode)
+            else:
+                self._play(episode)
         due = self._decoders[replica].due()
         if due is not None and due < self._served_at[replica]:
             self._served_at[replica] = due
             self._at(due, self._serve, replica, due)
+
+    def _play(self, episode: _Episode) -> None:
+        done = self._core(episode).work(self._now, self._costs.turn_s)
+        self._at(done + self._latency_s(self._costs.tool_s), self._answered, episode)
 
     def _core(self, episode: _Episode) -> Core:
         return self._workers[episode.worker] if self._workers else self._controller
@@ -297,35 +317,25 @@ class Simulation:
             self._start_sandboxes()
         else:
             self._places += 1
-        waiting = self._records[episode.worker]
-        waiting.append(episode)
-        if not self._workers or len(waiting) >= BATCH:
-            self._hand_over(episode.worker)
-        elif len(waiting) == 1:
-            self._at(self._now + BATCH_S, self._hand_over, episode.worker)
+        if self._workers:
+            self._at(self._message(episode.worker, "in"), self._receive, episode)
+        else:
+            self._at(
+                self._controller.work(self._now, self._costs.episode_s + self._costs.record_s), self._record, episode
+            )
 
-    def _hand_over(self, worker: int) -> None:
-        """The worker has made its records and sends them; the one process writes its own."""
-        batch, self._records[worker] = self._records[worker], []
+    def _receive(self, episode: _Episode) -> None:
         costs = self._costs
-        if not self._workers:
-            self._at(self._controller.work(self._now, costs.episode_s + costs.record_s), self._record, batch)
-        elif batch:
-            self._at(self._workers[worker].work(self._now, len(batch) * costs.record_s), self._receive, batch)
+        seconds = costs.receive_s + costs.episode_s + costs.record_s
+        self._at(self._controller.work(self._now, seconds), self._record, episode)
 
-    def _receive(self, batch: Sequence[_Episode]) -> None:
-        costs = self._costs
-        seconds = costs.message_s + len(batch) * (costs.receive_s + costs.episode_s)
-        self._at(self._controller.work(self._now, seconds), self._record, batch)
-
-    def _record(self, batch: Sequence[_Episode]) -> None:
-        """The episodes count, and others may begin."""
-        for episode in batch:
-            group = episode.number // self._design.group_size
-            self._members[group] = self._members.get(group, 0) + 1
-            if self._members[group] == self._design.group_size:
-                self._groups += 1
-                del self._members[group]
-        self._recorded += len(batch)
-        self._live -= len(batch)
+    def _record(self, episode: _Episode) -> None:
+        """The episode counts, and another one may begin."""
+        group = episode.number // self._design.group_size
+        self._members[group] = self._members.get(group, 0) + 1
+        if self._members[group] == self._design.group_size:
+            self._groups += 1
+            del self._members[group]
+        self._recorded += 1
+        self._live -= 1
         self._fill_places()

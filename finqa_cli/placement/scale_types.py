@@ -24,9 +24,10 @@ class Costs:
         turn_s: CPU of one turn in the process that plays it: engine client over HTTP, codec, session, scheduler.
         create_s: CPU of one start of a sandbox.
         episode_s: CPU of the controller for an episode: which attempt is next, groups and credit.
-        record_s: CPU of writing one record; of a rollout worker where there are any.
-        receive_s: CPU of the controller for what a rollout worker sends of one episode: its reward, and record and
-            token ids as bytes that are passed on unread. Reading whole trajectories takes ten times as long (0.0002).
+        record_s: CPU of writing one record.
+        receive_s: CPU of the controller for the trajectory that a rollout worker sends.
+        relay_s: CPU of the controller for one turn of a rollout worker's episode: engine client over HTTP (0.7 ms)
+            and the two messages with their tasks.
         message_s: CPU of one Ray call, measured on a prototype.
         reply_s: Median latency until the account answers a create.
         ready_s: Median latency from there until the sandbox is ready.
@@ -37,7 +38,8 @@ class Costs:
     create_s: float = 0.015
     episode_s: float = 0.00005
     record_s: float = 0.0002
-    receive_s: float = 0.00002
+    receive_s: float = 0.0002
+    relay_s: float = 0.001
     message_s: float = 0.00092
     reply_s: float = 0.5
     ready_s: float = 0.5
@@ -57,7 +59,7 @@ class Design:
         create_limit: Creates of one account in any `create_window_s`.
         workers: Rollout workers beside the controller; 0: one process does everything.
         replicas: Replicas of the engine; an episode stays on one.
-        group_size: Episodes of a group, which one worker plays.
+        group_size: Episodes of a group.
         fresh: A sandbox hosts one episode, and another one is started in its place.
     """
 

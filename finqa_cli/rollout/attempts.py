@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -63,6 +63,18 @@ class Seat:
             yield
         finally:
             self.take()
+
+
+class AttemptPlayer(Protocol):
+    """What a stream needs of a player."""
+
+    def seat(self) -> Seat:
+        """Return a place among the engine's live episodes, not yet taken."""
+        ...
+
+    async def play(self, attempt: Attempt, seat: Seat) -> Trajectory:
+        """Play one attempt; a last fault stays."""
+        ...
 
 
 class Player:

@@ -71,7 +71,7 @@ class TokenConversation:
         sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
         with uncounted.get()():  # how long it waits is the engine's load, how long it may be is limited in tokens
-            completion = await _generated(self._engine.generate(request), self._engine)
+            completion = await generate_checked(self._engine.generate(request), self._engine)
         parse = self._codec.parse_calls if self._prompt.several_calls else self._codec.parse
         self._turn += 1
         self._history = token_ids + completion.token_ids
@@ -156,7 +156,7 @@ class ChatConversation:
             several_calls=self._prompt.several_calls,
             takes_text=self._takes_text,
         )
-        turn = await _generated(self._engine.respond(request), self._engine)
+        turn = await generate_checked(self._engine.respond(request), self._engine)
         if turn.stop == "full":
             return Reply(turn=turn, full=True)
         self._turn += 1
@@ -189,7 +189,7 @@ def _refuse_images(contents: Sequence[Message | Observation]) -> None:
         )
 
 
-async def _generated(pending: Awaitable[Result], engine: Engine) -> Result:
+async def generate_checked(pending: Awaitable[Result], engine: Engine) -> Result:
     """Await a call to the engine; an exception that its contract does not know is a fault of this episode alone.
 
     Raises:

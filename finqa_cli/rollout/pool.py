@@ -133,6 +133,7 @@ class SandboxPool(Pool):
         sessions_per_sandbox: int = 1,
         health_check_s: float = 0.0,
         breaker_share: float = 1.0,
+        breaker: Breaker | None = None,
         on_event: PoolListener = lambda name, fields: None,
     ) -> None:
         self._provider = provider
@@ -141,7 +142,7 @@ class SandboxPool(Pool):
         self._on_event = on_event
         self._places = Places(sessions_per_sandbox)
         self._health = HealthChecks(self.move, every_s=health_check_s, size=size)
-        self._breaker = Breaker(size, breaker_share)
+        self._breaker = breaker or Breaker(size, breaker_share)
         self._starts = Starts(
             lambda: provider.start(spec, dict(labels)),
             at_once=max_concurrent_create,

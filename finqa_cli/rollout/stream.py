@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from finqa_cli.rollout.attempts import Attempt, Player, Seat
+from finqa_cli.rollout.attempts import Attempt, AttemptPlayer, Seat
 from finqa_cli.types import Trajectory
 
 TrajectoryListener = Callable[[Trajectory], Awaitable[None] | None]
@@ -53,7 +53,7 @@ class Stream:
     """
 
     def __init__(
-        self, player: Player, group: asyncio.TaskGroup, *, concurrency: int, stopping: Callable[[], bool]
+        self, player: AttemptPlayer, group: asyncio.TaskGroup, *, concurrency: int, stopping: Callable[[], bool]
     ) -> None:
         self._player = player
         self._group = group
@@ -146,7 +146,7 @@ class Stream:
 
 @asynccontextmanager
 async def streaming(
-    player: Player, *, concurrency: int, stopping: Callable[[], bool] = lambda: False
+    player: AttemptPlayer, *, concurrency: int, stopping: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[Stream]:
     """A stream for as long as the block runs. What is still running when the block raises is cancelled.
 
@@ -166,7 +166,7 @@ async def streaming(
 
 
 async def play_stream(
-    player: Player,
+    player: AttemptPlayer,
     source: Source,
     *,
     concurrency: int,
@@ -179,7 +179,7 @@ async def play_stream(
 
 
 async def play_all(
-    player: Player,
+    player: AttemptPlayer,
     attempts: Sequence[Attempt],
     *,
     concurrency: int,

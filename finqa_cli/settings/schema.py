@@ -423,15 +423,20 @@ class RunSettings(Section):
 
 
 class ClusterSettings(Section):
-    """The Ray cluster whose nodes run engines and learners that are named `ray:NAME`."""
+    """The Ray cluster whose nodes run rollout workers, and engines and learners that are named `ray:NAME`."""
 
     address: str = setting(
         "auto",
-        "Ray cluster of `ray:NAME` engines and learners: HOST:PORT, `auto` (the one of this machine) or `local` (a new "
-        "one on this machine)",
+        "Ray cluster of rollout workers and `ray:NAME` engines and learners: HOST:PORT, `auto` (the one of this "
+        "machine) or `local` (a new one on this machine)",
         "--cluster-address",
         resumable=True,
         pattern=r"^(auto|local|[\w.\-]+:\d{1,5})$",
+    )
+    rollout_workers: NaturalInt = setting(
+        0,
+        "Processes on the nodes that play the episodes, each with its share of the sandboxes; 0: this process plays",
+        resumable=True,
     )
 
 

@@ -35,12 +35,13 @@ from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, PluginError
 from finqa_cli.extend import missing_requirements, registry
+from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.types import PolicyVersion, Snapshot
-from finqa_cli.wiring.sandbox_owners import offer_strays, owner_labels
+from finqa_cli.wiring.sandbox_owners import offer_strays
 
 log = structlog.get_logger(__name__)
 
@@ -162,13 +163,24 @@ def make_provider(settings: Settings) -> SandboxProvider:
 
 def _uses_cluster(settings: Settings) -> bool:
     """Whether a part of the run is on nodes of a Ray cluster."""
-    return settings.engine.name.startswith(ON_CLUSTER) or settings.learner.name.startswith(ON_CLUSTER)
+    named = settings.engine.name.startswith(ON_CLUSTER) or settings.learner.name.startswith(ON_CLUSTER)
+    return named or settings.cluster.rollout_workers > 0
 
 
 async def make_pool(
-    settings: Settings, environment: Environment, run_id: str, size: int, reporter: Reporter, on_event: PoolListener
+    settings: Settings,
+    environment: Environment,
+    labels: Mapping[str, str],
+    size: int,
+    reporter: Reporter,
+    on_event: PoolListener,
+    *,
+    breaker: Breaker | None = None,
 ) -> Pool:
-    """The pool of sandboxes that the environment needs; the reporter shows sandboxes that earlier runs left behind."""
+    """The pool of sandboxes that the environment needs; the reporter shows sandboxes that earlier runs left behind.
+
+    The sandboxes have the labels; `breaker` takes the place of one of the pool's own.
+    """
     spec = environment.sandbox_spec()
     if spec is None:
         return Pool()
@@ -185,10 +197,11 @@ async def make_pool(
         spec,
         size=size,
         max_concurrent_create=settings.pool.max_concurrent_create,
-        labels=owner_labels(run_id),
+        labels=labels,
         sessions_per_sandbox=settings.pool.sessions_per_sandbox,
         health_check_s=settings.pool.health_check_s,
         breaker_share=settings.pool.breaker_share,
+        breaker=breaker,
         on_event=on_event,
     )
 

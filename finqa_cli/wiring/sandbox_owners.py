@@ -23,6 +23,9 @@ log = structlog.get_logger(__name__)
 
 RUN_LABEL, HOST_LABEL, PID_LABEL, CREATED_LABEL = "finqa.run", "finqa.host", "finqa.pid", "finqa.created"
 
+WORKER_LABEL, GENERATION_LABEL = "finqa.worker", "finqa.generation"
+"""Number of the rollout worker that a sandbox belongs to, and of that worker's start. Its owner is the controller."""
+
 OFFER_TIMEOUT_S = 3.0
 
 OwnerState = Literal["alive", "gone", "elsewhere", "unknown"]

@@ -19,6 +19,9 @@ from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
+from finqa_cli.rollout.remote_player import RemotePlayer
+from finqa_cli.rollout.remote_workers import RemoteWorkers
+from finqa_cli.rollout.worker_messages import Rules
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.spending import Meter
@@ -26,6 +29,8 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
 from finqa_cli.wiring.policies import check_engine, check_fit
+from finqa_cli.wiring.rollout_workers import check_workers, make_workers
+from finqa_cli.wiring.sandbox_owners import owner_labels
 
 log = structlog.get_logger(__name__)
 
@@ -65,21 +70,31 @@ class Stage:
     def inputs(self) -> dict[str, Any]:
         """The data, and digests of what else decides the prompts, for the manifest."""
         digests = dict(self.environment.inputs())
+        if isinstance(self.pool, RemoteWorkers):
+            digests |= self.pool.inputs
         return {"data": asdict(self.data), **({"environment": digests} if digests else {})}
 
-    def player(self, settings: Settings, *, temperature: float) -> Player:
-        """A player at this temperature, with the limits of the settings."""
+    def player(self, settings: Settings, *, temperature: float) -> Player | RemotePlayer:
+        """A player at this temperature, with the limits of the settings; one that has rollout workers play."""
         generation = settings.generation
+        limits = Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s)
+        sampling = Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens)
+        played = self.meter.add if self.meter is not None else lambda trajectory: None
+        retries = settings.pool.max_play_retries
+        if isinstance(self.pool, RemoteWorkers):
+            longest = self.engine.max_context if isinstance(self.engine, TokenEngine) else 0
+            rules = Rules(limits=limits, sampling=sampling, max_retries=retries, max_context=longest)
+            return RemotePlayer(self.pool, self.engine.seat, rules, played)
         return Player(
             self.environment,
             self.pool,
             self.engine,
             self.codec,
-            limits=Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s),
-            sampling=Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens),
-            max_retries=settings.pool.max_play_retries,
+            limits=limits,
+            sampling=sampling,
+            max_retries=retries,
             breaker=self.breaker,
-            played=self.meter.add if self.meter is not None else lambda trajectory: None,
+            played=played,
         )
 
 
@@ -122,11 +137,26 @@ async def stage(
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
     log_dir = run_dir / "logs" if run_dir is not None else None
-    pool = await make_pool(settings, environment, run_id, size, reporter, on_event)  # a key is missed before an engine
+    breaker = EngineBreaker(settings.pool.concurrency)
+    pool = Pool()
     try:
+        if not settings.cluster.rollout_workers:  # a key is missed before an engine
+            pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
         engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
         check_engine(engine, settings, policy, trains=trains)
         codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+        if settings.cluster.rollout_workers:
+            pool = make_workers(
+                settings,
+                policy,
+                environment,
+                engine,
+                run_id=run_id,
+                size=size,
+                engine_breaker=breaker,
+                on_event=on_event,
+                meter=meter,
+            )
     except BaseException:
         await pool.close()
         raise
@@ -135,6 +165,8 @@ async def stage(
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
             await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
+            if isinstance(pool, RemoteWorkers):
+                check_workers(engine)
             if engine.lockstep:
                 # else the first batches would depend on which sandbox came up first
                 await _side_by_side(pool.settled(), check_stop=check_stop)
@@ -147,7 +179,7 @@ async def stage(
                 codec=codec,
                 policy=policy,
                 data=environment.data(),
-                breaker=EngineBreaker(settings.pool.concurrency),
+                breaker=breaker,
                 meter=meter,
             )
     finally:

@@ -82,6 +82,26 @@ ELSEWHERE = {
         "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
         "--lora-rank 16",
     ),
+    "finqa_cli/evaluation/play_question.py:play": (
+        "tests/unit/wiring/test_rollout_worker_wiring.py::test_a_watched_episode_is_not_played_by_workers",
+        "--set cluster.rollout_workers=0",
+    ),
+    "finqa_cli/rollout/remote_workers.py:RemoteWorkers._begin": (
+        "tests/unit/rollout/test_remote_workers.py::test_other_data_on_a_node_and_what_a_worker_cannot_have_end_the_run",
+        "copy the data",
+    ),
+    "finqa_cli/wiring/rollout_workers.py:check_workers": (
+        "tests/unit/wiring/test_rollout_worker_wiring.py::test_an_engine_in_lockstep_is_refused",
+        "--set engine.options.lockstep=false",
+    ),
+    "finqa_cli/wiring/rollout_workers.py:make_workers": (
+        "tests/unit/wiring/test_rollout_worker_wiring.py::test_more_workers_than_sandboxes_are_refused",
+        "--set cluster.rollout_workers=",
+    ),
+    "plugins/finqa_plugins/ray_cluster/plugin.py:place_workers": (
+        "tests/unit/wiring/test_rollout_worker_wiring.py::test_without_ray_the_command_that_installs_it_is_named",
+        "pip install 'finqa[ray]'",
+    ),
     "plugins/finqa_plugins/ray_cluster/plugin.py:find_component": (
         "tests/unit/ray_cluster/test_ray_components.py::test_an_engine_that_runs_no_model_is_not_placed",
         "--engine ",

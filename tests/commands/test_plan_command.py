@@ -88,18 +88,17 @@ def test_a_plan_of_sandboxes_says_what_comes_out(capsys: pytest.CaptureFixture[s
 
 def test_a_plan_of_what_is_not_built_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*SMALL, "--workers", "2", "--accounts", "2"]
-    assert document(flags, capsys)["not_built"] == ["rollout workers", "several accounts in one run"]
+    assert document(flags, capsys)["not_built"] == ["several accounts in one run"]
     assert main(flags) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "This design cannot be run: it needs rollout workers and several accounts in one run, not built yet." in out
+    assert "This design cannot be run: it needs several accounts in one run, not built yet." in out
 
 
 def test_a_process_that_is_full_names_what_it_carries(capsys: pytest.CaptureFixture[str]) -> None:
     found = document([*SMALL, "--turn-cpu-ms", "300"], capsys)
     assert found["limit"] == "process" and found["when_full"]["controller_share"] > 0.95
-    assert (
-        found["changes"][0].startswith("--sandboxes ") and "needs rollout workers, not built yet" in found["changes"][1]
-    )
+    assert found["changes"][0].startswith("--sandboxes ")
+    assert found["changes"][1].startswith("--set cluster.rollout_workers=")
 
 
 def test_nothing_is_asked_before_a_plan_of_very_many_sandboxes(capsys: pytest.CaptureFixture[str]) -> None:

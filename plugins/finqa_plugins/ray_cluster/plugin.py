@@ -1,14 +1,15 @@
-"""Finds `ray:NAME`: the engine or learner NAME on the nodes of a Ray cluster; and the quota of accounts over them.
+"""Finds `ray:NAME`: engine or learner NAME on the nodes of a Ray cluster. Places rollout workers and counts creates.
 
-Nothing of Ray is imported here.
+Nothing of Ray is imported before it is used.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 
-from finqa_cli.contracts import AccountQuota
-from finqa_cli.errors import ConfigError
+from finqa_cli.contracts import AccountQuota, WorkerProcesses
+from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import Component, hookimpl, registry
 
 PREFIX = "ray:"
@@ -52,3 +53,20 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
     from finqa_plugins.ray_cluster.ray_quota import RayQuota
 
     return RayQuota(account, limit, window_s, cluster)
+
+
+@hookimpl
+def place_workers(cluster: str, count: int) -> WorkerProcesses:
+    """Return the nodes of a Ray cluster.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError(
+            f"{count} rollout workers (cluster.rollout_workers) need ray, which is not installed.",
+            remedy="pip install 'finqa[ray]'",
+        )
+    from finqa_plugins.ray_cluster.ray_workers import RayWorkers
+
+    return RayWorkers(cluster, count)

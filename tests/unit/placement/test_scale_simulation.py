@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import statistics
 
 import pytest
@@ -13,7 +12,7 @@ from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
 
 TURNS = draw_turns(4.5)
 UNCROWDED = LatencyModel(step_s=0.02, step_s_per_request=0.0)
-FREE = Costs(turn_s=0.0, create_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, message_s=0.0)
+FREE = Costs(turn_s=0.0, create_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, relay_s=0.0, message_s=0.0)
 
 
 def simulate(design: Design, costs: Costs = FREE, latency: LatencyModel = UNCROWDED, *, seed: int = 0) -> Outcome:
@@ -86,7 +85,7 @@ def test_a_full_core_gives_what_its_cpu_allows(workers: int) -> None:
     costs = Costs(turn_s=0.5, record_s=0.1)
     design = Design(sandboxes=200, episodes_at_once=200, workers=workers)
     found = simulate(design, costs)
-    cpu_s = statistics.mean(TURNS) * costs.turn_s + costs.record_s
+    cpu_s = statistics.mean(TURNS) * costs.turn_s + (0 if workers else costs.record_s)
     assert found.episodes_per_s == pytest.approx(max(1, workers) / cpu_s, rel=0.06)
     busy = found.workers or [found.controller]
     assert all(share == pytest.approx(1.0, abs=0.03) for share in busy)
@@ -116,19 +115,14 @@ def test_fresh_sandboxes_are_limited_by_creates_of_all_accounts() -> None:
 
 
 @pytest.mark.slow
-def test_rollouts_are_linear_in_workers_up_to_26() -> None:
+def test_rollouts_are_linear_in_workers_until_the_controller_is_full() -> None:
     planner = Planner(Costs(), LatencyModel(), TURNS)
-    rates = {}
-    for workers in (1, 2, 4, 8, 26):
+    found = {}
+    for workers in (1, 2, 4, 8):
         count = 1000 * workers
         design = Design(sandboxes=count, episodes_at_once=count, workers=workers, replicas=2 * workers)
-        rates[workers] = planner.rollouts(design, count).episodes_per_s
-    assert all(rate >= 0.9 * workers * rates[1] for workers, rate in rates.items()), rates
-
-
-@pytest.mark.slow
-def test_one_controller_carries_fifty_thousand_sandboxes() -> None:
-    design = Design(sandboxes=50_000, episodes_at_once=50_000, workers=52, replicas=100)
-    found = Planner(Costs(), LatencyModel(), TURNS).rollouts(design, 50_000)
-    assert found.controller < 0.6 and found.lag_p99_s < 0.1 and max(found.workers) < 0.9
-    assert not math.isnan(found.episodes_per_s) and found.episodes_per_s > 2000
+        found[workers] = planner.rollouts(design, count)
+    rates = {workers: outcome.episodes_per_s for workers, outcome in found.items()}
+    assert all(rates[workers] >= 0.9 * workers * rates[1] for workers in (1, 2)), rates
+    assert found[2].controller < 0.6 and found[2].lag_p99_s < 0.1
+    assert found[8].controller > 0.9, "each turn passes through it"

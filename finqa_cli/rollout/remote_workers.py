@@ -1,0 +1,461 @@
+"""The controller's side of rollout workers: it gives them attempts, answers for the engine, and replaces lost ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from finqa_cli.backoff import Backoff
+from finqa_cli.contracts import ChatEngine, TokenEngine, WorkerProcess, WorkerProcesses
+from finqa_cli.errors import ConfigError, FinqaError, LostWorkerError, ServiceUnavailableError
+from finqa_cli.rollout.answering import answer_for
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
+from finqa_cli.rollout.worker_messages import (
+    Answer,
+    Ask,
+    Cancel,
+    Delivery,
+    EngineFault,
+    Outcome,
+    Pause,
+    Play,
+    Played,
+    PoolEvent,
+    Report,
+    Restarted,
+    Rules,
+    Withdraw,
+    portable,
+)
+from finqa_cli.rollout.worker_shares import choose_worker, ended_stats, sum_stats
+from finqa_cli.types import Trajectory
+
+log = structlog.get_logger(__name__)
+
+RETRIES = Backoff(first_s=0.5, longest_s=10.0)
+"""Pauses between two tries to start a worker that is gone."""
+
+NO_WORKER_S = 300.0
+"""Seconds without any worker after which the run ends."""
+
+LOOKS_S = (0.0, 5.0, 30.0)
+"""Seconds before each look for sandboxes that a lost worker left: one that was being created may be listed late."""
+
+CLOSE_S = 30.0
+"""Seconds that a worker may take to end its sandboxes before its process is ended."""
+
+PAUSE_S = 0.01
+"""Seconds, for each worker, from the first message to the call that sends all: at most 100 calls a second each way."""
+
+Make = Callable[[int, int], Callable[[], object]]
+"""Called with number and generation of a worker; returns what makes its `RolloutWorker` in its process."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    attempt: Attempt
+    rules: Rules
+    played: asyncio.Future[Trajectory]
+    ticket: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """The place of a worker, whose process may be replaced.
+
+    Attributes:
+        generation: Number of its start.
+        process: The process of that start; None while there is none that plays.
+        tickets: Tickets that it plays.
+        deliveries: What is sent to it next.
+        asked: Requests of its episodes to the engine.
+        stats: Figures of its pool.
+        before: Those that count on, of its earlier starts.
+    """
+
+    number: int
+    share: int
+    generation: int = 0
+    process: WorkerProcess | None = None
+    tickets: set[int] = field(default_factory=set)
+    deliveries: list[Delivery] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    stats: PoolStats = field(default_factory=PoolStats)
+    before: PoolStats = field(default_factory=PoolStats)
+
+    def send(self, delivery: Delivery) -> None:
+        if self.process is not None:
+            self.deliveries.append(delivery)
+            self.news.set()
+
+
+class RemoteWorkers(Pool):
+    """The pool of a run whose sandboxes are divided among rollout workers, which also play on them.
+
+    A worker that is gone costs nothing but time: its attempts, which carry their seeds, are played again by others, and
+    are neither faults nor retries. Another process takes its place once there is room. Each start has a number, its
+    generation; of an earlier one nothing is taken, since each try of an attempt has a ticket that is valid once.
+    """
+
+    def __init__(
+        self,
+        processes: WorkerProcesses,
+        make: Make,
+        engine: TokenEngine | ChatEngine,
+        *,
+        shares: Sequence[int],
+        sandboxed: bool,
+        digest: str,
+        breaker: Breaker,
+        engine_breaker: EngineBreaker,
+        restarted: Callable[[Trajectory], object] = lambda trajectory: None,
+        on_lost: Callable[[int, int], Awaitable[None]] | None = None,
+        on_event: PoolListener = lambda name, fields: None,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            processes: Where the workers run.
+            make: Makes a worker.
+            engine: Answers the requests of all workers; started before a worker plays.
+            shares: Sandboxes of each worker.
+            sandboxed: The environment needs sandboxes.
+            digest: Digest of the controller's data, which that of each worker has to be.
+            breaker: Judges the outcomes of all sandboxes.
+            engine_breaker: Judges the engine.
+            restarted: Called with each try of an attempt that a worker plays again.
+            on_lost: Ends the sandboxes that a start of a worker left, by number and generation.
+            on_event: Called with the events of the pools, with `worker`, and with `worker_lost` and `worker_back`.
+        """
+        self._processes, self._make, self._engine = processes, make, engine
+        self._shares = shares
+        self._sandboxed, self._digest = sandboxed, digest
+        self._breaker, self._engine_breaker = breaker, engine_breaker
+        self._restarted, self._on_lost, self._on_event = restarted, on_lost, on_event
+        self._workers = [_Worker(number, share) for number, share in enumerate(shares)]
+        self._pause_s = PAUSE_S * len(shares)
+        self._tickets = itertools.count()
+        self._pending: dict[int, _Pending] = {}
+        self._homeless: deque[_Pending] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._inputs: dict[str, str] = {}
+        self._failure: FinqaError | None = None
+        self._change = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """What the environments of the workers found; see `Environment.inputs`."""
+        return self._inputs
+
+    async def start(self) -> None:
+        """Connects and begins to start the workers. Idempotent.
+
+        Raises:
+            ConfigError: There is no room for the workers.
+            ServiceUnavailableError: The machines cannot be reached.
+        """
+        if not self._tasks and not self._closed:
+            await self._processes.open()
+            self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
+
+    async def ready(self) -> None:
+        """Waits until a worker plays and has a sandbox.
+
+        Raises:
+            FinqaError: A worker cannot start, or none of its sandboxes can.
+        """
+        while not any(worker.process and (worker.stats.alive or not self._sandboxed) for worker in self._workers):
+            if self._failure is not None:
+                raise self._failure
+            await self._change.wait()
+
+    def stats(self) -> PoolStats:
+        """Return the figures of all workers together."""
+        total = sum_stats(one for worker in self._workers for one in (worker.stats, worker.before))
+        return replace(total, size=sum(self._shares))
+
+    async def play(self, attempt: Attempt, rules: Rules) -> Trajectory:
+        """Has the least loaded worker play an attempt, and another one if that is lost.
+
+        Raises:
+            ServiceUnavailableError: A breaker is open, or there was no worker for `NO_WORKER_S` seconds.
+            FinqaError: A worker raised it: it cannot get sandboxes.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        pending = _Pending(attempt, rules, asyncio.get_running_loop().create_future())
+        self._place(pending)
+        try:
+            return await pending.played
+        finally:
+            self._forget(pending)
+
+    async def close(self) -> None:
+        """Ends the workers with their sandboxes, and what lost ones left. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fail(ServiceUnavailableError("The rollout workers are closed."))
+        for worker in self._workers:
+            for task in worker.asked.values():
+                task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        try:
+            await asyncio.gather(*(self._end(worker) for worker in self._workers))
+            for task in self._tasks:
+                task.cancel()
+            for task in self._looking.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks, *self._looking.values(), return_exceptions=True)
+            await asyncio.gather(*(self._end_sandboxes(*start) for start in self._looking))
+        finally:
+            await self._processes.close()
+
+    async def _end(self, worker: _Worker) -> None:
+        process, worker.process = worker.process, None
+        try:
+            if process is not None:
+                async with asyncio.timeout(CLOSE_S):
+                    await process.call("close")
+                return
+        except (TimeoutError, FinqaError) as error:
+            log.warning("a rollout worker did not end well", worker=worker.number, reason=str(error) or "timeout")
+        if worker.generation:
+            self._look_for_sandboxes(worker)
+
+    async def _keep(self, worker: _Worker) -> None:
+        """Keeps a worker running, until it is cancelled or the first start of the worker was refused."""
+        tries = 0
+        while not self._closed:
+            worker.generation += 1
+            process: WorkerProcess | None = None
+            try:
+                process = await self._processes.start(worker.number, self._make(worker.number, worker.generation))
+                await self._begin(worker, process)
+                tries = 0
+                await self._converse(worker, process)
+            except FinqaError as error:
+                if worker.generation == 1 and not isinstance(error, LostWorkerError):
+                    self._fail(error)
+                    return
+                log.warning("a rollout worker is gone", worker=worker.number, reason=error.message)
+                self._lose(worker, process, error)
+            except Exception as error:  # no caller awaits this task before `close`
+                log.error("a rollout worker cannot be used", worker=worker.number, exc_info=True)
+                self._fail(portable(error))
+                return
+            finally:
+                if process is not None and worker.process is not process:
+                    process.kill()
+            tries += 1
+            await asyncio.sleep(RETRIES.pause_s(tries))
+
+    async def _begin(self, worker: _Worker, process: WorkerProcess) -> None:
+        """Has a process play. One that replaces another has a sandbox first: until then others play its share."""
+        digest = await process.call("start", worker.generation)
+        if digest != self._digest:
+            raise ConfigError(
+                f"Node {process.node} has other data than the controller ({digest[:19]}, not {self._digest[:19]}).",
+                remedy="copy the data, or the folder of snapshots in FINQA_HOME, to the same path on each node",
+            )
+        if worker.generation > 1:
+            await process.call("ready", worker.generation)
+        worker.process = process
+        log.info("a rollout worker plays", worker=worker.number, node=process.node, generation=worker.generation)
+        if worker.generation > 1:
+            self._emit("worker_back", worker, {"node": process.node, "generation": worker.generation})
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        homeless, self._homeless = self._homeless, deque()
+        for pending in homeless:
+            self._place(pending)
+        self._changed()
+
+    async def _converse(self, worker: _Worker, process: WorkerProcess) -> None:
+        """Sends and collects, until the process is gone.
+
+        Raises:
+            LostWorkerError: It is.
+            FinqaError: None of its sandboxes can be started.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send(worker, process))
+                group.create_task(self._collect(worker, process))
+                await process.call("ready", worker.generation)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def _lose(self, worker: _Worker, process: WorkerProcess | None, reason: FinqaError) -> None:
+        """Gives the attempts of a worker to others, and forgets all else of its process."""
+        if self._closed:
+            return
+        lived, worker.process = worker.process is not None, None
+        for task in worker.asked.values():
+            task.cancel()
+        worker.asked.clear()
+        worker.deliveries.clear()
+        worker.before = sum_stats((worker.before, ended_stats(worker.stats)))
+        worker.stats = PoolStats()
+        orphans = [self._pending.pop(ticket) for ticket in sorted(worker.tickets)]
+        worker.tickets.clear()
+        if lived and process is not None:
+            facts = {"node": process.node, "reason": reason.message, "attempts": len(orphans)}
+            self._emit("worker_lost", worker, {**facts, "generation": worker.generation})
+        for pending in orphans:
+            self._place(pending)
+        if self._alarm is None and not any(other.process for other in self._workers):
+            self._alarm = asyncio.get_running_loop().call_later(NO_WORKER_S, self._give_up, reason)
+        self._look_for_sandboxes(worker)
+
+    def _look_for_sandboxes(self, worker: _Worker) -> None:
+        """Looks for what a start of a worker left, some times; `close` looks again."""
+        start = worker.number, worker.generation
+        if start in self._looking:
+            return
+
+        async def look() -> None:
+            for pause_s in LOOKS_S:
+                await asyncio.sleep(pause_s)
+                await self._end_sandboxes(*start)
+            del self._looking[start]
+
+        self._looking[start] = asyncio.create_task(look())
+
+    async def _end_sandboxes(self, number: int, generation: int) -> None:
+        if self._on_lost is None:
+            return
+        try:
+            await self._on_lost(number, generation)
+        except FinqaError as error:
+            log.warning("sandboxes of a lost worker may be left", worker=number, reason=error.message, fix=error.remedy)
+
+    def _give_up(self, reason: FinqaError) -> None:
+        self._fail(
+            ServiceUnavailableError(
+                f"For {NO_WORKER_S:g} s there was no rollout worker. The last one: {reason.message}",
+                remedy=reason.remedy,
+            )
+        )
+
+    def _place(self, pending: _Pending) -> None:
+        loads = {worker.number: len(worker.tickets) for worker in self._workers if worker.process is not None}
+        if not loads:
+            pending.ticket = -1
+            self._homeless.append(pending)
+            return
+        worker = self._workers[choose_worker(loads, self._shares)]
+        pending.ticket = next(self._tickets)
+        self._pending[pending.ticket] = pending
+        worker.tickets.add(pending.ticket)
+        worker.send(Play(ticket=pending.ticket, attempt=pending.attempt, rules=pending.rules))
+
+    def _forget(self, pending: _Pending) -> None:
+        """Takes back an attempt that was not played to its end."""
+        if pending in self._homeless:
+            self._homeless.remove(pending)
+        if self._pending.pop(pending.ticket, None) is not None:
+            worker = next(worker for worker in self._workers if pending.ticket in worker.tickets)
+            worker.tickets.discard(pending.ticket)
+            worker.send(Cancel(ticket=pending.ticket))
+
+    async def _send(self, worker: _Worker, process: WorkerProcess) -> None:
+        while True:
+            await worker.news.wait()
+            await asyncio.sleep(self._pause_s)
+            sent, worker.deliveries = worker.deliveries, []
+            worker.news.clear()
+            await process.call("deliver", worker.generation, sent)
+
+    async def _collect(self, worker: _Worker, process: WorkerProcess) -> None:
+        while True:
+            found = await process.call("collect", worker.generation)
+            if found.generation != worker.generation or worker.process is not process:
+                continue
+            worker.stats = found.stats
+            self._inputs.update(found.inputs)
+            for report in found.reports:
+                self._take(worker, report)
+            if found.turned:
+                self._engine_breaker.fine()
+            self._changed()
+
+    def _take(self, worker: _Worker, report: Report) -> None:
+        match report:
+            case Played():
+                worker.tickets.discard(report.ticket)
+                pending = self._pending.pop(report.ticket, None)
+                if pending is None or pending.played.done():
+                    return
+                if report.trajectory is not None:
+                    pending.played.set_result(report.trajectory)
+                else:
+                    pending.played.set_exception(report.error or FinqaError("A worker gave no result."))
+            case Ask():
+                worker.asked[report.number] = asyncio.create_task(self._serve(worker, report))
+            case Withdraw():
+                if (asked := worker.asked.pop(report.number, None)) is not None:
+                    asked.cancel()
+            case Restarted():
+                self._restarted(report.trajectory)
+            case PoolEvent():
+                self._emit(report.name, worker, report.fields)
+            case Outcome():
+                self._judge(worker, report.fault)
+            case EngineFault():
+                self._engine_breaker.fault(report.fault)
+                if self._engine_breaker.error is not None:
+                    self._fail(self._engine_breaker.error)
+
+    def _judge(self, worker: _Worker, fault: FinqaError | None) -> None:
+        if fault is None:
+            self._breaker.fine()
+        elif self._breaker.error is None:
+            self._breaker.fault(fault)
+            if (opened := self._breaker.error) is not None:
+                self._emit("breaker_open", worker, {"reason": opened.message, "remedy": opened.remedy})
+                self._fail(opened)
+
+    async def _serve(self, worker: _Worker, ask: Ask) -> None:
+        """Asks the engine for a worker's episode; what comes after the worker's end is dropped."""
+        process = worker.process
+
+        def send(delivery: Answer | Pause) -> None:
+            if worker.process is process:
+                worker.send(delivery)
+
+        answer = await answer_for(self._engine, ask, send)
+        if worker.process is process:
+            worker.asked.pop(ask.number, None)
+        send(answer)
+
+    def _fail(self, error: FinqaError) -> None:
+        """Ends all attempts, those to come as well."""
+        self._failure = self._failure or error
+        for pending in (*self._pending.values(), *self._homeless):
+            if not pending.played.done():
+                pending.played.set_exception(error.with_traceback(None))
+        self._changed()
+
+    def _emit(self, name: str, worker: _Worker, fields: Mapping[str, object]) -> None:
+        try:
+            self._on_event(name, {**fields, "worker": worker.number})
+        except Exception as error:  # the workers must keep playing when a listener does not work
+            log.warning("a listener of the rollout workers failed", event_name=name, reason=repr(error))
+
+    def _changed(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()

@@ -1,0 +1,216 @@
+"""The process of a rollout worker: it plays the attempts that the controller sends, on sandboxes of its own.
+
+The engine stays with the controller: each turn is asked for there. So versions, replicas, rate limits and usage are
+those of a run in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from finqa_cli.contracts import ChatCodec, Environment
+from finqa_cli.errors import FinqaError, LostWorkerError
+from finqa_cli.rollout.attempts import Player
+from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, RelayedTokenEngine, ReportQueue
+from finqa_cli.rollout.worker_messages import (
+    Answer,
+    Cancel,
+    Delivery,
+    EngineFault,
+    Outcome,
+    Pause,
+    Play,
+    Played,
+    Reports,
+    Restarted,
+    Rules,
+    portable,
+)
+from finqa_cli.types import Trajectory
+
+log = structlog.get_logger(__name__)
+
+STATS_S = 1.0
+"""Seconds after which a worker without news reports the figures of its pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a worker plays with.
+
+    Attributes:
+        environment: Opens the sessions.
+        pool: The worker's share of the sandboxes, not started.
+        codec: Between messages and tokens; None for a chat engine.
+    """
+
+    environment: Environment
+    pool: Pool
+    codec: ChatCodec | None
+
+
+class ReportingBreaker(Breaker):
+    """Reports the outcomes of the worker's sandboxes: the controller judges those of all workers together."""
+
+    def __init__(self, queue: ReportQueue) -> None:
+        super().__init__(1, 1.0)
+        self._queue = queue
+
+    def fine(self) -> None:
+        """Report a start or a session that succeeded."""
+        self._queue.add(Outcome())
+
+    def fault(self, error: FinqaError) -> None:
+        """Report a fault."""
+        self._queue.add(Outcome(fault=portable(error)))
+
+
+class _ReportingEngineBreaker(EngineBreaker):
+    def __init__(self, queue: ReportQueue) -> None:
+        super().__init__(1)
+        self._queue = queue
+
+    def fine(self) -> None:
+        self._queue.turned = True
+
+    def fault(self, error: FinqaError) -> None:
+        self._queue.add(EngineFault(fault=portable(error)))
+
+
+class RolloutWorker:
+    """Plays what it gets with `deliver`, and reports with `collect`. All calls name the generation that they are for.
+
+    Nothing that it says counts before the controller has collected it, and the controller collects from the newest
+    start of a worker only.
+    """
+
+    def __init__(self, build: Callable[[ReportQueue], Awaitable[Scene]], *, pause_s: float = 0.0) -> None:
+        """Starts nothing yet.
+
+        Args:
+            build: Makes what the worker plays with.
+            pause_s: Seconds from the first news to its report, so that one call has those of many episodes.
+        """
+        self._build = build
+        self._pause_s = pause_s
+        self._generation = 0
+        self._queue: ReportQueue
+        self._relay: Relay
+        self._scene: Scene
+        self._players: dict[Rules, Player] = {}
+        self._playing: dict[int, asyncio.Task[None]] = {}
+        self._tried: dict[str, Trajectory] = {}
+
+    async def start(self, generation: int) -> str:
+        """Makes everything and begins to start sandboxes; returns the digest of the environment's data.
+
+        Raises:
+            FinqaError: Something cannot be made.
+        """
+        self._generation = generation
+        self._queue = ReportQueue()
+        self._relay = Relay(self._queue)
+        self._scene = await self._build(self._queue)
+        await self._scene.environment.check_ready()
+        await self._scene.pool.start()
+        return self._scene.environment.data().digest
+
+    async def ready(self, generation: int) -> None:
+        """Waits until a sandbox runs.
+
+        Raises:
+            FinqaError: None does, and there is little hope.
+        """
+        self._check(generation)
+        await self._scene.pool.ready()
+
+    async def deliver(self, generation: int, deliveries: Sequence[Delivery]) -> None:
+        """Takes attempts and answers of the engine."""
+        self._check(generation)
+        for delivery in deliveries:
+            match delivery:
+                case Play():
+                    self._playing[delivery.ticket] = asyncio.create_task(self._play(delivery))
+                case Cancel():
+                    if (task := self._playing.get(delivery.ticket)) is not None:
+                        task.cancel()
+                case Answer():
+                    self._relay.answer(delivery)
+                case Pause():
+                    self._relay.pause(delivery)
+
+    async def collect(self, generation: int) -> Reports:
+        """Waits for news and returns all of it; after a second what there is."""
+        self._check(generation)
+        if await self._queue.wait(STATS_S):
+            await asyncio.sleep(self._pause_s)
+        reports, turned = self._queue.take()
+        scene = self._scene
+        return Reports(
+            generation=generation,
+            reports=reports,
+            turned=turned,
+            stats=scene.pool.stats(),
+            inputs=dict(scene.environment.inputs()),
+        )
+
+    async def close(self) -> None:
+        """Ends all attempts and sandboxes."""
+        tasks = [*self._playing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._scene.pool.close()
+
+    def _check(self, generation: int) -> None:
+        if generation != self._generation:
+            raise LostWorkerError(f"This is start {self._generation} of the worker, and the call is for {generation}.")
+
+    async def _play(self, play: Play) -> None:
+        attempt = play.attempt
+        trajectory: Trajectory | None = None
+        failure: FinqaError | None = None
+        try:
+            player = self._player(play.rules)
+            with player.seat() as seat:
+                trajectory = await player.play(attempt, seat)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            if not isinstance(error, FinqaError):
+                log.error("playing an attempt failed", attempt=attempt.id, exc_info=True)
+            failure = portable(error)
+        finally:
+            self._tried.pop(attempt.id, None)
+            del self._playing[play.ticket]
+        self._queue.add(Played(ticket=play.ticket, trajectory=trajectory, error=failure))
+
+    def _player(self, rules: Rules) -> Player:
+        if rules not in self._players:
+            scene = self._scene
+            self._players[rules] = Player(
+                scene.environment,
+                scene.pool,
+                RelayedTokenEngine(self._relay, rules.max_context)
+                if scene.codec is not None
+                else RelayedChatEngine(self._relay),
+                scene.codec,
+                limits=rules.limits,
+                sampling=rules.sampling,
+                max_retries=rules.max_retries,
+                breaker=_ReportingEngineBreaker(self._queue),
+                played=self._note_try,
+            )
+        return self._players[rules]
+
+    def _note_try(self, trajectory: Trajectory) -> None:
+        """Reports the try before this one: only the last one is the attempt's result."""
+        if (earlier := self._tried.get(trajectory.id)) is not None:
+            self._queue.add(Restarted(trajectory=earlier))
+        self._tried[trajectory.id] = trajectory

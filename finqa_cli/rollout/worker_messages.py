@@ -1,0 +1,156 @@
+"""What the controller and a rollout worker send each other. All of it is pickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from finqa_cli.errors import FinqaError
+from finqa_cli.rollout.attempts import Attempt
+from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.pool import PoolStats
+from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Sampling, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How attempts are played.
+
+    Attributes:
+        limits: Limits of an episode.
+        sampling: Sampling of a turn; each turn has a seed of its own.
+        max_retries: Recoveries and restarts of an attempt.
+        max_context: Longest prompt plus completion of a token engine, in tokens; 0 for a chat engine.
+    """
+
+    limits: Limits
+    sampling: Sampling
+    max_retries: int
+    max_context: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """Play an attempt. `ticket` names this one try of it by one worker."""
+
+    ticket: int
+    attempt: Attempt
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Play it no further."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The engine's answer to an `Ask`: a result or an error, and what the episode has used."""
+
+    number: int
+    result: Completion | AssistantTurn | None = None
+    error: FinqaError | None = None
+    usage: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """The engine begins, or ends, a wait that is not the policy's doing (see `contracts.uncounted`)."""
+
+    number: int
+    begins: bool
+
+
+Delivery = Play | Cancel | Answer | Pause
+"""From the controller to a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """An attempt ended, or raised what ends the run."""
+
+    ticket: int
+    trajectory: Trajectory | None = None
+    error: FinqaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """A try of an attempt ended in a fault, and the worker plays the attempt again."""
+
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """An episode needs its next turn."""
+
+    number: int
+    request: GenerateRequest | ChatRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdraw:
+    """The answer to an `Ask` is not needed any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolEvent:
+    """An event of the worker's pool; see `PoolListener`."""
+
+    name: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One for the breaker of the sandboxes: a start or a session that succeeded, or the fault that it ended in."""
+
+    fault: FinqaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFault:
+    """One for the breaker of the engine."""
+
+    fault: FinqaError
+
+
+Report = Played | Restarted | Ask | Withdraw | PoolEvent | Outcome | EngineFault
+"""From a worker to the controller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """All reports since the last ones.
+
+    Attributes:
+        generation: The start of the worker that they are of.
+        reports: In their order.
+        turned: The engine generated a turn since the last ones.
+        stats: Figures of the worker's pool.
+        inputs: See `Environment.inputs`.
+    """
+
+    generation: int
+    reports: tuple[Report, ...]
+    turned: bool
+    stats: PoolStats
+    inputs: Mapping[str, str]
+
+
+def portable(error: Exception) -> FinqaError:
+    """Return an error that arrives whole in another process: itself without its frames, or its words."""
+    if isinstance(error, FinqaError):
+        try:
+            copied = pickle.loads(pickle.dumps(error))
+        except Exception:  # of a class of a plugin
+            return FinqaError(error.message, remedy=error.remedy)
+        if isinstance(copied, FinqaError):
+            return copied
+    return FinqaError(f"{type(error).__name__}: {error}")

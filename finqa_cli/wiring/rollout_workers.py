@@ -1,0 +1,215 @@
+"""Rollout workers from settings: on the controller who starts them, and in their processes what they play with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from finqa_cli.contracts import ChatEngine, Environment, TokenEngine, WorkerProcesses
+from finqa_cli.errors import ConfigError, MissingDependencyError
+from finqa_cli.extend import registry
+from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.pool import PoolListener
+from finqa_cli.rollout.relayed_engine import ReportQueue
+from finqa_cli.rollout.remote_workers import PAUSE_S, RemoteWorkers
+from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
+from finqa_cli.rollout.worker_shares import share_out
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.spending import Meter
+from finqa_cli.settings import Settings
+from finqa_cli.types import PolicyVersion
+from finqa_cli.wiring.build import make_codec, make_pool, make_provider, open_environment
+from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_LABEL, owner_labels
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSetup:
+    """Makes a `RolloutWorker` in its process. It is pickled.
+
+    Attributes:
+        settings: Settings of the run, with absolute paths and this worker's share of the sandboxes.
+        model: Model of the codec; empty for a chat engine.
+        labels: Labels of its sandboxes, which name the controller as their owner.
+        sandboxes: Its share; see `make_pool`.
+        pause_s: See `RolloutWorker`.
+    """
+
+    settings: Settings
+    model: str
+    labels: Mapping[str, str]
+    sandboxes: int
+    pause_s: float
+
+    def __call__(self) -> RolloutWorker:
+        """Make it."""
+        return RolloutWorker(self.build, pause_s=self.pause_s)
+
+    async def build(self, queue: ReportQueue) -> Scene:
+        """Make what it plays with, with this node's own home, and end what earlier starts of the worker left here.
+
+        Raises:
+            FinqaError: Data, sandboxes or the codec cannot be had on this node.
+        """
+        settings = _on_this_node(self.settings)
+        environment = open_environment(settings, NullReporter())
+        if environment.sandbox_spec() is not None:
+            earlier = {name: self.labels[name] for name in (RUN_LABEL, WORKER_LABEL)}
+            await end_sandboxes(settings, earlier, except_for=self.labels[GENERATION_LABEL])
+        pool = await make_pool(
+            settings,
+            environment,
+            self.labels,
+            self.sandboxes,
+            NullReporter(),
+            queue.event,
+            breaker=ReportingBreaker(queue),
+        )
+        codec = await asyncio.to_thread(make_codec, settings, self.model) if self.model else None
+        return Scene(environment=environment, pool=pool, codec=codec)
+
+
+def make_workers(
+    settings: Settings,
+    policy: PolicyVersion,
+    environment: Environment,
+    engine: TokenEngine | ChatEngine,
+    *,
+    run_id: str,
+    size: int,
+    engine_breaker: EngineBreaker,
+    on_event: PoolListener,
+    meter: Meter | None,
+) -> RemoteWorkers:
+    """Return the rollout workers of the settings, not started.
+
+    Args:
+        settings: Settings of the run.
+        policy: The version that the engine serves at first; its model has the tokenizer.
+        environment: The controller's own.
+        engine: Generates for all of them.
+        run_id: Label of the sandboxes.
+        size: Sandboxes of all workers together.
+        engine_breaker: Judges the engine.
+        on_event: Called with the events of their pools, and when one is lost or back.
+        meter: Counts the tries that are played again; None: nothing does.
+
+    Raises:
+        ConfigError: There are more workers than sandboxes.
+        MissingDependencyError: Ray is not installed.
+        AuthenticationError: The key of the sandboxes is missing.
+    """
+    count = settings.cluster.rollout_workers
+    if count > settings.pool.sandboxes:
+        raise ConfigError(
+            f"{count} rollout workers cannot share {settings.pool.sandboxes} sandboxes.",
+            remedy=f"--set cluster.rollout_workers={settings.pool.sandboxes}",
+        )
+    shares = share_out(size, min(count, size))
+    processes = find_processes(settings.cluster.address, len(shares))
+    sandboxed = environment.sandbox_spec() is not None
+    if sandboxed:
+        make_provider(settings).check_key()
+    sent = _portable(settings, len(shares))
+    model = policy.model if isinstance(engine, TokenEngine) else ""
+    if model and Path(model).exists():
+        model = str(Path(model).absolute())
+
+    def labels(number: int, generation: int) -> dict[str, str]:
+        return {**owner_labels(run_id), WORKER_LABEL: str(number), GENERATION_LABEL: str(generation)}
+
+    def make(number: int, generation: int) -> WorkerSetup:
+        return WorkerSetup(
+            settings=sent,
+            model=model,
+            labels=labels(number, generation),
+            sandboxes=shares[number],
+            pause_s=PAUSE_S * len(shares),
+        )
+
+    async def end_left(number: int, generation: int) -> None:
+        wanted = labels(number, generation)
+        names = {name: wanted[name] for name in (RUN_LABEL, WORKER_LABEL, GENERATION_LABEL)}
+        await end_sandboxes(settings, names)
+
+    return RemoteWorkers(
+        processes,
+        make,
+        engine,
+        shares=shares,
+        sandboxed=sandboxed,
+        digest=environment.data().digest,
+        breaker=Breaker(size, settings.pool.breaker_share),
+        engine_breaker=engine_breaker,
+        restarted=meter.add if meter is not None else lambda trajectory: None,
+        on_lost=end_left if sandboxed else None,
+        on_event=on_event,
+    )
+
+
+def check_workers(engine: TokenEngine | ChatEngine) -> None:
+    """Refuse an engine, which is started, that cannot answer for rollout workers.
+
+    Raises:
+        ConfigError: It runs in lockstep.
+    """
+    if engine.lockstep:
+        raise ConfigError(
+            "An engine in lockstep waits for the episodes of one process, and rollout workers play them in several.",
+            remedy="--set engine.options.lockstep=false",
+        )
+
+
+def find_processes(address: str, count: int) -> WorkerProcesses:
+    """Return where so many rollout workers run.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+    wanted = WorkerProcesses
+    found = registry().first("place_workers", wanted, cluster=address, count=count)  # type: ignore[type-abstract]
+    if found is None:
+        raise MissingDependencyError("No plugin places rollout workers on machines.")
+    return found
+
+
+async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except_for: str = "") -> None:
+    """End the sandboxes with all these labels, but those of one generation.
+
+    Raises:
+        FinqaError: The provider cannot list or end them.
+    """
+    provider = make_provider(settings)
+    try:
+        found = await provider.list(labels)
+        left = [sandbox for sandbox in found if sandbox.labels.get(GENERATION_LABEL) != except_for]
+        if left:
+            log.info("ending sandboxes of a lost rollout worker", sandboxes=len(left))
+        await asyncio.gather(*(provider.reap(sandbox.id) for sandbox in left))
+    finally:
+        await provider.close()
+
+
+def _on_this_node(settings: Settings) -> Settings:
+    """Return settings with the home of this machine."""
+    home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"home": home})})
+
+
+def _portable(settings: Settings, workers: int) -> Settings:
+    """Return settings with absolute paths, and with each worker's share of the starts at once."""
+    path = settings.data.path
+    return settings.model_copy(
+        update={
+            "data": settings.data.model_copy(update={"path": path.absolute() if path is not None else None}),
+            "pool": settings.pool.model_copy(
+                update={"max_concurrent_create": max(1, settings.pool.max_concurrent_create // workers)}
+            ),
+        }
+    )

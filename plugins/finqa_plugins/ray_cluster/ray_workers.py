@@ -1,0 +1,107 @@
+"""Rollout workers as actors of a Ray cluster, one processor core each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from finqa_cli.contracts import WorkerProcess, WorkerProcesses
+from finqa_cli.errors import FinqaError, LostWorkerError
+from finqa_plugins.ray_cluster import cluster
+from finqa_plugins.ray_cluster.cluster import Cluster
+from finqa_plugins.ray_cluster.worker_actor import WorkerActor, WorkerPlace
+
+CONCURRENCY = 100
+"""Calls that an actor may have under way: one waits for news, one delivers, and a few are at its beginning and end."""
+
+RESOURCES = {"CPU": 1.0}
+
+
+class RayWorker(WorkerProcess):
+    """An actor that is never restarted: another start of the worker is another actor."""
+
+    def __init__(self, number: int, actor: Any) -> None:
+        self._number, self._actor = number, actor
+
+    async def begin(self) -> None:
+        """Wait until the actor runs.
+
+        Raises:
+            ConfigError: Its node has another finqa.
+            LostWorkerError: It ended.
+        """
+        place: WorkerPlace = await self._ask(self._actor.place)
+        cluster.check_version(place.version, place.node)
+        self.node = place.node
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker; see `WorkerProcess`."""
+        return await self._ask(self._actor.call, method, *arguments)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor)
+
+    async def _ask(self, method: Any, *arguments: Any) -> Any:
+        where = f"Rollout worker {self._number}" + (f" on node {self.node}" if self.node else "")
+        reference = method.remote(*arguments)
+        try:
+            return await reference
+        except asyncio.CancelledError:
+            with contextlib.suppress(RayError):
+                ray.cancel(reference)
+            raise
+        except RayTaskError as error:
+            found = cluster.cause(error)
+            if isinstance(found, FinqaError):
+                raise found from None
+            raise FinqaError(f"{where}: {type(found).__name__}: {found}") from error
+        except RayError as error:
+            raise LostWorkerError(f"{where} is gone: {str(error).splitlines()[0]}") from error
+
+
+class RayWorkers(WorkerProcesses):
+    """The nodes of a cluster, over which Ray spreads the workers."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self._address, self._count = address, count
+        self._cluster: Cluster | None = None
+        self._group: Any = None
+
+    async def open(self) -> None:
+        """Connect to the cluster, and reserve a core for each worker."""
+        await asyncio.to_thread(self._open)
+
+    async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
+        """Start an actor on the core of this number, which Ray moves to another node when its own is gone."""
+        placed = cluster.options(self._group, number, RESOURCES)
+        made = ray.remote(WorkerActor).options(**placed, max_restarts=0, max_concurrency=CONCURRENCY)
+        worker = RayWorker(number, made.remote(make))
+        try:
+            await worker.begin()
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    async def close(self) -> None:
+        """Give back the cores, which ends the actors on them, and the connection. Idempotent."""
+        joined, self._cluster = self._cluster, None
+        if joined is not None:
+            if self._group is not None:
+                await asyncio.to_thread(joined.release, self._name)
+            await asyncio.to_thread(cluster.leave, joined)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._count} rollout workers"
+
+    def _open(self) -> None:
+        self._cluster = cluster.join(self._address)
+        self._group = self._cluster.place(self._name, [RESOURCES] * self._count, "SPREAD")

@@ -22,8 +22,8 @@ from finqa_cli.placement.placement_types import Device, Refusal, plan_document, 
 from finqa_cli.processes import count_threads
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.backend_choice import cuda_visible
-from finqa_cli.types import Check
-from finqa_cli.wiring.placing import CudaDevice, cuda_devices, find_plan, remedy_of, torch_cuda
+from finqa_cli.types import Check, CudaDevice
+from finqa_cli.wiring.placing import cuda_devices, find_plan, remedy_of, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
 GB = 1e9

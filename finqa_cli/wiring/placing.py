@@ -26,7 +26,7 @@ from finqa_cli.placement.placement_plan import WISHES, plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.settings.backend_choice import cuda_visible
-from finqa_cli.types import Architecture
+from finqa_cli.types import Architecture, CudaDevice
 from finqa_cli.wiring.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
@@ -276,15 +276,6 @@ def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["
 
 def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
     return registry().find(kind, getattr(settings, kind).name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaDevice:
-    """A CUDA device that this process sees; memory in bytes."""
-
-    name: str
-    free: float
-    total: float
 
 
 @cache

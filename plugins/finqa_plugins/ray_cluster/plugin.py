@@ -5,11 +5,15 @@ Nothing of Ray is imported here.
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from finqa_cli.contracts import AccountQuota
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import Component, hookimpl, registry
+from finqa_cli.types import NodeFacts
 
 PREFIX = "ray:"
 
@@ -52,3 +56,21 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
     from finqa_plugins.ray_cluster.ray_quota import RayQuota
 
     return RayQuota(account, limit, window_s, cluster)
+
+
+@hookimpl
+def survey_nodes(
+    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]
+) -> list[NodeFacts]:
+    """Join the cluster and ask each node.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ServiceUnavailableError: There is no cluster at the address.
+        ConfigError: It runs another Ray or another Python.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError("A cluster needs ray, which is not installed.", remedy="pip install 'finqa[ray]'")
+    from finqa_plugins.ray_cluster.node_survey import survey
+
+    return survey(address, model, [(kind, name.removeprefix(PREFIX)) for kind, name in components], settings)

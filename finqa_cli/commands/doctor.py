@@ -74,7 +74,8 @@ def main(
             checks = examine(loaded)
             if cluster:
                 nodes = cluster_report(loaded.settings)
-                checks = (*checks, *nodes.checks)
+                plan = plan_report(loaded.settings, loaded.undecided, visible_devices(), nodes.placed)
+                checks = (*(plan.check if each.name == plan.check.name else each for each in checks), *nodes.checks)
     failed = any(check.status == "fail" for check in checks)
     document = {
         "status": "fail" if failed else "ok",
@@ -82,7 +83,7 @@ def main(
         "plan": plan.document if plan is not None else None,
         **({"nodes": nodes.document} if nodes is not None else {}),
     }
-    table = f"\n\n{plan.text}" if plan is not None and plan.text and plan.document["per_device"] else ""
+    table = f"\n\n{plan.text}" if plan is not None and plan.text and (plan.document["per_device"] or nodes) else ""
     if assume_gpus is not None:
         table += f"\n\nModel: {loaded.settings.model.name}. Not checked: sandboxes, keys, data."
     emit(document, as_json=line.as_json, text=lambda: report(checks) + table)

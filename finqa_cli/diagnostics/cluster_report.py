@@ -27,6 +27,11 @@ class ClusterReport:
     nodes: Sequence[NodeFacts] = field(default_factory=tuple)
 
     @property
+    def placed(self) -> list[NodeFacts]:
+        """The nodes that something can be placed on."""
+        return [node for node in self.nodes if not (node.controller or node.left or node.problem)]
+
+    @property
     def document(self) -> list[Mapping[str, Any]]:
         """The facts as JSON values, the controller first."""
         return [asdict(node) for node in self.nodes]

@@ -127,12 +127,13 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: igno
 
 @hookspec(firstresult=True)
 def survey_nodes(
-    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]
+    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
 ) -> list[NodeFacts] | None:
     """Look at each node of the cluster at `cluster.address`; None when it is not yours.
 
     The controller's process comes first. `components` are kind and name of what is to run on nodes, such as
-    `("engine", "ray:vllm")`; `model` is folder or hub id of its base model, `settings` those of `doctor_checks`.
+    `("engine", "ray:vllm")`; `model` is folder or hub id of its base model, `settings` those of `doctor_checks`. With
+    `brief` only addresses and sizes are wanted, quickly.
     """
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.types import NodeFacts
 from finqa_cli.wiring.policies import resolve
+
+LOCAL = "local"
+"""Address of a cluster that is started when the run starts."""
 
 
 def on_nodes(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -24,8 +27,25 @@ def base_model(settings: Settings) -> str:
     return resolve(settings.model.name).model if on_nodes(settings) else ""
 
 
-def survey(settings: Settings) -> list[NodeFacts]:
+def reached_nodes(settings: Settings) -> list[NodeFacts]:
+    """Return what a placement counts on of each node: CPUs, GPUs and memory.
+
+    Nothing where nothing runs on nodes, or no cluster can be reached: the start of the engine or learner says why.
+    """
+    if not on_nodes(settings) or settings.cluster.address == LOCAL:
+        return []
+    try:
+        return [node for node in survey(settings, brief=True) if not node.controller and not node.left]
+    except (ConfigError, ServiceUnavailableError):
+        return []
+
+
+def survey(settings: Settings, *, brief: bool = False) -> list[NodeFacts]:
     """Return facts of this process, then of each node; takes some seconds, as a process starts on each.
+
+    Args:
+        settings: Name the cluster, and what is to run on it.
+        brief: Return sizes only; a process starts on nodes with GPUs alone.
 
     Raises:
         MissingDependencyError: What connects to clusters is not installed.
@@ -37,9 +57,10 @@ def survey(settings: Settings) -> list[NodeFacts]:
         "survey_nodes",
         list,
         address=settings.cluster.address,
-        model=base_model(settings),
+        model="" if brief else base_model(settings),
         components=on_nodes(settings),
         settings=to_public_dict(settings),
+        brief=brief,
     )
     if found is None:
         raise ConfigError("No installed plugin connects to clusters.", remedy="pip install 'finqa[ray]'")

@@ -56,12 +56,16 @@ class NodeProbe:
             "python": platform.python_version(),
             "model": digest_model(model) if model else {},
             "offline": os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
-            "devices": list(_devices()),
+            "devices": self.devices(),
             "memory": float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
             **_limits(),
             "token": _token(),
             "lacks": _lacks(components, settings),
         }
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return the CUDA devices of the driver, with memory in bytes."""
+        return list(_devices())
 
     def clock(self) -> float:
         """Return the Unix time in seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -41,8 +42,23 @@ def survey(
     """
     joined = cluster.join(address)
     try:
-        controller = _facts("controller", NodeProbe().look(model, (), settings), controller=True)
+        here = NodeFacts(address="controller", controller=True)
+        controller = _with_answers(here, NodeProbe().look(model, (), settings))
         return [controller, *_Survey(ray.nodes()).ask(model, components, settings)]
+    finally:
+        cluster.leave(joined)
+
+
+def measure(address: str) -> list[NodeFacts]:
+    """Return the sizes of each node, as Ray has them; of GPUs a probe asks the driver.
+
+    Raises:
+        ServiceUnavailableError: There is no cluster.
+        ConfigError: It runs another Ray or another Python.
+    """
+    joined = cluster.join(address)
+    try:
+        return list(_Survey(ray.nodes()).measure())
     finally:
         cluster.leave(joined)
 
@@ -68,11 +84,7 @@ class _Survey:
     def ask(
         self, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]
     ) -> Iterator[NodeFacts]:
-        ray.cloudpickle.register_pickle_by_value(node_probe)
-        try:
-            probes = {name: _start(node) for name, node in self._nodes.items()}
-        finally:
-            ray.cloudpickle.unregister_pickle_by_value(node_probe)
+        probes = _start_all(self._nodes)
         try:
             plain = {name: _plain(settings[name]) for name in settings}
             looks = {name: probe.look.remote(model, tuple(components), plain) for name, probe in probes.items()}
@@ -82,20 +94,47 @@ class _Survey:
             places = {name: (hosts[name], port) for name, port in ports.items()}
             others = {name: {each: places[each] for each in places if each != name} for name in seen}
             barred = self._gather({name: probes[name].reach.remote(others[name]) for name in seen}, REACH_S)
-            clocks = {name: _clock(probes[name]) for name in seen if name not in self._problems}
+            clocks = {name: self._clock(name, probes[name]) for name in seen if name not in self._problems}
         finally:
             for probe in probes.values():
                 ray.kill(probe)
         for name, node in self._nodes.items():
-            resources = node["Resources"]
-            size = {"cpus": resources.get("CPU", 0.0), "gpus": resources.get("GPU", 0.0)}
             if name in self._problems:
-                yield NodeFacts(address=name, problem=self._problems[name], **size)
+                yield replace(_offered(name, node), problem=self._problems[name])
             else:
                 offset, error = clocks[name]
-                more = {"unreachable": barred.get(name, {}), "clock_s": offset, "clock_error_s": error}
-                yield _facts(name, seen[name], **size, **more)
+                facts = _with_answers(_offered(name, node), seen[name])
+                yield replace(facts, unreachable=barred.get(name, {}), clock_s=offset, clock_error_s=error)
         yield from (NodeFacts(address=address, left=str(reason)) for address, reason in self._left.items())
+
+    def _clock(self, name: str, probe: Any) -> tuple[float, float]:
+        """Return how far a node's clock is ahead of this one, and the largest error of that, in seconds.
+
+        The node reads its clock at some moment of the round trip, so the middle of it is wrong by half of it at most.
+        """
+        rounds = [(float("inf"), 0.0)]
+        for _ in range(ROUNDS):
+            began, started = time.time(), time.perf_counter()
+            try:
+                read: float = ray.get(probe.clock.remote(), timeout=REACH_S)
+            except RayError as error:
+                self._problems.setdefault(name, str(error).splitlines()[0])
+                break
+            half = (time.perf_counter() - started) / 2
+            rounds.append((half, read - began - half))
+        half, offset = min(rounds)
+        return offset, half
+
+    def measure(self) -> Iterator[NodeFacts]:
+        with_gpus = {name: node for name, node in self._nodes.items() if node["Resources"].get("GPU")}
+        probes = _start_all(with_gpus)
+        try:
+            devices = self._gather({name: probe.devices.remote() for name, probe in probes.items()}, ANSWER_S)
+        finally:
+            for probe in probes.values():
+                ray.kill(probe)
+        for name, node in self._nodes.items():
+            yield _with_answers(_offered(name, node), {"devices": devices.get(name, ())})
 
     def _gather(self, references: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answers by node; why there is none is a problem of the node."""
@@ -113,30 +152,36 @@ class _Survey:
         return found
 
 
+def _offered(name: str, node: Mapping[str, Any]) -> NodeFacts:
+    """Return what Ray uses of a node."""
+    offered = node["Resources"]
+    return NodeFacts(
+        address=name,
+        cpus=offered.get("CPU", 0.0),
+        gpus=offered.get("GPU", 0.0),
+        memory=offered.get("memory", 0.0),
+    )
+
+
+def _start_all(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    ray.cloudpickle.register_pickle_by_value(node_probe)
+    try:
+        return {name: _start(node) for name, node in nodes.items()}
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(node_probe)
+
+
 def _start(node: Mapping[str, Any]) -> Any:
     pinned = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
     return ray.remote(NodeProbe).options(num_cpus=0, scheduling_strategy=pinned).remote()
 
 
-def _clock(probe: Any) -> tuple[float, float]:
-    """Return how far a node's clock is ahead of this one, and the largest error of that, in seconds.
-
-    The node reads its clock at some moment of the round trip, so the middle of it is wrong by half of it at most.
-    """
-    rounds = []
-    for _ in range(ROUNDS):
-        began, started = time.time(), time.perf_counter()
-        read: float = ray.get(probe.clock.remote(), timeout=REACH_S)
-        half = (time.perf_counter() - started) / 2
-        rounds.append((half, read - began - half))
-    half, offset = min(rounds)
-    return offset, half
-
-
-def _facts(address: str, found: Mapping[str, Any], **more: Any) -> NodeFacts:
-    devices = tuple(CudaDevice(**device) for device in found["devices"])
-    lacks = tuple(Check(**check) for check in found["lacks"])
-    return NodeFacts(address=address, **{**found, "devices": devices, "lacks": lacks}, **more)
+def _with_answers(facts: NodeFacts, found: Mapping[str, Any]) -> NodeFacts:
+    """Return the facts with what a probe answered."""
+    answers = dict(found)
+    answers["devices"] = tuple(CudaDevice(**device) for device in found["devices"])
+    answers["lacks"] = tuple(Check(**check) for check in found.get("lacks", ()))
+    return replace(facts, **answers)
 
 
 def _plain(value: Any) -> Any:

@@ -60,7 +60,7 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
 
 @hookimpl
 def survey_nodes(
-    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]
+    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
 ) -> list[NodeFacts]:
     """Join the cluster and ask each node.
 
@@ -71,6 +71,8 @@ def survey_nodes(
     """
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("A cluster needs ray, which is not installed.", remedy="pip install 'finqa[ray]'")
-    from finqa_plugins.ray_cluster.node_survey import survey
+    from finqa_plugins.ray_cluster.node_survey import measure, survey
 
+    if brief:
+        return measure(address)
     return survey(address, model, [(kind, name.removeprefix(PREFIX)) for kind, name in components], settings)

@@ -59,20 +59,20 @@ def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:
     found = [*_all_nodes(nodes, needs)]
     for node in nodes:
         wrong = list(_judge(node, controller, nodes, needs))
-        found += wrong or [_check(node, "ok", _summary(node))]
+        found += wrong or [_finding(node, "ok", _summary(node))]
     return found
 
 
 def _judge(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
     if node.left:
-        yield _check(node, "warn", f"it left the cluster: {node.left}", f"ray start --address {needs.address} on it")
+        yield _finding(node, "warn", f"it left the cluster: {node.left}", f"ray start --address {needs.address} on it")
         return
     if node.problem:
-        yield _check(
+        yield _finding(
             node,
             "fail",
             f"the probe on it failed: {node.problem}",
-            f"run ray stop on it, then ray start --address {needs.address}; it prints why it cannot join",
+            f"ray stop on it, then ray start --address {needs.address}, which prints why it cannot join",
         )
         return
     yield from _versions(node, controller)
@@ -83,7 +83,7 @@ def _judge(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts], n
         yield from _devices(node, nodes, needs)
         for lack in node.lacks:
             where = f"{lack.remedy} on that node"
-            yield _check(node, "warn" if lack.status == "warn" else "fail", f"{lack.name}: {lack.detail}", where)
+            yield _finding(node, "warn" if lack.status == "warn" else "fail", f"{lack.name}: {lack.detail}", where)
 
 
 def _all_nodes(nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
@@ -116,25 +116,25 @@ def _all_nodes(nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
 def _versions(node: NodeFacts, controller: NodeFacts) -> Iterator[Check]:
     install = f"pip install 'finqa[ray,train]=={controller.finqa}' on that node, then start the node again"
     if not node.finqa:
-        yield _check(node, "fail", "finqa is not installed there", install)
+        yield _finding(node, "fail", "finqa is not installed there", install)
     elif node.finqa != controller.finqa:
-        yield _check(node, "fail", f"finqa {node.finqa}, and the controller has {controller.finqa}", install)
+        yield _finding(node, "fail", f"finqa {node.finqa}, and the controller has {controller.finqa}", install)
     elif node.code != controller.code:
-        yield _check(
+        yield _finding(
             node,
             "fail",
             f"finqa {node.finqa}, but with other source files than the controller's",
-            "copy the controller's wheel to that node, then pip install --force-reinstall --no-deps WHEEL there",
+            "pip install --force-reinstall --no-deps WHEEL on that node, with the wheel of the controller",
         )
     if node.ray != controller.ray:
-        yield _check(
+        yield _finding(
             node,
             "fail",
             f"Ray {node.ray}, and the controller has {controller.ray}",
             f"pip install ray=={controller.ray} on that node, then start the node again",
         )
     if _minor(node.python) != _minor(controller.python):
-        yield _check(
+        yield _finding(
             node,
             "fail",
             f"Python {node.python}, and the controller has {controller.python}: what one sends the other cannot read",
@@ -154,15 +154,15 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
         fetches = not needs.folder and not node.offline
         status: Literal["warn", "fail"] = "warn" if fetches else "fail"
         then = "; it is downloaded when the run starts" if fetches else ""
-        yield _check(node, status, f"the model {needs.model} is not there{then}", copy)
+        yield _finding(node, status, f"the model {needs.model} is not there{then}", copy)
         return
     known = {name: digest for each in reversed(others) for name, digest in each.model.items()}
     differing = [name for name, digest in node.model.items() if known[name] != digest]
     lacking = [name for name in known if name.endswith(".safetensors") and name not in node.model]
     if differing:
-        yield _check(node, "fail", f"other files of {needs.model} than elsewhere: {_listed(differing)}", copy)
+        yield _finding(node, "fail", f"other files of {needs.model} than elsewhere: {_listed(differing)}", copy)
     if lacking:
-        yield _check(node, "fail", f"files of {needs.model} are missing: {_listed(lacking)}", copy)
+        yield _finding(node, "fail", f"files of {needs.model} are missing: {_listed(lacking)}", copy)
 
 
 def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
@@ -171,22 +171,22 @@ def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> I
         return
     there = len(node.devices)
     if there != int(node.gpus):
-        yield _check(
+        yield _finding(
             node,
             "warn" if there > node.gpus else "fail",
             f"its driver reports {there} GPUs, and the cluster uses {node.gpus:g}",
-            f"start the node again with ray start --address {needs.address} --num-gpus={there}",
+            f"ray stop on that node, then ray start --address {needs.address} --num-gpus={there}",
         )
     elif not there and not any(other.devices for other in nodes):
         detail = f"no GPU; {needs.model} runs slowly on the CPU"
-        yield _check(node, "warn", detail, "--model embedded, or nodes with GPUs")
+        yield _finding(node, "warn", detail, "--model embedded, or nodes with GPUs")
     taken = [
         f"device {number} has {device.free / GIB:.1f} of {device.total / GIB:.1f} GiB free"
         for number, device in enumerate(node.devices)
         if device.free < FREE_SHARE * device.total
     ]
     if taken:
-        yield _check(
+        yield _finding(
             node,
             "warn",
             f"other processes use GPUs: {_listed(taken)}",
@@ -197,14 +197,14 @@ def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> I
 def _machine(node: NodeFacts) -> Iterator[Check]:
     shared = node.shared_memory
     if shared is not None and shared < SHARED_GIB * GIB:
-        yield _check(
+        yield _finding(
             node,
             "warn",
             f"/dev/shm has {shared / GIB:.2f} GiB, less than {SHARED_GIB:g}: Ray keeps objects on disk then",
             "docker run --shm-size=8g for a container, or sudo mount -o remount,size=8G /dev/shm on that node",
         )
     if node.open_files is not None and node.open_files < FILES:
-        yield _check(
+        yield _finding(
             node,
             "fail" if node.open_files < FEWEST_FILES else "warn",
             f"{node.open_files} open files are allowed, less than {FILES}",
@@ -213,7 +213,7 @@ def _machine(node: NodeFacts) -> Iterator[Check]:
     if node.disk_free is None or node.disk_free < DISK_GB * 1e9:
         few = node.disk_free is None or node.disk_free < LEAST_DISK_GB * 1e9
         free = "cannot be written" if node.disk_free is None else f"has {node.disk_free / 1e9:.2f} GB free"
-        yield _check(
+        yield _finding(
             node,
             "fail" if few else "warn",
             f"{node.disk}, where versions and states of the learner are written, {free}",
@@ -224,7 +224,7 @@ def _machine(node: NodeFacts) -> Iterator[Check]:
 def _network(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
     machines = {other.machine for other in (controller, *nodes) if other.machine}
     if _is_loopback(node) and len(machines) > 1:
-        yield _check(
+        yield _finding(
             node,
             "fail",
             "its address is a loopback address, which other machines cannot reach",
@@ -233,15 +233,15 @@ def _network(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts],
     barred = sorted(node.unreachable.items(), key=lambda each: each[1])
     for reason, group in groupby(barred, key=lambda each: each[1].partition(": ")[2]):
         names = [f"{name} {why.partition(':')[0]}" for name, why in group]
-        yield _check(
+        yield _finding(
             node,
             "fail",
             f"it cannot reach {_listed(names)}: {reason}",
-            "allow TCP between all nodes on ports 1024 to 65535: learners and engines listen on free ports",
+            "change the firewall so that nodes reach each other on TCP ports 1024 to 65535, all free ones",
         )
     if abs(node.clock_s) - node.clock_error_s > CLOCK_S:
         ahead = "ahead of" if node.clock_s > 0 else "behind"
-        yield _check(
+        yield _finding(
             node,
             "warn",
             f"its clock is {abs(node.clock_s):.1f} s {ahead} the controller's (± {node.clock_error_s:.1f} s)",
@@ -249,7 +249,7 @@ def _network(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts],
         )
 
 
-def _check(node: NodeFacts, status: Literal["ok", "warn", "fail"], detail: str, remedy: str = "") -> Check:
+def _finding(node: NodeFacts, status: Literal["ok", "warn", "fail"], detail: str, remedy: str = "") -> Check:
     return Check(name=f"node {node.address}", status=status, detail=detail, remedy=remedy)
 
 

@@ -175,10 +175,8 @@ def test_each_mismatch_is_found_on_its_node(
     assert remedy == f"ray start --address {two_nodes.address} on it"
 
 
-@pytest.mark.parametrize(
-    ("ray_version", "python", "remedy"), [("2.1.0", "", "ray==2.1.0"), ("", "3.1.4", "Python 3.1.4")]
-)
-def test_another_ray_or_python_of_the_cluster_is_named(ray_version: str, python: str, remedy: str) -> None:
+@pytest.mark.parametrize(("ray_version", "python"), [("2.1.0", ""), ("", "3.1.4")])
+def test_another_ray_or_python_of_the_cluster_is_named(ray_version: str, python: str) -> None:
     import platform
 
     import ray
@@ -191,4 +189,4 @@ def test_another_ray_or_python_of_the_cluster_is_named(ray_version: str, python:
         check_version_info(theirs, "node 127.0.0.2")
     with pytest.raises(ConfigError, match="The cluster runs Ray") as caught:
         check_versions(str(raised.value))
-    assert remedy in caught.value.remedy
+    assert (f"pip install ray=={ray_version}" if ray_version else f"with Python {python}") in caught.value.remedy

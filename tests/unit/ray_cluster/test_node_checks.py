@@ -81,7 +81,7 @@ PLANTED: Mapping[str, tuple[Mapping[str, Any], NodeNeeds, str, str, str]] = {
     "a folder that cannot be written": ({"disk_free": None}, NEEDS, "fail", "cannot be written", "export TMPDIR="),
     "a firewall": (
         *({"unreachable": {"10.0.0.8": "port 31234: timed out"}}, NEEDS, "fail", "10.0.0.8 port 31234: timed out"),
-        "allow TCP between all nodes",
+        "change the firewall",
     ),
     "a clock ahead": ({"clock_s": 2.1}, NEEDS, "warn", "2.1 s ahead of the controller's", "timedatectl set-ntp true"),
     "a clock behind": ({"clock_s": -90.0}, NEEDS, "warn", "90.0 s behind the controller's", "timedatectl set-ntp true"),
@@ -89,7 +89,7 @@ PLANTED: Mapping[str, tuple[Mapping[str, Any], NodeNeeds, str, str, str]] = {
         {"lacks": (Check(name="vllm", status="fail", detail="not set up", remedy="finqa setup vllm"),)},
         *(NEEDS, "fail", "vllm: not set up", "finqa setup vllm on that node"),
     ),
-    "no answer": ({"problem": "no answer within 90 s"}, NEEDS, "fail", "no answer within 90 s", "run ray stop on it"),
+    "no answer": ({"problem": "no answer within 90 s"}, NEEDS, "fail", "no answer within 90 s", "ray stop on it"),
     "a node that left": (
         {"left": "it does not answer"},
         NEEDS,

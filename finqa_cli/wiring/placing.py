@@ -304,7 +304,7 @@ def _devices_used(
 ) -> Literal["none", "one", "several"]:
     """Returns what the component declares; the property `device_use` of its options wins.
 
-    Of this machine a component that runs elsewhere uses none; `elsewhere` asks what it uses there.
+    A component that runs elsewhere uses none of this machine; `elsewhere` asks what it uses there.
     """
     if component.elsewhere and not elsewhere:
         return "none"

@@ -99,7 +99,7 @@ class NodeProbe:
 def digest_model(model: str) -> dict[str, str]:
     """Return the digest of each file of a model where this machine has them; none where it has not.
 
-    Of a large file its size and blocks that are spread over it are hashed, so that tens of gigabytes take a second.
+    Large files count by their size and blocks that are spread over them, so that tens of gigabytes take a second.
 
     Args:
         model: Folder, or hub id that is looked up in the hub's cache.

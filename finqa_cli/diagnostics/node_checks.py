@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -156,7 +157,12 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
         then = "; it is downloaded when the run starts" if fetches else ""
         yield _finding(node, status, f"the model {needs.model} is not there{then}", copy)
         return
-    known = {name: digest for each in reversed(others) for name, digest in each.model.items()}
+    seen: dict[str, list[str]] = {}
+    for each in others:
+        for name, digest in each.model.items():
+            seen.setdefault(name, []).append(digest)
+    known = {name: Counter(digests).most_common(1)[0][0] for name, digests in seen.items()}
+    known |= next(each.model for each in others if each.controller)  # else what most nodes have
     differing = [name for name, digest in node.model.items() if known[name] != digest]
     lacking = [name for name in known if name.endswith(".safetensors") and name not in node.model]
     if differing:

@@ -15,6 +15,7 @@ import typer
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
+from finqa_cli.diagnostics.cluster_report import ClusterReport, cluster_report
 from finqa_cli.diagnostics.diagnose import examine, settings_check
 from finqa_cli.diagnostics.machine_checks import PlanReport, plan_report
 from finqa_cli.errors import ConfigError
@@ -30,7 +31,7 @@ COLORS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.c
 @offers(
     *("pool.sandboxes", "pool.sessions_per_sandbox", "pool.max_concurrent_play", "sandbox", "environment.name"),
     *("engine", "model", "data.snapshot", "data.path", "run.dir", "lora.rank", "generation.engine_replicas"),
-    "train.max_staleness",
+    *("train.max_staleness", "train.learner_processes", "cluster.address"),
     general=("config", "assign", "as_json"),
 )
 def main(
@@ -41,6 +42,10 @@ def main(
             "--assume-gpus", metavar="NUMBERxGIB", help="Show only the placement on these GPUs, which need not exist."
         ),
     ] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Check each node of the Ray cluster as well: versions, model, GPUs, network."),
+    ] = False,
 ) -> None:
     """Check plugins, settings, data, machine and services for a run, and name the command that fixes each fault.
 
@@ -49,9 +54,12 @@ def main(
     The placement is that of `finqa train` with the same settings. With --assume-gpus only it is checked, and
     the engine is chosen as on a machine with vLLM: finqa doctor --assume-gpus 4x80 --model Qwen/Qwen3-14B
 
+    With --cluster it joins the cluster at `cluster.address` and runs a probe on each node, for up to some minutes.
+
     Exit codes: 0 when nothing failed, 1 otherwise.
     """
     plan: PlanReport | None = None
+    nodes: ClusterReport | None = None
     if assume_gpus is not None:
         loaded = line.load(quiet=True, assume_cuda=True)
         plan = plan_report(loaded.settings, loaded.undecided, assumed_devices(assume_gpus))
@@ -64,13 +72,18 @@ def main(
         else:
             plan = plan_report(loaded.settings, loaded.undecided, visible_devices())
             checks = examine(loaded)
+            if cluster:
+                nodes = cluster_report(loaded.settings)
+                plan = plan_report(loaded.settings, loaded.undecided, visible_devices(), nodes.placed)
+                checks = (*(plan.check if each.name == plan.check.name else each for each in checks), *nodes.checks)
     failed = any(check.status == "fail" for check in checks)
     document = {
         "status": "fail" if failed else "ok",
         "checks": [asdict(check) for check in checks],
         "plan": plan.document if plan is not None else None,
+        **({"nodes": nodes.document} if nodes is not None else {}),
     }
-    table = f"\n\n{plan.text}" if plan is not None and plan.text and plan.document["per_device"] else ""
+    table = f"\n\n{plan.text}" if plan is not None and plan.text and (plan.document["per_device"] or nodes) else ""
     if assume_gpus is not None:
         table += f"\n\nModel: {loaded.settings.model.name}. Not checked: sandboxes, keys, data."
     emit(document, as_json=line.as_json, text=lambda: report(checks) + table)

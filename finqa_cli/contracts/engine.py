@@ -143,6 +143,11 @@ class TokenEngine(Engine):
     """
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Address of the node of each replica, for an engine that runs on nodes of a cluster; known after `start`."""
+        return ()
+
+    @property
     @abstractmethod
     def max_context(self) -> int:
         """Longest prompt plus completion in tokens; known after `start`."""

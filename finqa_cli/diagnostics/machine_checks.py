@@ -22,8 +22,8 @@ from finqa_cli.placement.placement_types import Device, Refusal, plan_document, 
 from finqa_cli.processes import count_threads
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.backend_choice import cuda_visible
-from finqa_cli.types import Check
-from finqa_cli.wiring.placing import CudaDevice, cuda_devices, find_plan, remedy_of, torch_cuda
+from finqa_cli.types import Check, CudaDevice, NodeFacts
+from finqa_cli.wiring.placing import cuda_devices, find_plan, remedy_of, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
 GB = 1e9
@@ -78,10 +78,12 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], 
     return Check(name="gpu", status="ok", detail=_names(devices))
 
 
-def plan_report(settings: Settings, undecided: Collection[str], devices: Sequence[Device]) -> PlanReport:
-    """Whether and how training fits on these devices."""
+def plan_report(
+    settings: Settings, undecided: Collection[str], devices: Sequence[Device], nodes: Sequence[NodeFacts] = ()
+) -> PlanReport:
+    """Whether and how training fits on these devices, and on the nodes of a cluster."""
     try:
-        found = find_plan(settings, undecided, "train", devices)
+        found = find_plan(settings, undecided, "train", devices, nodes)
     except FinqaError as error:
         check = Check(name="placement", status="fail", detail=error.message, remedy=error.remedy)
         return PlanReport(check=check, document={})
@@ -90,7 +92,7 @@ def plan_report(settings: Settings, undecided: Collection[str], devices: Sequenc
         check = Check(name="placement", status="fail", detail=found.reason, remedy=remedy)
         return PlanReport(check=check, document=plan_document(found, remedy=check.remedy))
     engine = settings.engine.name
-    detail = plan_line(found, engine) if devices else "no CUDA device: everything runs on the CPU"
+    detail = plan_line(found, engine) if devices or found.per_node else "no CUDA device: everything runs on the CPU"
     check = Check(name="placement", status="ok", detail=detail)
     return PlanReport(check=check, document=plan_document(found), text=plan_text(found, engine))
 

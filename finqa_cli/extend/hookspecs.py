@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import pluggy
 
 from finqa_cli.contracts import AccountQuota, LearnerProcesses, WorkerProcesses
-from finqa_cli.types import Architecture, Check, Group, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types import Architecture, Check, Group, NodeFacts, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -122,6 +122,18 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: igno
     asked without building data.
 
     Called in a separate thread with a limit of a few seconds; an exception becomes a failed check.
+    """
+
+
+@hookspec(firstresult=True)
+def survey_nodes(
+    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
+) -> list[NodeFacts] | None:
+    """Look at each node of the cluster at `cluster.address`; None when it is not yours.
+
+    The controller's process comes first. `components` are kind and name of what is to run on nodes, such as
+    `("engine", "ray:vllm")`; `model` is folder or hub id of its base model, `settings` those of `doctor_checks`. With
+    `brief` only addresses and sizes are wanted, quickly.
     """
 
 

@@ -95,8 +95,9 @@ def plan(
     found = problem.solve()
     if isinstance(found, Placement):
         return found
-    for changes in _changes(model, work, wishes):
-        if isinstance(problem.changed(changes).solve(), Placement):
+    for changes in possible_changes(model, work, wishes):
+        other, less, freed = change(changes, model, work, wishes)
+        if isinstance(replace(problem, model=other, work=less, wishes=freed).solve(), Placement):
             return Refusal(reason=found.reason, changes=changes)
     return found
 
@@ -147,17 +148,6 @@ class _Problem:
         if not failures:
             return Refusal(reason=self._no_layout())
         return Refusal(reason=str(min(failures, key=lambda failure: failure.short_gib or math.inf)))
-
-    def changed(self, changes: Changes) -> _Problem:
-        """The problem with other settings."""
-        name, rank = changes.get("model.name"), changes.get("lora.rank")
-        freed: dict[str, None] = {WISHES[path]: None for path in changes if path in WISHES}
-        return replace(
-            self,
-            model=self.model if name is None else known(str(name)) or self.model,
-            work=self.work if rank is None else replace(self.work, lora_rank=int(rank)),
-            wishes=replace(self.wishes, **freed),
-        )
 
     def _without_devices(self) -> Placement:
         """Everything runs on the CPU, on a server elsewhere, or needs no model."""
@@ -392,7 +382,20 @@ def _too_large(device: Device, items: Mapping[str, float]) -> str:
     )
 
 
-def _changes(model: Architecture, work: Workload, wishes: Request) -> Iterator[Changes]:
+def change(
+    changes: Changes, model: Architecture, work: Workload, wishes: Request
+) -> tuple[Architecture, Workload, Request]:
+    """Model, work and wishes with other settings."""
+    name, rank = changes.get("model.name"), changes.get("lora.rank")
+    freed: dict[str, None] = {WISHES[path]: None for path in changes if path in WISHES}
+    return (
+        model if name is None else known(str(name)) or model,
+        work if rank is None else replace(work, lora_rank=int(rank)),
+        replace(wishes, **freed),
+    )
+
+
+def possible_changes(model: Architecture, work: Workload, wishes: Request) -> Iterator[Changes]:
     """What could be changed so that a plan fits, the smallest change first: wishes, training all weights, the model."""
     named: Changes = {path: None for path, name in WISHES.items() if getattr(wishes, name) is not None}
     for path in named:

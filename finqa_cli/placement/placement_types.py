@@ -6,7 +6,7 @@ Memory is in bytes unless a name ends in `gib`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Spread = Literal["none", "one", "several"]
@@ -152,6 +152,31 @@ class DevicePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """The prediction for one node of a cluster.
+
+    Attributes:
+        node: Its address.
+        replicas: Numbers of the engine replicas on it.
+        ranks: Numbers of the learner processes on it.
+        gpus: Its GPUs.
+        gpus_free: GPUs that nothing is planned for.
+        replica_gib: GiB of a replica on each of its GPUs, without GPUs in main memory; 0.0 without replicas.
+        rank_gib: GiB of a learner process on its GPU, without GPUs in main memory; 0.0 without processes.
+        gib_total: Memory of its smallest GPU, without GPUs its main memory.
+    """
+
+    node: str
+    replicas: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    gpus: int = 0
+    gpus_free: int = 0
+    replica_gib: float = 0.0
+    rank_gib: float = 0.0
+    gib_total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where everything runs.
 
@@ -163,6 +188,7 @@ class Placement:
         per_device: One entry for each CUDA device of the machine.
         shared: Engine and learner take turns on the same devices.
         notes: Sentences about what is unusual, such as devices that are not used.
+        per_node: One entry for each node of the cluster; empty where nothing runs on nodes.
     """
 
     engine: EnginePlan | None
@@ -172,6 +198,7 @@ class Placement:
     per_device: tuple[DevicePlan, ...] = ()
     shared: bool = False
     notes: tuple[str, ...] = ()
+    per_node: tuple[NodePlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +259,7 @@ def plan_document(found: Placement | Refusal, *, remedy: str = "") -> dict[str, 
             for device in found.per_device
         ],
         "shared": found.shared,
+        **({"per_node": [asdict(node) for node in found.per_node]} if found.per_node else {}),
         "notes": list(found.notes),
         "refused": None,
     }
@@ -254,6 +282,8 @@ def plan_line(found: Placement, engine: str) -> str:
         turns = ", in turn" if found.shared else ""
         processes = f"{found.learner.processes} process" + ("es" if found.learner.processes > 1 else "")
         parts.append(f"learner on {_numbers(found.learner.devices)} ({processes}{turns})")
+    if found.per_node:
+        parts.append(_on_nodes(found))
     if found.learner is not None:
         parts += [f"token budget {found.token_budget:,}", f"staleness {found.max_staleness}"]
     if found.engine is not None and found.engine.max_model_len:
@@ -263,7 +293,7 @@ def plan_line(found: Placement, engine: str) -> str:
 
 def plan_text(found: Placement, engine: str) -> str:
     """The line, a row for each device with its largest parts, and the notes."""
-    rows = [_row(device) for device in found.per_device]
+    rows = [*map(_row, found.per_device), *map(_node_row, found.per_node)]
     notes = [f"note: {note}" for note in found.notes]
     return "\n".join([f"placement: {plan_line(found, engine) or 'no CUDA device is used'}", *rows, *notes])
 
@@ -272,6 +302,31 @@ def _row(device: DevicePlan) -> str:
     items = sorted(device.items.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {size:.1f}" for name, size in items if size >= 0.1) or "not used"
     return f"  device {device.device}: {device.gib_planned:.1f} of {device.gib_total:.0f} GiB: {parts}"
+
+
+def _on_nodes(found: Placement) -> str:
+    """`4 replicas with 2 GPUs each on 2 nodes, 4 learner processes on 1 node`."""
+    parts = []
+    if replicas := sum(len(node.replicas) for node in found.per_node):
+        nodes = sum(bool(node.replicas) for node in found.per_node)
+        size = found.engine.tensor_parallel_size if found.engine else 1
+        spread = f" with {size} GPUs each" if size > 1 else ""
+        parts.append(f"{count_of(replicas, 'replica')}{spread} on {count_of(nodes, 'node')}")
+    if ranks := sum(len(node.ranks) for node in found.per_node):
+        nodes = sum(bool(node.ranks) for node in found.per_node)
+        parts.append(f"{ranks} learner process{'es' * (ranks != 1)} on {count_of(nodes, 'node')}")
+    return ", ".join(parts)
+
+
+def _node_row(node: NodePlan) -> str:
+    total = f"of {node.gib_total:.0f} GiB" + (" on each GPU" if node.gpus else "")
+    parts = []
+    if node.replicas:
+        parts.append(f"replica {','.join(map(str, node.replicas))} ({node.replica_gib:.2f} {total})")
+    if node.ranks:
+        parts.append(f"learner process {','.join(map(str, node.ranks))} ({node.rank_gib:.2f} {total})")
+    free = f"; {count_of(node.gpus_free, 'GPU')} of {node.gpus} not used" if node.gpus_free else ""
+    return f"  node {node.node}: {', '.join(parts) or 'not used'}{free}"
 
 
 def _numbers(devices: tuple[int, ...]) -> str:

@@ -94,7 +94,10 @@ FAILURES = 3
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], object]
-"""Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version)."""
+"""Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version).
+
+Of a replica on a node of a cluster they name the `node` as well.
+"""
 
 
 class Replica:
@@ -141,7 +144,7 @@ class Replica:
             self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
             if told:
                 log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
-                self._on_event("engine_left_out", {"replica": self.number, "reason": str(reason)})
+                self._on_event("engine_left_out", {"replica": self.number, **self._node, "reason": str(reason)})
 
     def away(self, reason: ServiceUnavailableError, now: float) -> None:
         """It could not be reached to load a version."""
@@ -155,10 +158,14 @@ class Replica:
         """It answered."""
         if not self.in_service:
             log.info("an engine replica is available again", replica=self.number)
-            self._on_event(
-                "engine_back", {"replica": self.number, "version": self.policy.number if self.policy else None}
-            )
+            version = self.policy.number if self.policy else None
+            self._on_event("engine_back", {"replica": self.number, **self._node, "version": version})
         self._failures = 0
+
+    @property
+    def _node(self) -> dict[str, str]:
+        nodes = self.engine.nodes
+        return {"node": nodes[0]} if nodes else {}
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -292,6 +299,11 @@ class EngineSet(TokenEngine):
                 self._open.set()
         for replica in out:
             self._begin(self._rejoin(replica))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those of the replicas, in their order."""
+        return tuple(node for replica in self._replicas for node in replica.engine.nodes)
 
     @property
     def max_context(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from finqa_cli.runs.run_nodes import PLACED_EVENTS, NodeState, RunNodes
 from finqa_cli.runs.run_notes import ROUTINE
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, summarize_run
 
@@ -85,6 +86,7 @@ class LiveState:
         sandbox_hours: Hours that sandboxes were up, added up.
         troubles: Number of events of note by their name.
         last_troubles: The last ones, oldest first.
+        nodes: Nodes of the cluster and what they run; none for a run on one machine.
     """
 
     summary: RunSummary
@@ -102,6 +104,7 @@ class LiveState:
     sandbox_hours: float
     troubles: Mapping[str, int]
     last_troubles: tuple[Mapping[str, Any], ...]
+    nodes: tuple[NodeState, ...]
 
 
 @dataclass(slots=True)
@@ -122,6 +125,7 @@ class LiveRun:
     _pool: Mapping[str, Any] = field(default_factory=dict)
     _engine: Mapping[str, Any] = field(default_factory=dict)
     _sandbox_s: float = 0.0
+    _nodes: RunNodes = field(default_factory=RunNodes)
     _troubles: Counter[str] = field(default_factory=Counter)
     _summary: RunSummary | None = None
     _summarized: float = 0.0
@@ -175,6 +179,7 @@ class LiveRun:
             sandbox_hours=self._sandbox_s / 3600,
             troubles=dict(self._troubles.most_common()),
             last_troubles=tuple(self._last),
+            nodes=self._nodes.states(),
         )
 
     def _take_event(self, record: Mapping[str, Any]) -> None:
@@ -186,7 +191,8 @@ class LiveRun:
             self._pool = record
         elif name == "run_start":
             self._pool = {}  # of an earlier session: nothing of it is up
-        if name == "weights" or name.startswith("engine_"):
+        self._nodes.take(record)
+        if name == "weights" or (name.startswith("engine_") and name not in PLACED_EVENTS):
             self._engine = record
         if name not in ROUTINE:
             self._troubles[name] += 1

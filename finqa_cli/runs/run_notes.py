@@ -14,9 +14,12 @@ from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
+from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, RunNodes
 from finqa_cli.settings import Settings, to_public_dict
 
-ROUTINE = frozenset({"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance", "mirrored"})
+ROUTINE = frozenset(
+    {"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance", "mirrored", *PLACED_EVENTS}
+)
 """Events of every run; the others are of note."""
 
 _NO_CHOICE = ("run.placed", "run.dir")
@@ -32,6 +35,7 @@ class RunNotes:
         checkpoints: Iterations that there are checkpoints of.
         counts: Number of events of note by their name.
         last: The last ones, oldest first, as recorded.
+        nodes: Nodes of the cluster and what they run; none for a run on one machine.
     """
 
     settings: Mapping[str, Any]
@@ -39,17 +43,25 @@ class RunNotes:
     checkpoints: tuple[int, ...]
     counts: Mapping[str, int]
     last: tuple[Mapping[str, Any], ...]
+    nodes: tuple[NodeState, ...]
 
 
 def read_notes(run: Path, *, last: int = 5) -> RunNotes:
     """Reads the notes of a run; what is missing or damaged is left out."""
     counts: Counter[str] = Counter()
     kept: list[Mapping[str, Any]] = []
+    placed: list[Mapping[str, Any]] = []
     for record in read_backwards(run / "events.jsonl"):
-        if (name := str(record.get("event"))) not in ROUTINE:
+        name = str(record.get("event"))
+        if name in FOLLOWED:
+            placed.append(record)
+        if name not in ROUTINE:
             counts[name] += 1
             if len(kept) < last:
                 kept.append(record)
+    followed = RunNodes()
+    for record in reversed(placed):
+        followed.take(record)
     inputs = read_document(run / MANIFEST).get("inputs")
     return RunNotes(
         settings=changed_settings(run),
@@ -57,6 +69,7 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
         checkpoints=tuple(checkpoints.iterations(run)),
         counts=dict(counts.most_common()),
         last=tuple(reversed(kept)),
+        nodes=followed.states(),
     )
 
 

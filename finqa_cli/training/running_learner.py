@@ -15,6 +15,7 @@ from finqa_cli.placement.known_models import read_architecture
 from finqa_cli.placement.memory_formulas import BF16, trained
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.run_notes import ROUTINE
 from finqa_cli.settings import Settings, TrainSettings
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Passes, PolicyVersion
@@ -151,7 +152,8 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
     def record(name: str, facts: Mapping[str, Any]) -> None:
         folder.event(name, **facts)
-        context.reporter.line(_describe(facts))
+        if name not in ROUTINE:
+            context.reporter.line(_describe(facts))
 
     learner.report_to(
         LearnerEvents(

@@ -11,6 +11,7 @@ from finqa_cli.types.generation import (
     Sampling,
     transcribe_calls,
 )
+from finqa_cli.types.nodes import CudaDevice, NodeFacts
 from finqa_cli.types.sandboxes import (
     EMBEDDED_SNAPSHOT,
     ExecutionSpec,
@@ -50,6 +51,7 @@ __all__ = [
     "Check",
     "Completion",
     "Credit",
+    "CudaDevice",
     "DataInfo",
     "EMBEDDED_SNAPSHOT",
     "GenerateRequest",
@@ -67,6 +69,7 @@ __all__ = [
     "LinearLayer",
     "Loss",
     "Message",
+    "NodeFacts",
     "Normalization",
     "Observation",
     "Passes",

@@ -20,13 +20,15 @@ from typing import Any, Literal
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
 from finqa_cli.masking import without_secrets
+from finqa_cli.placement.cluster_plan import plan_on_nodes
 from finqa_cli.placement.known_models import known, read_architecture
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import WISHES, plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.settings.backend_choice import cuda_visible
-from finqa_cli.types import Architecture
+from finqa_cli.types import Architecture, CudaDevice, NodeFacts
+from finqa_cli.wiring.cluster_nodes import on_nodes, reached_nodes
 from finqa_cli.wiring.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
@@ -75,7 +77,7 @@ def place(settings: Settings, undecided: Collection[str], purpose: Purpose) -> P
     Raises:
         ConfigError: It does not fit on this machine; the remedy is a command that does.
     """
-    found = find_plan(settings, undecided, purpose, visible_devices())
+    found = find_plan(settings, undecided, purpose, visible_devices(), reached_nodes(settings))
     if isinstance(found, Refusal):
         raise ConfigError(found.reason, remedy=remedy_of(settings, undecided, purpose, found))
     return Placed(settings=apply_plan(settings, undecided, found), plan=found, undecided=frozenset(undecided))
@@ -91,22 +93,57 @@ def place_again(settings: Settings, purpose: Purpose) -> Settings:
 
 
 def find_plan(
-    settings: Settings, undecided: Collection[str], purpose: Purpose, devices: Sequence[Device]
+    settings: Settings,
+    undecided: Collection[str],
+    purpose: Purpose,
+    devices: Sequence[Device],
+    nodes: Sequence[NodeFacts] = (),
 ) -> Placement | Refusal:
-    """The plan for these devices.
+    """The plan for these devices, and for what runs on the nodes of a cluster, where these are known.
 
     Raises:
         ConfigError: The architecture of the model cannot be found out.
     """
+    here = _find_plan_here(settings, undecided, purpose, devices)
+    if isinstance(here, Refusal) or not nodes or any(node.gpus >= 1 and not node.devices for node in nodes):
+        return here  # nothing runs on nodes, or how large their GPUs are is not known
+    kind, work = _engine_kind(settings, elsewhere=True), workload(settings, purpose, elsewhere=True)
+    placed = {kind for kind, _ in on_nodes(settings)}
+    work = replace(work, plays=work.plays and "engine" in placed, trains=work.trains and "learner" in placed)
+    if not (work.plays or work.trains):
+        return here
+    model, wishes = _model_and_wishes(settings, undecided, purpose)
+    there = plan_on_nodes(nodes, model, kind, work, wishes)
+    if isinstance(there, Refusal):
+        return there
+    return replace(
+        here,
+        engine=there.engine if work.plays else here.engine,
+        learner=there.learner if work.trains else here.learner,
+        max_staleness=there.max_staleness if work.trains else here.max_staleness,
+        token_budget=there.token_budget if work.trains else here.token_budget,
+        per_node=there.per_node,
+        notes=(*there.notes, *(here.notes if here.per_device else ())),
+    )
+
+
+def _find_plan_here(
+    settings: Settings, undecided: Collection[str], purpose: Purpose, devices: Sequence[Device]
+) -> Placement | Refusal:
     kind, work = _engine_kind(settings), workload(settings, purpose)
     wishes = _wishes(settings, undecided, purpose)
     uses_devices = (work.plays and kind.spread != "none") or (work.trains and not work.learner_on_cpu)
     if not devices or not uses_devices:
         return plan((), _NOTHING, kind, work, wishes)
-    model = architecture(settings.model.name)
+    model, wishes = _model_and_wishes(settings, undecided, purpose)
+    return plan(devices, model, kind, work, wishes)
+
+
+def _model_and_wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> tuple[Architecture, Request]:
+    model, wishes = architecture(settings.model.name), _wishes(settings, undecided, purpose)
     if "model.max_model_len" not in undecided and not settings.model.max_model_len:  # the model's own limit
         wishes = replace(wishes, max_model_len=model.context or None)
-    return plan(devices, model, kind, work, wishes)
+    return model, wishes
 
 
 def visible_devices() -> tuple[Device, ...]:
@@ -160,8 +197,8 @@ def architecture(model: str) -> Architecture:
     return found
 
 
-def workload(settings: Settings, purpose: Purpose) -> Workload:
-    """Returns what is to run, as the input of a plan."""
+def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -> Workload:
+    """Returns what is to run, as the input of a plan; `elsewhere`: of one for the nodes of a cluster."""
     engine, learner = _component("engine", settings), _component("learner", settings)
     options = settings.optimizer.options
     kl = options.get("kl", "off")
@@ -177,7 +214,7 @@ def workload(settings: Settings, purpose: Purpose) -> Workload:
         max_gen_tokens=settings.generation.max_gen_tokens,
         max_prompt_tokens=settings.data.max_prompt_tokens or 0,
         versions=settings.train.max_staleness + 1,
-        learner_on_cpu=_devices_used(learner, settings.learner.options) == "none",
+        learner_on_cpu=_devices_used(learner, settings.learner.options, elsewhere=elsewhere) == "none",
     )
 
 
@@ -251,9 +288,9 @@ def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) ->
     return Request(**decided)
 
 
-def _engine_kind(settings: Settings) -> EngineKind:
+def _engine_kind(settings: Settings, *, elsewhere: bool = False) -> EngineKind:
     component = _component("engine", settings)
-    spread = _devices_used(component, settings.engine.options)
+    spread = _devices_used(component, settings.engine.options, elsewhere=elsewhere)
     return EngineKind(
         name=component.name,
         spread="none" if component.modelless or component.remote else spread,
@@ -262,9 +299,14 @@ def _engine_kind(settings: Settings) -> EngineKind:
     )
 
 
-def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["none", "one", "several"]:
-    """Returns what the component declares; the property `device_use` of its options wins, unless it runs elsewhere."""
-    if component.elsewhere:
+def _devices_used(
+    component: Component, options: Mapping[str, Any], *, elsewhere: bool = False
+) -> Literal["none", "one", "several"]:
+    """Returns what the component declares; the property `device_use` of its options wins.
+
+    A component that runs elsewhere uses none of this machine; `elsewhere` asks what it uses there.
+    """
+    if component.elsewhere and not elsewhere:
         return "none"
     try:
         config = registry().config(component, options) if component.config else None
@@ -276,15 +318,6 @@ def _devices_used(component: Component, options: Mapping[str, Any]) -> Literal["
 
 def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
     return registry().find(kind, getattr(settings, kind).name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaDevice:
-    """A CUDA device that this process sees; memory in bytes."""
-
-    name: str
-    free: float
-    total: float
 
 
 @cache

@@ -170,6 +170,8 @@ async def stage(
             if engine.lockstep:
                 # else the first batches would depend on which sandbox came up first
                 await _side_by_side(pool.settled(), check_stop=check_stop)
+            if isinstance(engine, TokenEngine) and engine.nodes:
+                on_event("engine_nodes", {"nodes": list(engine.nodes)})
             if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
                 await engine.load(policy)
             yield Stage(

@@ -58,6 +58,26 @@ ELSEWHERE = {
         "tests/unit/runs/test_mirror.py::test_a_damaged_or_hostile_mirror_is_refused_and_leaves_no_folder",
         "--run-mirror with the address",
     ),
+    "finqa_cli/diagnostics/node_checks.py:_finding": (
+        "tests/ray_cluster/test_cluster_doctor.py::test_each_mismatch_is_found_on_its_node",
+        "ulimit -n 65536",
+    ),
+    "finqa_cli/diagnostics/node_checks.py:_all_nodes#1": (
+        "tests/unit/ray_cluster/test_node_checks.py::test_a_head_that_runs_nothing_needs_no_model_and_no_gpu",
+        "ray start --address ",
+    ),
+    "finqa_cli/diagnostics/node_checks.py:_all_nodes#2": (
+        "tests/unit/ray_cluster/test_node_checks.py::test_a_cluster_without_tokens_is_open_unless_it_is_one_machine",
+        "RAY_AUTH_MODE=token",
+    ),
+    "finqa_cli/diagnostics/cluster_report.py:cluster_report#2": (
+        "tests/unit/ray_cluster/test_node_checks.py::test_settings_that_put_nothing_on_nodes_are_named",
+        "--engine ray:vllm",
+    ),
+    "plugins/finqa_plugins/ray_cluster/cluster.py:check_versions": (
+        "tests/ray_cluster/test_cluster_doctor.py::test_another_ray_or_python_of_the_cluster_is_named",
+        "pip install ray==",
+    ),
     "plugins/finqa_plugins/ray_cluster/cluster.py:Cluster.place": (
         "tests/ray_cluster/test_ray_refusals.py::test_a_cluster_that_is_too_small_is_described",
         "--engine-replicas and ",

@@ -70,6 +70,7 @@ HARMLESS = {
     ".unused')}": "renames, deletes nothing",
     ", if it is a test split, and use --final-test with that name": "renames, deletes nothing",
     "pip install --force-reinstall torch": "a package",
+    "pip install --force-reinstall --no-deps WHEEL": "a package, made again of the controller's wheel",
     "pip install --upgrade {source}": "a plugin's package",
 }
 """Parts of remedies that end, replace or rename something, and why nothing is lost."""

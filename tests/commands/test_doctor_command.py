@@ -29,8 +29,7 @@ from finqa_cli.diagnostics.machine_checks import gpu_check, parameters
 from finqa_cli.errors import AuthenticationError
 from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
-from finqa_cli.types import Check
-from finqa_cli.wiring.placing import CudaDevice
+from finqa_cli.types import Check, CudaDevice
 from finqa_cli.wiring.sandbox_owners import PID_LABEL, owner_labels
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

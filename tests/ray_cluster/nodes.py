@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 START_S = 90.0
@@ -24,13 +26,17 @@ QUICK = {
 }
 """A node that is gone is noticed in seconds, not in 15 s or more."""
 
+Prepare = Callable[[Path], Mapping[str, str]]
+
 RAY = Path(sys.executable).with_name("ray")
 
 
 class Node:
     """One `ray start --block` and its children."""
 
-    def __init__(self, cluster: Cluster, address: str, cpus: int, *, head: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, address: str, cpus: int, *, head: bool, prepare: Prepare, open_files: int | None
+    ) -> None:
         self.address = address
         self.folder = Path(tempfile.mkdtemp(prefix="r", dir=cluster.folder))  # short: sockets are below it
         for name in ("home", "tmp", "cwd"):
@@ -39,15 +45,22 @@ class Node:
         command = [RAY, "start", "--block", *place, f"--node-ip-address={address}", f"--num-cpus={cpus}"]
         command += [f"--temp-dir={self.folder / 'tmp'}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
         command += ["--include-dashboard=false"] * head + ["--disable-usage-stats"]
+        changed = prepare(self.folder)
         self._log = (self.folder / "log").open("w")
         self._process = subprocess.Popen(
             [str(word) for word in command],
             cwd=self.folder / "cwd",
-            env={**os.environ, **QUICK, "HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")},
+            env={
+                **os.environ,
+                **QUICK,
+                "HOME": str(self.folder / "home"),
+                "TMPDIR": str(self.folder / "tmp"),
+                **changed,
+            },
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(_begin, open_files),
         )
 
     @property
@@ -83,14 +96,20 @@ class Cluster:
             self.port = free.getsockname()[1]
         self.address = f"127.0.0.2:{self.port}"
         self.nodes: list[Node] = []
-        self.head = Node(self, "127.0.0.2", 0, head=True)
+        self.head = Node(self, "127.0.0.2", 0, head=True, prepare=lambda folder: {}, open_files=None)
         self._wait_for_port()
         self._last = 2
 
-    def add(self, cpus: int = 2) -> Node:
-        """A new node; it has an address that no other had."""
+    def add(self, cpus: int = 2, *, prepare: Prepare = lambda folder: {}, open_files: int | None = None) -> Node:
+        """A new node; it has an address that no other had.
+
+        Args:
+            cpus: CPUs that Ray uses of it.
+            prepare: Called with its folder before it starts; returns further variables.
+            open_files: Hard limit of open files of its processes.
+        """
         self._last += 1
-        node = Node(self, f"127.0.0.{self._last}", cpus, head=False)
+        node = Node(self, f"127.0.0.{self._last}", cpus, head=False, prepare=prepare, open_files=open_files)
         self.nodes.append(node)
         return node
 
@@ -120,8 +139,13 @@ def running_cluster(nodes: int = 2, cpus: int = 2) -> Iterator[Cluster]:
         cluster.close()
 
 
-def _end_with_parent() -> None:
-    """Has the kernel end this process with the tests (PR_SET_PDEATHSIG); `ray start` then ends what it started."""
+def _begin(open_files: int | None) -> None:
+    """Sets the limit of open files, and has the kernel end this process with the tests (PR_SET_PDEATHSIG).
+
+    `ray start` then ends what it started.
+    """
+    if open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 

@@ -20,6 +20,7 @@ from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, screen_width, size_text
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
+from finqa_cli.runs.run_nodes import NodeState
 from finqa_cli.runs.run_notes import RunNotes, read_notes
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, locate_run, summarize_run
 from finqa_cli.runs.trajectory_records import recorded_trajectory
@@ -164,6 +165,8 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
         yield "checkpoints", ", ".join(map(str, notes.checkpoints))
     for nested in summary.nested:
         yield "step", f"{nested.path.relative_to(summary.path)}: {nested.state}"
+    for place, node in enumerate(notes.nodes):
+        yield "nodes" if place == 0 else "", node_text(node)
     if notes.counts:
         yield "events", ", ".join(f"{count} {name}" for name, count in notes.counts.items())
     for record in notes.last:
@@ -182,6 +185,21 @@ def _input_text(value: object) -> str:
     if "name" in value:
         return f"{value['name']} ({str(value.get('digest'))[:19]})"
     return str(value.get("manifest") or ", ".join(map(str, value)))
+
+
+def node_text(node: NodeState) -> str:
+    """Return a node of a run in a line: its engine replicas with their state, its learner and rollout processes."""
+    parts = []
+    for replica in node.replicas:
+        since = "" if replica.left_at is None else f" since {datetime.fromtimestamp(replica.left_at):%H:%M:%S}"
+        state = f"left out{since}" if replica.left_out else f"serves version {replica.version}"
+        parts.append(f"engine {replica.number} {state}{' again' * (replica.back and not replica.left_out)}")
+    if node.ranks:
+        parts.append(f"learner process {', '.join(map(str, node.ranks))}")
+    if node.workers:
+        shown = (f"{number} (lost)" if number in node.lost else str(number) for number in node.workers)
+        parts.append(f"rollout worker {', '.join(shown)}")
+    return f"{node.node}: {'; '.join(parts)}"
 
 
 def event_text(record: Mapping[str, Any]) -> str:

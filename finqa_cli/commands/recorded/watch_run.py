@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_text
-from finqa_cli.commands.recorded.show_run import event_text
+from finqa_cli.commands.recorded.show_run import event_text, node_text
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, printable, screen_width, size_text
@@ -119,6 +119,8 @@ def _rows(state: LiveState) -> Iterator[tuple[str, str]]:
         yield "sandboxes", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
     if state.engine:
         yield "engine", event_text(state.engine)
+    for place, node in enumerate(state.nodes):
+        yield "nodes" if place == 0 else "", node_text(node)
     if state.trained_tokens or state.sandbox_hours:
         tokens = f"{state.sampled_tokens:,} sampled tokens, {state.trained_tokens:,} trained tokens"
         yield "cost", f"{tokens}, {state.sandbox_hours:.2f} sandbox hours"

@@ -149,7 +149,7 @@ class CommandLine:
             if line := loaded.choices.line(sandboxless=environment.sandboxless, new_model=new_model):
                 print(line, file=sys.stderr)
         placed = place_settings(loaded, purpose)
-        if placed.plan is not None and placed.plan.per_device and shown:
+        if placed.plan is not None and (placed.plan.per_device or placed.plan.per_node) and shown:
             print(f"placement: {plan_line(placed.plan, placed.settings.engine.name)}", file=sys.stderr)
         return placed
 

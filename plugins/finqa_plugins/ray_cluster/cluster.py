@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -190,6 +191,25 @@ def check_version(version: str, node: str) -> None:
         )
 
 
+def check_versions(message: str) -> None:
+    """Refuse a cluster of another Ray or Python, as Ray's error about it says.
+
+    Raises:
+        ConfigError: The error is about versions.
+    """
+    found = re.findall(r"(Ray|Python): (\S+)", message)
+    if "Version mismatch" not in message or len(found) != 4:
+        return
+    (_, theirs), (_, python), (_, ours), (_, own) = found
+    raise ConfigError(
+        f"The cluster runs Ray {theirs} on Python {python}, and this machine Ray {ours} on Python {own}: Ray lets only "
+        "equal versions join.",
+        remedy=f"pip install ray=={theirs}"
+        if theirs != ours
+        else f"make this machine's virtual environment with Python {python}, or that of each node with Python {own}",
+    )
+
+
 def _reach(address: str) -> None:
     """Raises OSError where nothing listens at HOST:PORT, for which Ray tries again for minutes."""
     host, _, port = address.rpartition(":")
@@ -216,6 +236,7 @@ def _connect(address: str) -> None:
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, FinqaError):
             raise
+        check_versions(str(error))
         raise ServiceUnavailableError(
             f"No Ray cluster can be reached at cluster.address={address}: {str(error).splitlines()[0]}",
             remedy="--set cluster.address=local, or the address of the head: HOST:PORT",

@@ -6,11 +6,14 @@ Nothing of Ray is imported before it is used.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from finqa_cli.contracts import AccountQuota, WorkerProcesses
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import Component, hookimpl, registry
+from finqa_cli.types import NodeFacts
 
 PREFIX = "ray:"
 
@@ -70,3 +73,23 @@ def place_workers(cluster: str, count: int) -> WorkerProcesses:
     from finqa_plugins.ray_cluster.ray_workers import RayWorkers
 
     return RayWorkers(cluster, count)
+
+
+@hookimpl
+def survey_nodes(
+    address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
+) -> list[NodeFacts]:
+    """Join the cluster and ask each node.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ServiceUnavailableError: There is no cluster at the address.
+        ConfigError: It runs another Ray or another Python.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError("A cluster needs ray, which is not installed.", remedy="pip install 'finqa[ray]'")
+    from finqa_plugins.ray_cluster.node_survey import measure, survey
+
+    if brief:
+        return measure(address)
+    return survey(address, model, [(kind, name.removeprefix(PREFIX)) for kind, name in components], settings)

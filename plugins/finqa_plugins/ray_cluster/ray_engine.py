@@ -103,6 +103,11 @@ class RayEngine(TokenEngine):
         """Address of the node that it runs on; empty before `start`."""
         return self._started.node if self._started is not None else ""
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The node that it runs on; none before `start`."""
+        return (self.node,) if self.node else ()
+
     async def generate(self, request: GenerateRequest) -> Completion:
         """Samples one completion under the loaded policy version. Cancellation frees its place.
 

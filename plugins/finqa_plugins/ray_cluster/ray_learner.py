@@ -170,6 +170,8 @@ class RayLearner(Learner):
         options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
         able: Abilities = self._ask(self._ranks[0].start, leader, options, context)
         log.info("a learner runs", nodes=self.nodes)
+        if self._events is not None:
+            self._events.event("learner_nodes", {"nodes": list(self.nodes)})
         return able
 
     @property

@@ -21,9 +21,9 @@ from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload, plan_document
 from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
-from finqa_cli.types import Architecture
+from finqa_cli.types import Architecture, CudaDevice
 from finqa_cli.wiring import placing
-from finqa_cli.wiring.placing import CudaDevice, assumed_devices, find_plan, place, remedy_of
+from finqa_cli.wiring.placing import assumed_devices, find_plan, place, remedy_of
 
 ROOT = Path(__file__).parents[3]
 MODELS = ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B")

@@ -1,0 +1,116 @@
+"""Which node of a cluster runs which part of a run, and in which state, followed through the events of the run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+PLACED_EVENTS = ("engine_nodes", "learner_nodes")
+"""Events with the node of each engine replica and of each learner process, in the order of their numbers."""
+
+WORKER_EVENTS = ("worker_lost", "worker_back")
+ENGINE_EVENTS = ("engine_left_out", "engine_away", "engine_back")
+FOLLOWED = frozenset({*PLACED_EVENTS, *WORKER_EVENTS, *ENGINE_EVENTS, "run_start", "weights"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """One engine replica on a node.
+
+    Attributes:
+        number: Its number.
+        version: Policy version that it serves.
+        left_out: It gets no requests.
+        left_at: Unix time in seconds from which it is left out; None while it is not, or where it is not known.
+        back: It was left out before.
+    """
+
+    number: int
+    version: int = 0
+    left_out: bool = False
+    left_at: float | None = None
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node and what runs on it.
+
+    Attributes:
+        node: Its address.
+        replicas: Engine replicas.
+        ranks: Numbers of learner processes.
+        workers: Numbers of rollout workers, as far as events name their nodes.
+        lost: Those of them that ended and are not back.
+    """
+
+    node: str
+    replicas: tuple[ReplicaState, ...] = ()
+    ranks: tuple[int, ...] = ()
+    workers: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class RunNodes:
+    """Follows the events of a run; those of a run on one machine name no nodes."""
+
+    _replicas: dict[int, ReplicaState] = field(default_factory=dict)
+    _placed: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    _lost: set[int] = field(default_factory=set)
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Take the next event, as it is recorded; damaged ones are left out."""
+        name, nodes = record.get("event"), record.get("nodes")
+        if name == "run_start":  # nothing of an earlier session runs
+            self._replicas.clear()
+            self._placed.clear()
+            self._lost.clear()
+        elif name in PLACED_EVENTS and isinstance(nodes, list):
+            self._placed[str(name)] = dict(enumerate(map(str, nodes)))
+            if name == "engine_nodes":
+                self._replicas = {number: ReplicaState(number=number) for number in range(len(nodes))}
+        elif name == "weights" and isinstance(version := record.get("version"), int):
+            serving = {number: each for number, each in self._replicas.items() if not each.left_out}
+            self._replicas |= {number: replace(each, version=version) for number, each in serving.items()}
+        elif name in ENGINE_EVENTS:
+            one = record.get("replica")  # without it the only replica, or all of them
+            for number in [one] if isinstance(one, int) else list(self._replicas):
+                self._change(number, record)
+        elif name in WORKER_EVENTS and isinstance(worker := record.get("worker"), int) and record.get("node"):
+            self._placed["workers"][worker] = str(record["node"])
+            (self._lost.add if name == "worker_lost" else self._lost.discard)(worker)
+
+    def states(self) -> tuple[NodeState, ...]:
+        """Return the nodes, sorted by address, with what is on them."""
+        on: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for name, places in self._placed.items():
+            for number, node in sorted(places.items()):
+                on[node][name].append(number)
+        return tuple(
+            NodeState(
+                node=node,
+                replicas=tuple(self._replicas[number] for number in parts["engine_nodes"]),
+                ranks=tuple(parts["learner_nodes"]),
+                workers=tuple(parts["workers"]),
+                lost=tuple(number for number in parts["workers"] if number in self._lost),
+            )
+            for node, parts in sorted(on.items())
+        )
+
+    def _change(self, number: int, record: Mapping[str, Any]) -> None:
+        before = self._replicas.get(number)
+        if before is None:
+            return
+        if record["event"] != "engine_back":
+            at = record.get("time")
+            since = float(at) if isinstance(at, int | float) else None
+            self._replicas[number] = replace(before, left_out=True, left_at=since)
+            return
+        version = record.get("version")
+        served = version if isinstance(version, int) else before.version
+        self._replicas[number] = replace(before, left_out=False, left_at=None, back=True, version=served)
+        if node := record.get("node"):
+            self._placed["engine_nodes"][number] = str(node)

@@ -1,0 +1,223 @@
+"""What one node is and runs. The class travels by value, so that it answers where finqa is another one or missing.
+
+So everything at the top is of the standard library, and answers are of plain types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONNECT_S = 5.0
+"""Seconds that another node's port may take to accept a connection."""
+
+WHOLE = 4 * 2**20
+"""Bytes of a file that are hashed whole; of a larger one its size and `BLOCKS` blocks of `BLOCK` bytes are."""
+
+BLOCK, BLOCKS = 2**16, 64
+
+MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".jinja")
+
+DRIVER = ("nvidia-smi", "--query-gpu=name,memory.free,memory.total", "--format=csv,noheader,nounits")
+DRIVER_S = 10.0
+
+
+class NodeProbe:
+    """A Ray actor without resources; the controller makes one in its own process as well."""
+
+    def __init__(self) -> None:
+        """Looks at nothing yet."""
+        self._listening: socket.socket | None = None
+
+    def look(self, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return facts by the names of `NodeFacts`.
+
+        Args:
+            model: Folder or hub id of the base model; empty: none is looked for.
+            components: Kind and name of what is to run there.
+            settings: Those of the hook `doctor_checks`.
+        """
+        return {
+            "machine": _machine(),
+            **_finqa(),
+            "ray": _version("ray"),
+            "python": platform.python_version(),
+            "model": digest_model(model) if model else {},
+            "offline": os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+            "devices": self.devices(),
+            "memory": float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+            **_limits(),
+            "token": _token(),
+            "lacks": _lacks(components, settings),
+        }
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return the CUDA devices of the driver, with memory in bytes."""
+        return list(_devices())
+
+    def clock(self) -> float:
+        """Return the Unix time in seconds."""
+        return time.time()
+
+    def listen(self, address: str) -> int:
+        """Listen on a free port at this node's address, as a learner's rendezvous and an engine's server do.
+
+        Returns:
+            The port. Connections are accepted by the kernel, so nothing need wait for them here.
+        """
+        self._listening = socket.create_server((address, 0), backlog=512)
+        port: int = self._listening.getsockname()[1]
+        return port
+
+    def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+        """Return why ports of other nodes cannot be reached, by the names of these nodes.
+
+        Args:
+            others: Name -> host and port.
+        """
+        reasons: dict[str, str] = {}
+        for name, place in others.items():
+            try:
+                socket.create_connection(place, timeout=CONNECT_S).close()
+            except OSError as error:
+                reasons[name] = f"port {place[1]}: {error}"
+        return reasons
+
+
+def digest_model(model: str) -> dict[str, str]:
+    """Return the digest of each file of a model where this machine has them; none where it has not.
+
+    Large files count by their size and blocks that are spread over them, so that tens of gigabytes take a second.
+
+    Args:
+        model: Folder, or hub id that is looked up in the hub's cache.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        try:
+            hub = importlib.import_module("huggingface_hub")
+            folder = Path(hub.snapshot_download(model, local_files_only=True))
+        except Exception:  # not installed, not in the cache, or no name of a model
+            return {}
+    try:
+        return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.suffix in MODEL_FILES}
+    except OSError:
+        return {}
+
+
+def _digest(path: Path) -> str:
+    size = path.stat().st_size
+    total = hashlib.sha256(str(size).encode())
+    for block in _blocks(path, size):
+        total.update(block)
+    return total.hexdigest()
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        if size <= WHOLE:
+            yield file.read()
+            return
+        for number in range(BLOCKS):
+            file.seek((size - BLOCK) * number // (BLOCKS - 1))
+            yield file.read(BLOCK)
+
+
+def _finqa() -> dict[str, str]:
+    """Return version and digest of the source of finqa and its plugins."""
+    try:
+        package = importlib.import_module("finqa_cli")
+        plugins = importlib.import_module("finqa_plugins")
+        total = hashlib.sha256()
+        for root in (Path(str(package.__file__)).parent, Path(str(plugins.__file__)).parent):
+            for path in sorted(root.rglob("*.py")):
+                total.update(f"{path.relative_to(root.parent)}\n".encode())
+                total.update(path.read_bytes())
+        return {"finqa": str(package.__version__), "code": total.hexdigest()}
+    except (ImportError, OSError, AttributeError):
+        return {"finqa": "", "code": ""}
+
+
+def _version(package: str) -> str:
+    try:
+        return str(getattr(importlib.import_module(package), "__version__", ""))
+    except ImportError:
+        return ""
+
+
+def _machine() -> str:
+    """Return the boot of the kernel and the network namespace: each container has loopback addresses of its own."""
+    parts = []
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    with contextlib.suppress(OSError):
+        parts.append(str(Path("/proc/self/ns/net").readlink()))
+    return " ".join(parts) or socket.gethostname()
+
+
+def _devices() -> Iterator[dict[str, Any]]:
+    """All devices of the driver, also those that CUDA_VISIBLE_DEVICES hides from this process, as Ray sets it."""
+    try:
+        found = subprocess.run(DRIVER, capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout
+        rows = [line.rsplit(",", 2) for line in found.splitlines() if line.strip()]
+        devices = [(name.strip(), float(free) * 2**20, float(total) * 2**20) for name, free, total in rows]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return
+    yield from ({"name": name, "free": free, "total": total} for name, free, total in devices)
+
+
+def _limits() -> dict[str, Any]:
+    folder = Path(tempfile.gettempdir())
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    shared = Path("/dev/shm")
+    return {
+        "shared_memory": float(shutil.disk_usage(shared).total) if shared.is_dir() else None,
+        "open_files": None if hard == resource.RLIM_INFINITY else hard,
+        "disk": str(folder),
+        "disk_free": float(shutil.disk_usage(folder).free) if os.access(folder, os.W_OK | os.X_OK) else None,
+    }
+
+
+def _token() -> bool:
+    """Return whether this process's calls carry a token; Ray has no public function for it."""
+    try:
+        utilities = importlib.import_module("ray._private.authentication.authentication_utils")
+        return bool(utilities.is_token_auth_enabled())
+    except (ImportError, AttributeError):
+        return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+
+
+def _lacks(components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what keeps components from running here, as the finqa of this node says."""
+    try:
+        extend = importlib.import_module("finqa_cli.extend")
+    except ImportError:
+        return []  # which is a finding of its own
+    home = str(Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser())
+    found: list[dict[str, str]] = []
+    for kind, name in components:
+        given = {**settings, "data": {**settings.get("data", {}), "home": home}}
+        given[kind] = {**settings.get(kind, {}), "name": name}
+        try:
+            checks = extend.readiness(extend.registry(), extend.registry().find(kind, name), given)
+        except Exception as error:  # of a finqa that may be another one
+            text, remedy = str(error) or type(error).__name__, str(getattr(error, "remedy", ""))
+            found.append({"name": name, "status": "fail", "detail": text, "remedy": remedy})
+        else:
+            found += [
+                {"name": name, "status": check.status, "detail": check.detail, "remedy": check.remedy}
+                for check in checks
+            ]
+    return found

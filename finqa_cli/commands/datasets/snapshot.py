@@ -254,7 +254,7 @@ def _short(snapshot: Snapshot) -> str:
 
 def _counts(snapshot: Snapshot) -> str:
     counts = (
-        (int(snapshot.metadata.get(f"{plural_noun(noun)}") or 0), noun) for noun in ("company", "table", "question")
+        (int(str(snapshot.metadata.get(plural_noun(noun), 0))), noun) for noun in ("company", "table", "question")
     )
     return ", ".join(counted(number, noun) for number, noun in counts)
 

@@ -133,14 +133,9 @@ def check_options(shape: Shape, kind: str) -> None:
         given = bool(read(shape))
         needed = kind in needing and not (option == _TYPED_GPUS and shape.gpus == 0)
         if given and kind not in takers:
-            raise UsageError(
-                f"{option} would have no effect on a recipe of {kind}.",
-                remedy=f"leave {option.partition(' ')[0]} out"
-                if option != _TYPED_GPUS
-                else "--gpus-per-node with a number only",
-            )
+            raise UsageError(f"{option} would have no effect on a recipe of {kind}.")
         if needed and not given:
-            raise UsageError(f"A recipe of {kind} needs {option}.", remedy=option)
+            raise UsageError(f"A recipe of {kind} needs {option}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def test_no_secret_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: p
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
-        ([], 2, "starts nothing"),
+        ([], 2, "Nothing is started"),
         (["--print=lsf"], 2, "no recipe 'lsf'"),
         (["--print=slurm"], 2, "needs --hours"),
         (["--print=slurm", "--hours=1", "--image=x"], 2, "--image IMAGE would have no effect"),

@@ -8,12 +8,6 @@ _SLURM = "launch --print slurm --hours 1 --model Qwen/Qwen3-4B --engine vllm"
 
 LAUNCHES = {
     "no kind of recipe": Fault("launch", extra="--hours 1 --model Qwen/Qwen3-4B --engine vllm", then=(0, 2)),
-    "no time limit": Fault("launch --print slurm --model Qwen/Qwen3-4B --engine vllm", fill={"H": "1"}),
-    "an image for slurm": Fault(f"{_SLURM} --image x"),
-    "a type of GPU for ray": Fault(
-        "launch --print ray --host a --host b --user u --gpus-per-node H100:2 --model Qwen/Qwen3-4B --engine vllm",
-        fill={"--gpus-per-node": "2"},
-    ),
     "nodes beside hosts": Fault("launch --print ray --host a --host b --user u --nodes 2 --model x --engine vllm"),
     "a cluster that exists": Fault(f"{_SLURM} --cluster-address h:1"),
     "a whole model": Fault(f"{_SLURM} --lora-rank 0"),

@@ -88,7 +88,7 @@ def main(
     variables and flags become part of the recipe; secrets do not. Engine and learner run on the nodes as `ray:NAME`.
     """
     if kind not in KINDS:
-        what = f"There is no recipe {kind!r}." if kind else "finqa launch starts nothing; it prints a recipe."
+        what = f"There is no recipe {kind!r}." if kind else "Nothing is started; the command prints a recipe."
         raise UsageError(what, remedy=f"--print with one of: {', '.join(KINDS)}")
     hosts = tuple(host or ())
     if hosts and nodes is not None:

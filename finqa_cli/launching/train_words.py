@@ -20,6 +20,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 _OF_THIS_MACHINE = ("default", "profile", "auto")
 """Origins of values that the other machine finds by itself."""
+_OF_ANOTHER_MACHINE = ("run.dir", "cluster.address", "data.home")
+"""Settings that the recipe gives by itself, and the folder of data of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class TrainWords:
     """A training as it is typed.
 
     Attributes:
-        words: `--set`, `path=value`, ... without `run.dir` and the address of the cluster.
+        words: `--set`, `path=value`, ... without folders and addresses of this machine.
         variables: Environment variables of which the settings take secrets.
     """
 
@@ -79,7 +81,7 @@ def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
         "generation.engine_replicas": replicas,
         "train.learner_processes": processes,
     }
-    for path in ("run.dir", "cluster.address"):
+    for path in _OF_ANOTHER_MACHINE:
         found.pop(path, None)
     words: list[str] = []
     variables: list[str] = []

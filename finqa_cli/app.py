@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, failures."),
     "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files that killed processes left."),
     "plan": ("finqa_cli.commands.plan", "Plan an evaluation, or a run with many sandboxes."),
+    "launch": (
+        "finqa_cli.commands.clusters.print_recipe",
+        "Print a recipe that starts a training on a cluster of machines.",
+    ),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs from candidates or attempts of a run."),
     "sft": ("finqa_cli.commands.sft", "Train a policy to imitate recorded demonstrations (SFT)."),

@@ -146,6 +146,9 @@ def main(
 
     Runs: --sandboxes and --hours are simulated with the settings of finqa train: time to fill, what limits, episodes,
     cost, and what to change. Nothing is started.
+
+    GPUs and their memory are planned by `finqa doctor` with the flags of the training; `finqa train --dry-run` measures
+    its rollouts.
     """
     _check_kind(line, hours)
     if hours is not None:

@@ -184,16 +184,16 @@ def open_files(settings: Settings) -> list[Check]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     pool = settings.pool
     need = pool.concurrency + pool.max_concurrent_create + SPARE_FILES
+    use = f"{need} needed: a socket for each of {pool.concurrency} sessions, and for sandboxes that start"
     if hard == resource.RLIM_INFINITY or need <= hard:
         allowed = "no limit" if hard == resource.RLIM_INFINITY else f"{hard} allowed"
-        detail = f"{allowed}, {need} needed for {pool.concurrency} sessions"
-        return [Check(name="open files", status="ok", detail=detail)]
+        return [Check(name="open files", status="ok", detail=f"{allowed}, {use}")]
     wanted = 2 ** max(math.ceil(math.log2(need)), 12)
     return [
         Check(
             name="open files",
             status="fail",
-            detail=f"{hard} allowed, {need} needed for {pool.concurrency} sessions",
+            detail=f"{hard} allowed, {use}",
             remedy=f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}, or a smaller --max-concurrent-play",
         )
     ]

@@ -117,7 +117,7 @@ def plan(
     seen = observe(read[0].outcomes) if read else None
     count = questions or (seen.questions if seen else None)
     if count is None:
-        raise UsageError("A plan needs a number of questions.", remedy="--questions N, or --from RUN")
+        raise UsageError("A plan of an evaluation needs a number of questions.", remedy="--questions N, or --from RUN")
     design = Design(
         questions=count,
         companies=companies or _companies(count, seen),

@@ -39,6 +39,7 @@ FLOORS = {
     "publishing": 8,
     "diagnostics": 8,
     "provisioning": 8,
+    "launching": 8,
     "commands": 9,
     "app": 9,
     "boundary": 9,

@@ -151,7 +151,7 @@ def test_a_low_limit_of_open_files_names_the_command_that_raises_it(tmp_path: Pa
     done = finqa(tmp_path, "doctor", "--json", *flags, limit="ulimit -n 256;")
     check = found(json.loads(done.stdout)["checks"], "open files")
     assert done.returncode == 1 and check["status"] == "fail"
-    assert check["detail"].startswith("256 allowed, 772 ") and check["detail"].endswith("needed for 500 sessions")
+    assert check["detail"].startswith("256 allowed, 772 needed: a socket for each of 500 sessions")
     assert check["remedy"].startswith("sudo prlimit --pid $$ --nofile=4096:4096, or")
     done = finqa(tmp_path, "doctor", "--json", *flags, limit="ulimit -Sn 256;")  # a run raises the soft limit itself
     assert found(json.loads(done.stdout)["checks"], "open files")["status"] == "ok"

@@ -42,7 +42,7 @@ def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        ([], 2, "needs a number of questions"),
+        ([], 2, "A plan of an evaluation needs a number of questions"),
         (["-n", "1"], 2, "'--questions'"),
         (["-n", "4", "--companies", "10"], 2, "4 questions cannot be about 10 companies"),
         (["-n", "9", "--difference", "3"], 2, "not between 0 and 1"),

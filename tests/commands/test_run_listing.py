@@ -114,11 +114,14 @@ def test_a_damaged_run_is_named_and_hides_no_other(content: str, capsys: pytest.
     Path("runs/broken").mkdir()
     Path("runs/broken/run.json").write_bytes(content.encode("latin-1"))
     Path("runs/notes").mkdir()
+    assert main(["data", "check", "embedded", "--out", "runs/check_one", "--json"]) == 0
+    capsys.readouterr()
     runs = listed(capsys)
     assert runs["broken"]["status"] == "damaged" and "runs/broken/run.json" in runs["broken"]["reason"]
     assert runs["sound"]["status"] == "completed"
     text = shown(capsys)
     assert "broken: runs/broken/run.json" in text and "1 folder without a run.json: notes" in text
+    assert "1 report of finqa data check: check_one" in text
 
 
 def test_damaged_facts_cost_their_column_only(capsys: pytest.CaptureFixture[str]) -> None:

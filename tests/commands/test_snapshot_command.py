@@ -47,6 +47,18 @@ def test_the_text_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None
     assert "companies" in capsys.readouterr().out
 
 
+def test_a_name_that_gets_other_data_says_what_it_was(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(empty_folder / "own")
+    mine = ["snapshot", "build", "--snapshot-name", "mine", "--quiet", "--data"]
+    first = document([*mine, "own"], capsys)
+    assert first["replaced"] is None and document([*mine, "own"], capsys)["replaced"] is None
+    assert main([*mine, "embedded"]) == 0
+    out = capsys.readouterr().out
+    short = first["digest"].removeprefix("sha256:")[:12]
+    assert f"mine was {short} (" in out and first["path"] in out and Path(first["path"]).is_dir()
+    assert document([*mine, "own"], capsys)["digest"] == first["digest"]
+
+
 def test_a_damaged_snapshot_is_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     built = document(["snapshot", "build"], capsys)
     with (Path(built["path"]) / "tasks.jsonl").open("a") as file:

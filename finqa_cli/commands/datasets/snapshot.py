@@ -18,6 +18,7 @@ from finqa_cli.commands.shared.output import emit, plural, print_table, progress
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import DataError
+from finqa_cli.evaluation.cluster_nouns import counted, plural_noun
 from finqa_cli.provisioning import remote_images as remote
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED
@@ -85,17 +86,32 @@ def build(
         emit({"environment": name, "new": False}, as_json=line.as_json, text=text)
         return
     store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
+    before = _current(store, name)
     with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
         built, new = _compile(store, name, settings.data.path, skip_bad, sandbox is not None, reporter)
     verb = "Built" if new else "Nothing to do, already built:"
     text = f"{verb} snapshot {built.name} {_short(built)} ({_counts(built)})"
-    document, lines = {**_document(built), "new": new}, [text, str(built.path)]
+    replaced = before if before is not None and before.digest != built.digest else None
+    document = {**_document(built), "new": new, "replaced": None if replaced is None else str(replaced.path)}
+    lines = [text, str(built.path)]
+    if replaced is not None:
+        lines.append(
+            f"{name} was {_short(replaced)} ({_counts(replaced)}) until now, and stays in {replaced.path}. "
+            "To keep both names, build with another --snapshot-name."
+        )
     if sandbox is not None:
         again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.name} continues from there"
         ready = perform(line, lambda reporter, _: remote.build(settings, reporter), remedy=again, patient=False)
         document |= {"image": None if ready is None else _ready(ready)}
         lines.append(f"Sandboxes of {sandbox} need no image." if ready is None else _image_text(ready))
     emit(document, as_json=line.as_json, text="\n".join(lines))
+
+
+def _current(store: LocalSnapshots, name: str) -> Snapshot | None:
+    """Return the snapshot of a name, or None where there is none that is intact."""
+    with contextlib.suppress(DataError):
+        return store.get(name)
+    return None
 
 
 def _compile(
@@ -237,10 +253,10 @@ def _short(snapshot: Snapshot) -> str:
 
 
 def _counts(snapshot: Snapshot) -> str:
-    manifest = snapshot.metadata
-    return (
-        f"{manifest.get('companies')} companies, {manifest.get('tables')} tables, {manifest.get('questions')} questions"
+    counts = (
+        (int(str(snapshot.metadata.get(plural_noun(noun), 0))), noun) for noun in ("company", "table", "question")
     )
+    return ", ".join(counted(number, noun) for number, noun in counts)
 
 
 def _readable(value: object) -> object:

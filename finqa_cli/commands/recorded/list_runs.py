@@ -22,6 +22,9 @@ app = CommandApp()
 RUNS = Path("runs")
 """Folder of runs whose command was given none."""
 
+CHECK_REPORT = "check_report.json"
+"""File in a folder that `finqa data check` wrote."""
+
 WIDEST = 120
 """Width of texts where neither a terminal nor COLUMNS says another."""
 
@@ -87,8 +90,14 @@ def _text(folder: Path, runs: Sequence[RunSummary], others: Sequence[Path], *, e
     lines = [_fitted(rows, screen)] if rows else [f"There are no runs in {printable(str(folder))}."]
     lines += [wrapped(f"{each.path.name}: {each.reason}", width) for each in _with_reasons(runs, everything)]
     if others:
-        names = ", ".join(path.name for path in others)
-        lines.append(wrapped(f"{plural(len(others), 'folder')} without a run.json: {names}", width))
+        reports = {path for path in others if (path / CHECK_REPORT).is_file()}
+        kinds = {"report": [path for path in others if path in reports]}
+        kinds["folder"] = [path for path in others if path not in reports]
+        notes = {"report": "of finqa data check", "folder": "without a run.json"}
+        for noun, paths in kinds.items():
+            if paths:
+                names = ", ".join(path.name for path in paths)
+                lines.append(wrapped(f"{plural(len(paths), noun)} {notes[noun]}: {names}", width))
     return "\n".join(lines)
 
 

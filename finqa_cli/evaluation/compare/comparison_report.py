@@ -123,10 +123,18 @@ def sentence(result: CompareResult, comparison: Comparison) -> str:
             return (
                 f"{about}. These runs differ on these questions, but a difference of {whose} is not "
                 "shown, given how runs and "
-                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or evaluate on more questions."
+                f"{plural_noun(result.clustered_by)} vary ({tests}); train more seeds, or evaluate on "
+                f"{_more_data(result, comparison)}."
             )
-        return f"{about}. The two tests disagree ({tests}); do not rely on it; evaluate on more questions."
+        more = _more_data(result, comparison)
+        return f"{about}. The two tests disagree ({tests}); do not rely on it; evaluate on {more}."
     return f"{about}. No difference is shown ({tests}).{_blind_spot(comparison, result.level)}"
+
+
+def _more_data(result: CompareResult, comparison: Comparison) -> str:
+    """Name what makes the interval smaller: more clusters, where questions are clustered."""
+    clustered = comparison.paired.clusters < comparison.paired.questions
+    return f"questions about more {plural_noun(result.clustered_by)}" if clustered else "more questions"
 
 
 def _shown(comparison: Comparison) -> str:

@@ -22,6 +22,7 @@ from remedies.rows import (
     interruptions,
     last_lines_one,
     last_lines_two,
+    launches,
     learners,
     learning,
     machines,
@@ -79,6 +80,7 @@ GROUPS = {
     "begun": begun_workflows.BEGUN,
     "last": last_lines_one.LAST_LINES_ONE,
     "last-two": last_lines_two.LAST_TWO,
+    "launch": launches.LAUNCHES,
 }
 SLOW = frozenset(
     {

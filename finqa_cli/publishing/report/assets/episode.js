@@ -65,7 +65,7 @@ function callOf(step) {
 }
 
 function turnOf(turn, at) {
-  const tokens = turn.completion_tokens ? `${count(turn.completion_tokens, "sampled token")}, ${count(turn.prompt_tokens, "prompt token")}` : "";
+  const tokens = turn.completion_tokens ? `${count(turn.completion_tokens, "sampled token")}, ${count(turn.prompt_tokens, "new prompt token")}` : "";
   const stop = turn.stop === "stop" ? "" : `ended by ${turn.stop}`;
   const meta = [tokens, duration(turn.seconds), `policy version ${turn.version}`, stop].filter(Boolean).join(" · ");
   const said = turn.steps.length ? turn.words && longText(turn.words) : textOf(turn);

@@ -1,0 +1,148 @@
+"""The words of `finqa train` that give the settings of this machine to another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from finqa_cli.errors import ConfigError, UsageError
+from finqa_cli.extend import registry
+from finqa_cli.masking import MASK
+from finqa_cli.settings import Loaded, to_stated_dict
+from finqa_cli.settings.declarations import PREFIX
+from finqa_cli.settings.layers import CHOICES, parse_text
+
+RAY = "ray:"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+_ESCAPED = {'"': '\\"', "\\": "\\\\"}
+_OF_THIS_MACHINE = ("default", "profile", "auto")
+"""Origins of values that the other machine finds by itself."""
+_OF_ANOTHER_MACHINE = ("run.dir", "cluster.address", "data.home")
+"""Settings that the recipe gives by itself, and the folder of data of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainWords:
+    """A training as it is typed.
+
+    Attributes:
+        words: `--set`, `path=value`, ... without folders and addresses of this machine.
+        variables: Environment variables of which the settings take secrets.
+    """
+
+    words: tuple[str, ...]
+    variables: tuple[str, ...]
+
+
+def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
+    """Return the settings that some layer sets, with engine and learner on the nodes of a Ray cluster.
+
+    Files, variables and flags all become `--set`, so that the other machine needs none of them.
+
+    Raises:
+        ConfigError: The settings are of a training that Ray's engines and learners refuse.
+        UsageError: The address of a cluster is given.
+    """
+    settings = loaded.settings
+    if settings.cluster.address != "auto":
+        raise UsageError(
+            "The recipe starts a cluster of its own, so --cluster-address would have no effect.",
+            remedy="leave --cluster-address out",
+        )
+    component = registry().find("engine", settings.engine.name)
+    if component.modelless or component.remote:
+        raise ConfigError(
+            f"Engine {component.name!r} runs no model, so a cluster has nothing to place.",
+            remedy="--engine vllm, or --engine transformers",
+        )
+    if settings.lora.rank == 0:
+        raise ConfigError(
+            "Engines and learners on a Ray cluster exchange adapters, not whole models (lora.rank 0).",
+            remedy="--lora-rank 16",
+        )
+    stated = to_stated_dict(settings)
+    found = {
+        path: value
+        for path, origin in loaded.origins.items()
+        if not origin.startswith(_OF_THIS_MACHINE) and (value := _value_at(stated, path)) is not None
+    }
+    engine, learner = (
+        name if name.startswith(RAY) else f"{RAY}{name}" for name in (settings.engine.name, settings.learner.name)
+    )
+    if engine == "ray:transformers":
+        found.setdefault("engine.options.lockstep", False)  # its batches would wait for the episodes of one process
+    found |= {
+        "model.name": settings.model.name,
+        "engine.name": engine,
+        "learner.name": learner,
+        "generation.engine_replicas": replicas,
+        "train.learner_processes": processes,
+    }
+    for path in _OF_ANOTHER_MACHINE:
+        found.pop(path, None)
+    words: list[str] = []
+    variables: list[str] = []
+    for path, value in sorted(found.items(), key=lambda each: (each[0].partition(".")[0] not in CHOICES, each[0])):
+        if _is_masked(value):
+            variables.append(PREFIX + path.replace(".", "__").upper())
+            continue
+        if path.endswith("_env") and isinstance(value, str) and value:
+            variables.append(value)
+        words += ["--set", f"{path}={_written(path, value)}"]
+    return TrainWords(tuple(words), tuple(variables))
+
+
+def _value_at(tree: Mapping[str, Any], path: str) -> Any:
+    section, _, rest = path.partition(".")
+    node: Any = tree[section]
+    if rest.startswith("options."):
+        keys = ["options", *rest.removeprefix("options.").split(".")]
+    else:
+        keys = [rest] if rest else []
+    for key in keys:
+        if not isinstance(node, Mapping) or key not in node:
+            return None
+        node = node[key]
+    return node
+
+
+def _is_masked(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_masked, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_masked, value))
+    return isinstance(value, str) and MASK in value
+
+
+def _written(path: str, value: Any) -> str:
+    """Return a value as `--set` reads it: plain where that means the same, else as TOML in printable ASCII."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_text(path, value) in (value, [value]):
+        return value
+    return _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return f'"{"".join(_characters(value))}"'
+    if isinstance(value, Mapping):
+        members = (f"{_toml(str(key))} = {_toml(item)}" for key, item in value.items() if item is not None)
+        return "{" + ", ".join(members) + "}"
+    return "[" + ", ".join(_toml(item) for item in value) + "]"
+
+
+def _characters(text: str) -> Iterator[str]:
+    for character in text:
+        code = ord(character)
+        if character in _ESCAPED:
+            yield _ESCAPED[character]
+        elif 0x20 <= code < 0x7F:
+            yield character
+        else:
+            yield f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"

@@ -164,16 +164,7 @@ async def stage(
     try:
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
-            await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
-            if isinstance(pool, RemoteWorkers):
-                check_workers(engine)
-            if engine.lockstep:
-                # else the first batches would depend on which sandbox came up first
-                await _side_by_side(pool.settled(), check_stop=check_stop)
-            if isinstance(engine, TokenEngine) and engine.nodes:
-                on_event("engine_nodes", {"nodes": list(engine.nodes)})
-            if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
-                await engine.load(policy)
+            await _bring_up(engine, pool, policy, check_stop, on_event)
             yield Stage(
                 environment=environment,
                 pool=pool,
@@ -189,6 +180,26 @@ async def stage(
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+async def _bring_up(
+    engine: TokenEngine | ChatEngine,
+    pool: Pool,
+    policy: PolicyVersion,
+    check_stop: Callable[[], None],
+    on_event: PoolListener,
+) -> None:
+    """Starts engine and sandboxes, and has the engine serve the policy."""
+    await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
+    if isinstance(pool, RemoteWorkers):
+        check_workers(engine)
+    if engine.lockstep:
+        # else the first batches would depend on which sandbox came up first
+        await _side_by_side(pool.settled(), check_stop=check_stop)
+    if isinstance(engine, TokenEngine) and engine.nodes:
+        on_event("engine_nodes", {"nodes": list(engine.nodes)})
+    if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
+        await engine.load(policy)
 
 
 async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:

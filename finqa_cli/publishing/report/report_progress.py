@@ -22,9 +22,9 @@ def progress_document(records: RunRecords) -> dict[str, Any] | None:
 
     Returns:
         `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (how many questions),
-        `clustered_by` (the noun of the clusters of the intervals), `questions` (the number), `rows` of [label, before, after] as `finqa train` prints them, `changes` (how many
-        questions became right, became wrong, were right both times and wrong both times), and `examples` as pairs of
-        ids of episodes.
+        `clustered_by` (the noun of the clusters of the intervals), `questions` (the number), `rows` of
+        [label, before, after] as `finqa train` prints them, `changes` (how many questions became right, became wrong,
+        were right both times and wrong both times), and `examples` as pairs of ids of episodes.
     """
     evaluations = [record for record in records.metrics if record.get("kind") == "eval"]
     if len(evaluations) < 2:

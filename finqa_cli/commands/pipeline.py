@@ -63,10 +63,11 @@ QUICK_PREFERENCES = {
 QUICK = {"demonstration_questions": 96, "num_candidates": 8, "candidate_questions": 24}
 """Counts of --quick-test, unless they are given."""
 
-OF_EMBEDDED = {"sft.learning_rate": 1e-3, "sft.warmup_share": 0.05, "sft.validate_every": 20}
-FROM_NOTHING = {**OF_EMBEDDED, "sft.learning_rate": 2e-3, "sft.batch_tokens": 4096}
+OF_EMBEDDED = {"sft.validate_every": 20}
+FROM_NOTHING = {**OF_EMBEDDED, "sft.learning_rate": 2e-3, "sft.warmup_share": 0.05, "sft.batch_tokens": 4096}
 PREFERENCES_OF_EMBEDDED = {"optimizer.options.epochs": 3.0, "optimizer.options.pairs_per_step": 12}
-"""Settings for a policy of a million weights; the defaults are for adapters of large models."""
+"""Settings for a policy of a million weights, over its profile (`settings/profiles`), which `finqa sft` has too; the
+defaults are for adapters of large models."""
 
 CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
 """Habits of the expert whose demonstrations the embedded policy was made of: most are wrong, and some are right."""

@@ -20,6 +20,7 @@ from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.data.split_guard import find_overlap
+from finqa_cli.data.worded_answers import WORDED_ANSWERS, is_worded
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
 from finqa_cli.types.splits import split_of_name
@@ -60,9 +61,11 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
     crossing = [f"{company}: {', '.join(sorted(names))}" for company, names in splits.items() if len(names) > 1]
     repeats = [", ".join(ids) for ids in repeated_questions(asked)]
     empty = [f"{table.company}/{table.name}" for table in dataset.tables if not table.columns]
+    worded = [f"{question.id}: {question.answer!r}" for question in dataset.questions if is_worded(question.answer)]
     return [
         *finding("empty_table", "tables are empty: they are listed, but cannot be queried", empty),
         *finding("odd_cell", "cells in numeric columns are not numbers", cells),
+        *finding("worded_answer", WORDED_ANSWERS, worded),
         *finding("repeated_question", "questions about a company occur more than once", repeats),
         *finding(
             "company_in_splits", "companies are in more than one split, so training on this data is refused", crossing

@@ -341,6 +341,8 @@ def test_tiers_go_to_the_steps_that_they_concern(empty_folder: Path, capsys: pyt
     asked.append("--set=optimizer.options.variant=dapo")
     document([*asked, "--until=00"], capsys)
     told = facts(Path("run"))["parameters"]
+    imitated = told["imitation"]["sft"]
+    assert (imitated["learning_rate"], imitated["warmup_share"], imitated["validate_every"]) == (1e-3, 0.05, 20)
     assert told["imitation"]["sft"]["epochs"] == 2.5 and told["training"]["sft"]["epochs"] == 3.0
     assert told["training"]["train"]["learning_rate"] == 1.5e-5 and told["imitation"]["train"]["learning_rate"] == 1e-3
     assert (

@@ -132,6 +132,8 @@ def test_a_training_begins_with_the_same_questions_before_and_after(tab: Tab, tm
     assert "16.7 %before→ then 83.3 %after 3 iterations" in head
     assert "control: rewards shuffled16.7 %before→ then 16.7 %after 2 iterations" in head
     assert tab.run(texts.format(".large .legend > span"))[2] == "control: rewards shuffled"
+    assert tab.run(texts.format(".large .legend > span"))[-1].endswith("of the score is clustered by company.")
+    assert tab.run(texts.format(".before-after caption"))[0].endswith("with 95 % intervals clustered by company")
     series = "[...document.querySelectorAll('.large > svg .series')].map((each) => each.getAttribute('class'))"
     assert tab.run(series) == [f"series run-{name} {kind}" for name in ("control", "0") for kind in ("train", "eval")]
     assert tab.run("document.querySelectorAll('.large > svg .run-control .band').length") == 1
@@ -157,6 +159,15 @@ def test_a_training_begins_with_the_same_questions_before_and_after(tab: Tab, tm
         assert f"eval/{step:04d}/" in tab.run("document.querySelector('main').textContent")
         assert tab.run("document.querySelectorAll('.turn').length") == 2
     assert tab.console == []
+
+
+def test_the_score_of_an_evaluation_has_one_interval(tab: Tab, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [("eval", 0, attempt(f"q{at}_x", reward=float(at > 1))) for at in range(4)])
+    tab.open(write_report([run]).path)
+    names = tab.run("[...document.querySelectorAll('main td:first-child')].map((each) => each.textContent)")
+    assert any(name.startswith("Reward") for name in names)
+    assert not any(name.startswith("Accuracy") for name in names)
+    assert "clustered by" in tab.run("document.querySelector('.head .score').textContent")
 
 
 def test_payloads_in_questions_before_and_after_run_nowhere(tab: Tab, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from finqa_cli.data.own_tables.import_options import FIELDS, ImportOptions
 from finqa_cli.data.own_tables.table_cells import Decimal, read_number
 from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
 from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
+from finqa_cli.data.worded_answers import WORDED_ANSWERS, is_worded
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
@@ -247,7 +248,9 @@ class _Importer:
             raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
         names = [self._table(number, company, name) for name in asked.tables(fields)]
         answer, names, query = self._solution(number, fields, company, names)
-        if 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
+        if is_worded(answer):
+            self._tables.found.add(WORDED_ANSWERS, f"{asked.path} row {number}", answer)
+        elif 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
             self._tables.found.add(
                 "answers with digits that are no single number", f"{asked.path} row {number}", answer
             )

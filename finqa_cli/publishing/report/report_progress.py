@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finqa_cli.evaluation.before_after import asked_questions, before_after_rows
+from finqa_cli.evaluation.cluster_nouns import UNKNOWN
 from finqa_cli.publishing.report.report_records import Episode, RunRecords
 from finqa_cli.statistics import MALFORMED
 
@@ -20,10 +21,10 @@ def progress_document(records: RunRecords) -> dict[str, Any] | None:
     """Returns the first and the last evaluation of a training beside each other; None where it has no two of them.
 
     Returns:
-        `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (how many questions) and
-        `questions` (the number), `rows` of [label, before, after] as `finqa train` prints them, `changes` (how many
-        questions became right, became wrong, were right both times and wrong both times), and `examples` as pairs of
-        ids of episodes.
+        `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (how many questions),
+        `clustered_by` (the noun of the clusters of the intervals), `questions` (the number), `rows` of
+        [label, before, after] as `finqa train` prints them, `changes` (how many questions became right, became wrong,
+        were right both times and wrong both times), and `examples` as pairs of ids of episodes.
     """
     evaluations = [record for record in records.metrics if record.get("kind") == "eval"]
     if len(evaluations) < 2:
@@ -39,6 +40,7 @@ def progress_document(records: RunRecords) -> dict[str, Any] | None:
             "before": [float(before["accuracy"]), *map(float, before["accuracy_interval"])],
             "after": [float(after["accuracy"]), *map(float, after["accuracy_interval"])],
             "asked": asked_questions(after),
+            "clustered_by": str(after.get("clustered_by", UNKNOWN)),
             "questions": len(pairs),
             "rows": before_after_rows(before, after),
             "changes": _changes(pairs),

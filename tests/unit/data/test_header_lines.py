@@ -80,13 +80,14 @@ def test_the_number_of_lines_can_be_given(tmp_path: Path) -> None:
 def test_the_import_reports_what_was_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t").mkdir()
     write_rows(tmp_path / "t/segments.csv", [MERGED, YEARS, BREAD])
-    questions = "question,answer,table\nHow many?,540.100.5,segments\n"
+    questions = "question,answer,table\nHow many?,540.100.5,segments\nHow much?,98756 EUR,segments\n"
     (tmp_path / "q.csv").write_text(questions)
     line = ["data", "import", "tables", str(tmp_path / "t"), "--questions", str(tmp_path / "q.csv")]
     assert main([*line, "--company", "name:nordwind", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "1 headers of 2 lines, joined, for example nordwind/segments: 'Sales 2023, Sales 2024," in shown
     assert "1 answers with digits that are no single number, for example" in shown
+    assert "1 answers are a number with words or a currency, which" in shown and "row 3: '98756 EUR'" in shown
     assert main([*line, "--company", "name:nordwind", "--out", str(tmp_path / "p"), "--header-rows", "0"]) == 2
 
 

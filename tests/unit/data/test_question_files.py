@@ -11,6 +11,7 @@ import pytest
 from fixtures.data_files import (
     DATASET,
     FINQA_ROW,
+    edit_question,
     finqa_row,
     rllm_question,
     write_csv,
@@ -37,7 +38,9 @@ from finqa_cli.data.finqa.check_finqa import disagreement, odd_cells
 from finqa_cli.data.finqa.finqa_rows import finqa_row as read_finqa_row
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE
 from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.data.worded_answers import is_worded
 from finqa_cli.errors import DataError, MissingDependencyError
+from finqa_cli.grading import openenv
 from finqa_cli.types.splits import choose_split, split_of_name
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"
@@ -270,6 +273,34 @@ def test_a_check_of_a_folder_tells_companies_that_cross_splits(tmp_path: Path) -
     assert not report.problems and report.kind == "layout"
     assert [finding.code for finding in report.findings] == ["company_in_splits"]
     assert report.statistics["rows"] == len(DATASET.questions) and report.source == DATASET.source
+
+
+def test_a_check_of_a_folder_lists_answers_that_are_a_number_with_words(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "data")
+    assert "worded_answer" not in [each.code for each in check_path(folder).findings]
+    edit_question(folder, 2, "answer", "9875 EUR thousands")
+    (found,) = [each for each in check_path(folder).findings if each.code == "worded_answer"]
+    assert found.count == 1 and found.examples[0].endswith(": '9875 EUR thousands'")
+    assert "write the number alone" in found.text
+
+
+@pytest.mark.parametrize(
+    "text", ["9875 EUR thousands", "9.8 million", "$9.8 million", "EUR 9,875", "€9,875", "12 percent", "12 % of sales"]
+)
+def test_numbers_with_words_are_compared_as_text(text: str) -> None:
+    number = "".join(each for each in text if each in "0123456789,.")
+    assert is_worded(text) and not openenv.grade(number, text).reward and openenv.grade(text, text).reward
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False).map(str), st.text(max_size=99))
+def test_numbers_alone_have_no_words_and_what_has_is_graded_as_text(number: str, text: str) -> None:
+    assert not is_worded(number)
+    assert not is_worded(text) or openenv.grade(text, text).reward
+
+
+@pytest.mark.parametrize("text", ["9875", "$9.8", "12 %", "3M", "Q3", "Table 3", "2019 and 2020", "yes", "1.5e3", ""])
+def test_numbers_names_and_texts_are_no_numbers_with_words(text: str) -> None:
+    assert not is_worded(text)
 
 
 def test_a_check_of_plain_questions(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_the_first_graded_attempts_of_both_evaluations_are_paired() -> None:
 def test_the_document_has_what_the_terminal_prints(tmp_path: Path) -> None:
     found = progress_document(read_records(evaluated(tmp_path / "run")))
     assert found is not None and found["iterations"] == 3 and found["asked"] == "6"
+    assert found["clustered_by"] == "company"
     assert found["before"] == [1 / 6, 0.0, 1.0] and found["after"] == [5 / 6, 0.0, 1.0]
     assert found["rows"][:2] == [
         ["accuracy, greedy", "0.167 [0.000, 1.000]", "0.833 [0.000, 1.000]"],

@@ -61,3 +61,14 @@ def test_options_of_embedded_tasks_stay_out_beside_other_tasks_or_players(tmp_pa
     assert not loaded("finqa", model__name="embedded-code").settings.environment.options
     assert not loaded("code", model__name="some/model").settings.environment.options
     assert loaded("forecast", model__name="some/model").origins["train.iterations"] == "default"
+
+
+@pytest.mark.parametrize("model", [EMBEDDED, *OWN.values()])
+def test_small_policies_imitate_at_a_rate_that_changes_them(model: str) -> None:
+    found = load_settings(flags={"model.name": model}, policies=OWN)
+    assert (found.settings.sft.learning_rate, found.settings.sft.warmup_share) == (1e-3, 0.05)
+    assert found.origins["sft.learning_rate"] == f"profile {EMBEDDED}"
+    Path("own.toml").write_text("[sft]\nlearning_rate = 2e-4\n")
+    assert load_settings(flags={"model.name": model}, files=["own.toml"]).settings.sft.learning_rate == 2e-4
+    assert load_settings(flags={"model.name": model, "sft.learning_rate": 5e-6}).settings.sft.learning_rate == 5e-6
+    assert load_settings(flags={"model.name": "some/model"}).settings.sft.learning_rate == 5e-6

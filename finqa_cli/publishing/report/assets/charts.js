@@ -150,7 +150,12 @@ function keyOfSeries(run, phase) {
   return sample;
 }
 
-const BANDS = "Band and bars: 95 % interval of the mean, clustered by question.";
+/** What the intervals of curves are, and that of the score where it is another one. */
+function bands(runs) {
+  const named = runs.map((run) => run.head.score && run.head.score.clustered_by).filter((noun) => noun && noun !== "question");
+  const score = named.length ? ` The interval of the score is clustered by ${named[0]}.` : "";
+  return `Band and bars: 95 % interval of the mean, clustered by question.${score}`;
+}
 
 function legend() {
   const phases = new Set(state.runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.map((e) => e.phase))));
@@ -162,6 +167,6 @@ function legend() {
       [...phases].map((phase) => h("span", {}, keyOfSeries(run.place, phase), runTag(run.place), " ", words[phase] || phase)),
     ),
     state.runs[0].control && h("span", {}, keyOfSeries(CONTROL, "train"), CONTROL_NAME),
-    h("span", { class: "quiet" }, BANDS),
+    h("span", { class: "quiet" }, bands(state.runs)),
   );
 }

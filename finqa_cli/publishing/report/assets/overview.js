@@ -113,10 +113,15 @@ async function showOverview(parameters) {
   return content;
 }
 
-/** Means of runs that have one step, where a curve would be a point. */
+/** Whether it is the score in the head of its run, which has an interval by clusters there. */
+const isScore = (curve, series) =>
+  curve.key === "accuracy" &&
+  state.runs.some((run) => run.place === series.run && run.head.score && run.head.score.phase === series.phase);
+
+/** Means of runs that have one step, where a curve would be a point; the score is in the head only. */
 function measures(curves) {
   const rows = curves.flatMap((curve) =>
-    seriesOf(curve.key).flatMap((series) =>
+    seriesOf(curve.key).filter((series) => !isScore(curve, series)).flatMap((series) =>
       series.points.map(([, mean, low, high, n]) => [
         h("span", {}, curve.title, " ", h("span", { class: "quiet" }, curve.what)),
         runTag(series.run) || [nameOf(series.run), series.phase].filter(Boolean).join(" "),

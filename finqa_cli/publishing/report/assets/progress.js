@@ -78,7 +78,7 @@ function learningCurve(run) {
     entry(run.place, "train", `training questions${greedy ? " (sampled answers)" : ""}`),
     entry(run.place, "eval", `held-out questions${greedy ? " (most likely answers)" : ""}`),
     run.control && entry(CONTROL, "train", CONTROL_NAME),
-    h("span", { class: "quiet" }, BANDS),
+    h("span", { class: "quiet" }, bands([run])),
   );
   figure.querySelector("figcaption").after(key);
   return figure;
@@ -90,7 +90,7 @@ function beforeAndAfter({ progress, control }) {
   const columns = [["", ""], ["before", "num"], [`after ${iterations(progress.iterations)}`, "num"]];
   if (beside) columns.push(["control, before", "num"], [`control, after ${iterations(beside.iterations)}`, "num"]);
   const rows = progress.rows.map((row) => (beside ? [...row, ...(others.get(row[0]) || ["", "–", "–"]).slice(1)] : row));
-  const shown = table(columns, rows, `Held-out questions (${progress.asked}, never trained on), with 95 % intervals`);
+  const shown = table(columns, rows, `Held-out questions (${progress.asked}, never trained on), with 95 % intervals clustered by ${progress.clustered_by}`);
   shown.className = "before-after";
   return shown;
 }

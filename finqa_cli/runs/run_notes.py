@@ -16,6 +16,7 @@ from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
 from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, RunNodes
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.load import profile_values
 
 ROUTINE = frozenset(
     {"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance", "mirrored", *PLACED_EVENTS}
@@ -31,6 +32,7 @@ class RunNotes:
 
     Attributes:
         settings: Values of settings that are not the defaults, by dotted path.
+        automatic: Those of them that the profile of a small policy or the placement set; the user chose the others.
         inputs: What the run was made of, by name: a policy, data, demonstrations, earlier steps.
         checkpoints: Iterations that there are checkpoints of.
         counts: Number of events of note by their name.
@@ -39,6 +41,7 @@ class RunNotes:
     """
 
     settings: Mapping[str, Any]
+    automatic: tuple[str, ...]
     inputs: Mapping[str, Any]
     checkpoints: tuple[int, ...]
     counts: Mapping[str, int]
@@ -63,8 +66,10 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
     for record in reversed(placed):
         followed.take(record)
     inputs = read_document(run / MANIFEST).get("inputs")
+    settings, automatic = changed_settings(run)
     return RunNotes(
-        settings=changed_settings(run),
+        settings=settings,
+        automatic=automatic,
         inputs=inputs if isinstance(inputs, Mapping) else {},
         checkpoints=tuple(checkpoints.iterations(run)),
         counts=dict(counts.most_common()),
@@ -73,15 +78,24 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
     )
 
 
-def changed_settings(run: Path) -> dict[str, Any]:
-    """Returns the settings of a run that are not the defaults, by dotted path; none where it has no settings."""
+def changed_settings(run: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings of a run that are not the defaults, by dotted path, and which of them nobody set by hand.
+
+    Those are values of the profile of a small policy, and what the placement decided.
+    Nothing where the run has no settings.
+    """
     try:
         recorded = read_settings(run)
     except (FinqaError, AttributeError, TypeError):
-        return {}
+        return {}, ()
     usual = dict(_flat(to_public_dict(Settings())))
-    stated = _flat(masked(recorded))
-    return {path: value for path, value in stated if usual.get(path, ...) != value and path not in _NO_CHOICE}
+    stated = dict(_flat(masked(recorded)))
+    changed = {
+        path: value for path, value in stated.items() if usual.get(path, ...) != value and path not in _NO_CHOICE
+    }
+    profile = profile_values(str(stated.get("model.name")))
+    placed = stated.get("run.placed") or ()
+    return changed, tuple(path for path in changed if path in placed or changed[path] in profile.get(path, ()))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -170,6 +170,15 @@ def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
     ]
 
 
+def profile_values(policy: str) -> dict[str, list[Any]]:
+    """Return what the profiles of a small policy set, by dotted path; nothing for other models."""
+    values: dict[str, list[Any]] = {}
+    for layer in _profiles(policy, plays=True, own_data=False):
+        for path, value in layer.items():
+            values.setdefault(path, []).append(value.raw)
+    return values
+
+
 def _defaults() -> Layer:
     layer: Layer = {}
     for section, model in Settings():

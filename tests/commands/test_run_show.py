@@ -14,6 +14,7 @@ from finqa_cli.app import main
 from finqa_cli.commands.shared.episode_transcript import opening_text, turn_text, verdict_text
 from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
+from finqa_cli.wiring.policies import resolve
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -45,6 +46,30 @@ def test_a_run_with_what_happened_in_it(capsys: pytest.CaptureFixture[str]) -> N
     assert "train.iterations=3" in text and "generation.max_steps" not in text, "only what is not the default"
     assert "1 retried, 1 sandbox_lost" in text and "sandbox_lost: sandbox local-1, reason it does not answer" in text
     assert "sandbox_ready" not in text and "finqa train --resume runs/one" in text
+
+
+def test_only_chosen_settings_are_listed_and_the_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("runs/one")
+    write_evaluation(run, 0.5)
+    settings = json.loads((run / "settings.json").read_text())
+    settings["model"]["name"], settings["train"]["group_size"], settings["eval"]["limit"] = "embedded", 8, 1
+    (run / "settings.json").write_text(json.dumps(settings))
+    text = shown(capsys, "one")
+    found = document(["show", "one"], capsys)
+    assert "eval.limit=1" in text and "model.name=embedded" in text
+    assert "train.group_size" not in text and f"and {len(found['automatic'])} set automatically: --json" in text
+    assert found["settings"]["train.group_size"] == 8 and "train.group_size" in found["automatic"]
+    small = resolve("embedded").model
+    for model, files, name in (
+        (small, {f"{small}/config.json": ""}, "embedded (ships with finqa)"),
+        ("policy", {"policy/config.json": ""}, "folder policy"),
+        ("Qwen/Qwen3-4B", {}, "Qwen/Qwen3-4B (hub id)"),
+        ("Qwen/Qwen3-4B", {"a/config.json": ""}, "Qwen/Qwen3-4B (hub id) with the adapter a"),
+    ):
+        adapter = "a" if "adapter" in name else None
+        policy = {"model": model, "adapter": adapter, "files": files}
+        write_manifest(run, "eval", parameters={}, inputs={"policy": policy})
+        assert f"policy       {name}\n" in shown(capsys, "one")
 
 
 def test_episodes_are_listed_filtered_and_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,22 @@ def test_what_cannot_be_done_is_explained_with_65(
     assert said in captured.err and "fix: " in captured.err and captured.out == ""
 
 
+def test_a_mistyped_name_gets_the_near_one_before_a_build(capsys: pytest.CaptureFixture[str]) -> None:
+    document(["snapshot", "build", "--snapshot-name=mine", "--data=embedded"], capsys)
+    build = "finqa snapshot build --snapshot-name mien --data DIR"
+    for arguments, fix in (
+        (["eval", "scripted", "--snapshot=mien"], f"--snapshot mine, or {build}"),
+        (["snapshot", "show", "mien"], f"finqa snapshot show mine, or {build}"),
+        (["snapshot", "show", "other"], "finqa snapshot build --snapshot-name other --data DIR"),
+    ):
+        status, said = failure(arguments, capsys)
+        assert status == 65 and "There are: mine." in said and said.endswith(f"fix: {fix}\n")
+    with (Path(document(["snapshot", "show", "mine"], capsys)["path"]) / "tasks.jsonl").open("a") as file:
+        file.write("{}\n")
+    _, said = failure(["snapshot", "show", "mien"], capsys)
+    assert said.endswith(f"fix: {build}\n"), "a damaged snapshot does not help"
+
+
 def test_invented_companies_get_no_name_of_real_data(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

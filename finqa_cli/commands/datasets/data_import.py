@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,7 @@ Splits = Annotated[
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip malformed rows instead of failing.")]
 
 DEFAULT_SPLITS = "0.6,0.15,0.25"
+_LISTED = 5
 
 Folder = Annotated[Path, typer.Argument(help="Folder with benchmark_questions/finqa.csv and input_companies/.")]
 
@@ -303,6 +305,7 @@ def _tables_document(report: TablesReport) -> dict[str, Any]:
         "columns": dict(report.columns),
         "conversions": [dict(each) for each in report.conversions],
         "experts": report.experts,
+        "unused": [asdict(each) for each in report.unused],
         "not_read": list(report.not_read),
     }
 
@@ -311,6 +314,7 @@ def _tables_lines(report: TablesReport) -> list[str]:
     out = report.not_read
     not_read = [f"Not read: {plural(len(out), 'other file or table')}, for example {out[0]}"] if out else []
     changes = [f"  {each['count']} {each['kind']}, for example {each['example']}" for each in report.conversions]
+    unused = [f"question {each.id}: {each.reason}" for each in report.unused]
     kept = plural(report.report.kept, "question")
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
     none = "No question has gold SQL or a FinQA program that returns its answer: finqa has no expert for them."
@@ -329,9 +333,16 @@ def _tables_lines(report: TablesReport) -> list[str]:
         *not_read,
         *(["Changes during the import:"] if changes else []),
         *changes,
+        *_listed("Gold SQL and programs that are not used:", unused),
         *([refused] if crossing else []),
         expert if report.experts else none,
     ]
+
+
+def _listed(title: str, rows: Sequence[str]) -> list[str]:
+    """Return the first rows of a list below its title, with the number of the others."""
+    more = [f"  and {len(rows) - _LISTED} more: --json lists all"] if len(rows) > _LISTED else []
+    return [title, *(f"  {row}" for row in rows[:_LISTED]), *more] if rows else []
 
 
 def _write(report: ImportReport, out: Path, as_json: bool, *, note: str = "") -> None:
@@ -407,6 +418,7 @@ def import_text(report: ImportReport, out: Path) -> str:
     skipped = [f"  {plural(count, 'row')}: {reason}" for reason, count in report.skipped.items()]
     if report.problems:
         skipped.append(f"  {plural(len(report.problems), 'row')}: malformed; first: {report.problems[0]}")
+        skipped += [f"    {problem}" for problem in report.problems[1:_LISTED]]
     kept = f"Kept {report.kept} of {report.rows} rows: {counts(report.dataset)} in {out}"
     use = ["For evaluation only: training on it is refused."] if report.dataset.evaluation_only else []
     return "\n".join([kept, *(["Left out:"] if skipped else []), *skipped, *use])

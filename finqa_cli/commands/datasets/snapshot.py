@@ -177,7 +177,7 @@ def show(
     Example: finqa snapshot show openenv-finqa
     """
     store = LocalSnapshots(line.load(quiet=True).settings.data.home)
-    found, versions = store.get(name), store.versions(name)
+    found, versions = store.get(name, naming="finqa snapshot show"), store.versions(name)
 
     def text() -> None:
         rows = [(key, _readable(value)) for key, value in found.metadata.items() if key not in ("files", "digest")]

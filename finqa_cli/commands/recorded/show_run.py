@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -19,12 +19,15 @@ from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lin
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, screen_width, size_text
 from finqa_cli.errors import DataError, UsageError
+from finqa_cli.extend import registry
 from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
 from finqa_cli.runs.run_nodes import NodeState
 from finqa_cli.runs.run_notes import RunNotes, read_notes
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, locate_run, summarize_run
 from finqa_cli.runs.trajectory_records import recorded_trajectory
+from finqa_cli.settings import is_embedded
 from finqa_cli.statistics import MALFORMED, Outcome
+from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.command_settings import RESUMABLE
 
 app = CommandApp()
@@ -158,9 +161,12 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
             f"{begun}, {age_text(time.time() - summary.created)} ago{worked}; {size_text(summary.size)} on disk",
         )
     for name, value in notes.inputs.items():
-        yield name, _input_text(value)
+        yield name, _input_text(value, str(notes.settings.get("model.name", "")))
     if notes.settings:
-        yield "settings", "  ".join(f"{path}={value}" for path, value in notes.settings.items())
+        chosen = [f"{path}={value}" for path, value in notes.settings.items() if path not in notes.automatic]
+        count = len(notes.automatic)
+        others = [f"{'and ' if chosen else ''}{count} set automatically: --json"] if count else []
+        yield "settings", "  ".join([*chosen, *others])
     if notes.checkpoints:
         yield "checkpoints", ", ".join(map(str, notes.checkpoints))
     for nested in summary.nested:
@@ -175,13 +181,30 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
         yield "continue", f"finqa {summary.command} --resume {shlex.quote(str(summary.path))}"
 
 
-def _input_text(value: object) -> str:
-    """Return what a manifest says of an input, without the digests of single files."""
+def _model_text(model: str, files: Collection[str], name: str) -> str:
+    """Return the model of a policy with what it is: the small one of that name, a folder, or an id of the hub."""
+    if not model:
+        return "no model"
+    if is_embedded(name):
+        small = registry().first("resolve_policy", PolicyVersion, reference=name)
+        if small is not None and small.model == model:
+            return f"{name} (ships with finqa)"
+    folder = Path(model).is_absolute() or any(Path(file).parent == Path(model) for file in files)
+    return f"folder {model}" if folder else f"{model} (hub id)"
+
+
+def _input_text(value: object, name: str) -> str:
+    """Return what a manifest says of an input, without the digests of single files.
+
+    Args:
+        value: The input.
+        name: The setting `model.name` of the run.
+    """
     if not isinstance(value, Mapping):
         return str(value)
     if "model" in value:
         adapter = f" with the adapter {value['adapter']}" if value.get("adapter") else ""
-        return f"{value['model'] or 'no model'}{adapter}"
+        return f"{_model_text(str(value['model'] or ''), value.get('files') or (), name)}{adapter}"
     if "name" in value:
         return f"{value['name']} ({str(value.get('digest'))[:19]})"
     return str(value.get("manifest") or ", ".join(map(str, value)))

@@ -44,6 +44,21 @@ GOLD = "gold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedSolution:
+    """Gold SQL or a program that does not demonstrate its question, which is kept without it.
+
+    Attributes:
+        id: Id of the question.
+        row: Row of the file of questions.
+        reason: Why the expert cannot play it.
+    """
+
+    id: str
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TablesReport:
     """Outcome of an import of own tables.
 
@@ -53,6 +68,7 @@ class TablesReport:
         conversions: What was changed on the way in: kind, count, example.
         columns: The column of the questions that each field was read from.
         experts: Questions that the expert can solve.
+        unused: Gold SQL and programs that are not used.
         not_read: Files of other kinds, and tables that no company has.
     """
 
@@ -61,6 +77,7 @@ class TablesReport:
     conversions: Sequence[Mapping[str, object]]
     columns: Mapping[str, str]
     experts: int
+    unused: tuple[UnusedSolution, ...]
     not_read: tuple[str, ...]
 
 
@@ -121,6 +138,7 @@ def import_tables(
         conversions=tables.found.document(),
         columns=asked.columns,
         experts=sum(bool(question.gold_sql) for question in importer.questions),
+        unused=tuple(importer.unused),
         not_read=(*found.ignored, *tables.unused),
     )
 
@@ -222,6 +240,7 @@ class _Importer:
         self._decimal = decimal
         self.questions: list[Question] = []
         self.problems: list[Problem] = []
+        self.unused: list[UnusedSolution] = []
         self._asked = asked
         self._tables = tables
         self._ids: set[str] = set()
@@ -247,7 +266,9 @@ class _Importer:
         if split and split not in SPLIT_NAMES:
             raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
         names = [self._table(number, company, name) for name in asked.tables(fields)]
-        answer, names, query = self._solution(number, fields, company, names)
+        answer, names, query, unused = self._solution(number, fields, company, names)
+        if unused:
+            self.unused.append(UnusedSolution(id=identity, row=number, reason=unused))
         if is_worded(answer):
             self._tables.found.add(WORDED_ANSWERS, f"{asked.path} row {number}", answer)
         elif 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
@@ -307,17 +328,18 @@ class _Importer:
 
     def _solution(
         self, number: int, fields: Mapping[str, object], company: str, names: list[str]
-    ) -> tuple[str, list[str], str]:
-        """Returns the answer, the tables that it is in, and the gold query, each as far as it is known."""
+    ) -> tuple[str, list[str], str, str]:
+        """Returns the answer, its tables, the gold query, each as far as it is known, and why there is no query."""
         asked, found = self._asked, self._tables.found
         answer, query, program = (asked.text(fields, field) for field in ("answer", "sql", "program"))
         if self._decimal == "," and read_number(answer, ","):
             answer = answer.translate({ord("."): None, ord(","): "."})  # graders read numbers with a point
-        result = ""
+        result = unused = ""
         if query:
             names, result = self._run(number, company, names, query)
         elif program:
             result, query = self._of_program(number, program, company, names)
+            unused = "" if query else "the program cannot be executed on the tables"
         if not answer and not result:
             raise asked.problem(
                 number, "answer", "must not be empty: there is neither an answer nor gold SQL nor a program"
@@ -327,8 +349,10 @@ class _Importer:
             place = f"{asked.path} row {number}"
             hint = " (SQLite divides whole numbers without a fraction: use 1.0 * a / b)" if "/" in query else ""
             found.add(f"{kind} whose value is not the answer, skipped", place, answer, f"{result}{hint}")
+            written = "gold SQL" if asked.text(fields, "sql") else "program"
+            unused = f"the {written} returns {result!r}{hint}, but the answer is {answer!r}"
             query = ""
-        return answer or result, names, query
+        return answer or result, names, query, unused
 
     def _run(self, number: int, company: str, names: list[str], query: str) -> tuple[list[str], str]:
         """Runs gold SQL on the named tables, else on each that it writes, else on all of those together."""

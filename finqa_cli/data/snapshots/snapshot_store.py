@@ -78,22 +78,28 @@ class LocalSnapshots:
                 shutil.rmtree(building, ignore_errors=True)
         return self.get(name), fresh
 
-    def get(self, name: str) -> Snapshot:
+    def get(self, name: str, *, naming: str = "--snapshot") -> Snapshot:
         """Returns the current snapshot of a name, with every file checked against its sha256.
 
+        Args:
+            name: Name of the snapshot.
+            naming: What the user writes before the name: an option, or a command that takes it.
+
         Raises:
-            DataError: There is none, or it is damaged; the remedy is the command that builds it.
+            DataError: There is none, or it is damaged; the remedy is the near name of another snapshot, where there is
+                one, or the command that builds it.
         """
         folder = self._folder(name)
         remedy = rebuild_command(name)
         try:
             short = (folder / _CURRENT).read_text(encoding="utf-8").strip()
         except (FileNotFoundError, NotADirectoryError) as error:
-            known = [snapshot.name for snapshot in self.list()]
-            near = difflib.get_close_matches(name, known, n=1)
-            there = f" There are: {', '.join(known)}." if known else ""
+            listed = self.list()
+            near = difflib.get_close_matches(name, [one.name for one in listed if "error" not in one.metadata], n=1)
+            there = f" There are: {', '.join(one.name for one in listed)}." if listed else ""
             meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"There is no snapshot {name!r}.{there}{meant}", remedy=remedy) from error
+            ways = f"{naming} {near[0]}, or {remedy}" if near else remedy
+            raise DataError(f"There is no snapshot {name!r}.{there}{meant}", remedy=ways) from error
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"The snapshot {name!r} in {folder} cannot be read: {error}.", remedy=remedy) from error
         if not _SHORT.fullmatch(short):

@@ -52,6 +52,12 @@ DATA = {
     "no snapshot to play": Fault(
         "eval scripted --snapshot own --limit 1 --split train", own, {"DIR": "own"}, home=True
     ),
+    "a mistyped snapshot": Fault(
+        "snapshot show owm",
+        lambda: (own(), run("snapshot build --snapshot-name own --data own")),
+        {"DIR": "own"},
+        home=True,
+    ),
     "no name of a snapshot": Fault("snapshot build --snapshot-name ../up", home=True),
     "no data for a name": Fault("snapshot build --snapshot-name mine", own, {"DIR": "own"}, home=True),
     "other data under the embedded name": Fault(

@@ -262,6 +262,9 @@ def test_gold_sql_is_tried_and_left_out_where_it_is_wrong(tmp_path: Path) -> Non
     assert (second.answer, second.gold_sql) == ("5", "")
     assert json.loads(third.table_name) == ["balance", "income"] and third.answer == str(11240 + 980000)
     assert "gold SQL whose value is not the answer, skipped" in str(report.conversions)
+    (unused,) = report.unused
+    assert (unused.id, unused.row) == ("2", 3)
+    assert unused.reason == "the gold SQL returns '11240', but the answer is '5'"
 
 
 def test_a_program_needs_no_table_where_its_numbers_tell_it(tmp_path: Path) -> None:

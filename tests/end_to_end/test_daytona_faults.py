@@ -74,7 +74,7 @@ async def test_the_limit_is_never_met_when_it_is_known_and_learned_when_it_is_no
         await asyncio.gather(*(hasty.start(bench.spec, RUN) for _ in range(15)))
         stats = await loopback.control.stats()
         assert 0 < stats["creates"]["limited"] <= 15
-        assert hasty._gate._window.limit == 10
+        assert hasty._gate._quota._limit == 10
         await hasty.close()
         await nothing_is_left(bench, loopback)
 

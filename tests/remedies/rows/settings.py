@@ -14,7 +14,7 @@ SETTINGS = {
     "wrong type": Fault("config show --set train.group_size=abc"),
     "wrong choice": Fault("config show --set train.off_policy=off"),
     "out of bounds": Fault("eval scripted --sandboxes 0 --limit 1"),
-    "wrong processes": Fault("doctor --learner-processes x"),
+    "wrong processes": Fault("doctor --learner-threads x"),
     "misspelt in a file": Fault(
         "config show", text("finqa.toml", "[train]\ngroup_sise = 3\n"), by_hand=text("finqa.toml", "")
     ),

@@ -68,7 +68,7 @@ async def test_every_engine_has_the_same_tokens_to_make_and_reuse_is_counted() -
     assert len(results[0].turn_seconds) == 18
     assert results[0].latency_ms(50) <= results[0].latency_ms(95)
     assert shares[0] > 0.6
-    assert shares[1] == 0
+    assert shares[1] < 0.3, "without kept keys and values only equal prompts of a batch are computed once"
 
 
 def test_without_an_interpreter_vllm_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
 
 
 def changed_settings(run: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the settings of a run that are not the defaults, by dotted path, and which of them were set automatically.
+    """Return the settings of a run that are not the defaults, by dotted path, and which of them were set automatically.
 
     Those are values of the profile of a small policy, and what the placement decided.
     Nothing where the run has no settings.

@@ -93,7 +93,7 @@ def test_a_missing_snapshot_names_the_command_and_what_there_is(tmp_path: Path) 
     store.build("mine", DATASET)
     with pytest.raises(DataError) as caught:
         store.get("nine")
-    assert caught.value.remedy == "finqa snapshot build --snapshot-name nine --data DIR"
+    assert caught.value.remedy == "--snapshot mine, or finqa snapshot build --snapshot-name nine --data DIR"
     assert "There are: mine." in caught.value.message
 
 

@@ -66,7 +66,7 @@ def prepare_tables() -> None:
 def prepare_demo() -> None:
     """The runs of `make demo`, under the names that the page shows."""
     demo = ("train", f"--config={ROOT / 'recipes/demo.toml'}")
-    run = "runs/20261125_171934"
+    run = "runs/20261127_211044"
     call(*demo, f"--run-dir={run}")
     call(*demo, "--shuffle-rewards", "--iterations=8", f"--run-dir={run}_control")
 

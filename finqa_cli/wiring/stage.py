@@ -137,8 +137,7 @@ async def stage(
     if episodes is not None:
         size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
     log_dir = run_dir / "logs" if run_dir is not None else None
-    breaker = EngineBreaker(settings.pool.concurrency)
-    pool = Pool()
+    breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
     try:
         if not settings.cluster.rollout_workers:  # a key is missed before an engine
             pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)

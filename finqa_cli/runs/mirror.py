@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from finqa_cli.errors import ConfigError
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.checkpoints import folder_of, iterations
 from finqa_cli.runs.mirror_store import MirrorStore
@@ -56,6 +58,20 @@ class Mirror:
         """Has events passed on: `mirrored` and `mirror_failed`."""
         self._report = report
 
+    def check_owner(self) -> None:
+        """Check that the address has no copy of another run. An address that cannot be read is a warning.
+
+        Raises:
+            ConfigError: It has one.
+        """
+        try:
+            self._store.check_owner(_identity(self._run))
+        except ConfigError:
+            raise
+        except Exception as error:  # of any file system; the copies try again
+            reason = mask_text(f"{type(error).__name__}: {error}")
+            log.warning("the mirror cannot be read", mirror=mask_text(self._store.address), reason=reason)
+
     def update(self) -> None:
         """Begin a copy of the run as it is now; one that is under way is followed by another. Returns at once."""
         with self._state:
@@ -97,7 +113,7 @@ class Mirror:
             iteration = _link_files(self._run, snapshot)
             if iteration is None:
                 return
-            sent = self._store.write(snapshot)
+            sent = self._store.write(snapshot, _identity(snapshot))
         except Exception as error:  # of any file system: none of them ends the run
             reason = mask_text(f"{type(error).__name__}: {error}")
             log.warning("the run could not be mirrored", mirror=shown, reason=reason)
@@ -130,6 +146,12 @@ def mirroring(run: Path, address: str | None) -> Iterator[Mirror | None]:
         mirror.report_to(lambda name, facts: None)  # the folder is closed
         mirror.update()
         mirror.close()
+
+
+def _identity(run: Path) -> str:
+    """Return what names a run wherever its folder is: its id and the time when it was created."""
+    facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    return f"{facts['id']}, created {facts['created']}"
 
 
 def _link_files(run: Path, snapshot: Path) -> int | None:

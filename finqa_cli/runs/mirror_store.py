@@ -75,13 +75,32 @@ class MirrorStore:
             ) from error
         self._root = root.rstrip("/")
 
-    def write(self, folder: Path) -> Sent:
-        """Bring the copy up to date with all files of a folder.
+    def owner(self) -> str | None:
+        """Return the owner that the newest readable manifest names; None without one.
 
         Raises:
+            Exception: The file system of the address failed.
+        """
+        for number in sorted(self._numbers(), reverse=True):
+            try:
+                return str(self._document(number)["owner"])
+            except _FAILURES:
+                continue
+        return None
+
+    def write(self, folder: Path, owner: str) -> Sent:
+        """Bring the copy up to date with all files of a folder.
+
+        Args:
+            folder: The folder.
+            owner: Whose copy it is. That of another owner is not replaced.
+
+        Raises:
+            ConfigError: The address has the copy of another owner.
             Exception: The file system of the address failed; the copy before is unchanged.
         """
         self._fs.makedirs(f"{self._root}/parts", exist_ok=True)
+        self.check_owner(owner)
         numbers = self._numbers()
         there = self._parts()
         files: dict[str, Any] = {}
@@ -98,12 +117,27 @@ class MirrorStore:
                 parts.append(name)
             files[path.relative_to(folder).as_posix()] = parts
         manifest = f"{self._root}/manifest-{max(numbers, default=0) + 1:08d}.json"
-        document = json.dumps({"schema_version": SCHEMA_VERSION, "files": files}).encode()
+        document = json.dumps({"schema_version": SCHEMA_VERSION, "owner": owner, "files": files}).encode()
         self._fs.pipe_file(manifest, document)
         if self._fs.cat_file(manifest) != document:
             raise OSError(f"{manifest} was read back with other bytes")
         self._remove_old(numbers, {name for parts in files.values() for name in parts}, there)
         return Sent(files=len(files), size=size, sent=sent)
+
+    def check_owner(self, owner: str) -> None:
+        """Check that the address has no copy, or one of this owner.
+
+        Raises:
+            ConfigError: It has the copy of another one.
+            Exception: The file system of the address failed.
+        """
+        other = self.owner()
+        if other is not None and other != owner:
+            raise ConfigError(
+                f"run.mirror={mask_text(self.address)} has the copy of another run ({other}), which this run would "
+                "replace.",
+                remedy="--run-mirror with an address that no other run uses",
+            )
 
     def fetch(self, folder: Path) -> None:
         """Write the newest complete copy into a folder, which is complete or absent.
@@ -145,11 +179,14 @@ class MirrorStore:
                         raise ValueError(f"part {name} of {path.name} has other bytes than it was written with")
                     file.write(content)
 
-    def _manifest(self, number: int) -> Mapping[str, list[str]]:
-        document = json.loads(self._fs.cat_file(f"{self._root}/manifest-{number:08d}.json"))
+    def _document(self, number: int) -> Mapping[str, Any]:
+        document: dict[str, Any] = json.loads(self._fs.cat_file(f"{self._root}/manifest-{number:08d}.json"))
         if document["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"its schema version is {document['schema_version']!r}")
-        files: dict[str, list[str]] = document["files"]
+        return document
+
+    def _manifest(self, number: int) -> Mapping[str, list[str]]:
+        files: dict[str, list[str]] = self._document(number)["files"]
         for name, parts in files.items():
             inside = PurePosixPath(name)
             if (

@@ -382,14 +382,15 @@ def training_run(
     With `run.mirror` it is copied once more when it is closed.
 
     Raises:
-        ConfigError: There is something in the folder already, another process holds it, or a package for the address
-            of `run.mirror` is not installed.
+        ConfigError: There is something in the folder already, another process holds it, a package for the address of
+            `run.mirror` is not installed, or the address has the copy of another run.
     """
     with (
         mirroring(path, settings.run.mirror) as mirror,
         _open_training(path, checkpoint, command=command, settings=settings, resume=resume) as folder,
     ):
         if mirror is not None:
+            mirror.check_owner()
             folder.mirror_to(mirror)
         yield folder
 

@@ -50,6 +50,10 @@ ELSEWHERE = {
         "tests/unit/runs/test_mirror.py::test_an_address_that_cannot_be_used_is_refused_at_once",
         "--run-mirror with an address such as s3://",
     ),
+    "finqa_cli/runs/mirror_store.py:MirrorStore.check_owner": (
+        "tests/unit/runs/test_mirror.py::test_the_copy_of_another_run_is_never_replaced",
+        "--run-mirror with an address that no other run uses",
+    ),
     "finqa_cli/runs/mirror_store.py:MirrorStore.fetch#1": (
         "tests/unit/runs/test_mirror.py::test_a_place_that_cannot_be_read_is_named_without_its_secrets",
         "--run-mirror with the address of the run; credentials",

@@ -22,6 +22,8 @@ from finqa_cli.runs.mirror_store import MirrorStore
 pytest.importorskip("fsspec", reason="needs finqa[train]")
 
 WAIT_S = 60.0
+RUN = json.dumps({"id": "mine", "created": "2026-11-27T20:00:00+00:00"})
+OWNER = "mine, created 2026-11-27T20:00:00+00:00"
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -43,7 +45,7 @@ def run(tmp_path: Path) -> Path:
         with checkpoints.writing(folder, iteration, {"policy_version": iteration}) as new:
             (new / "learner").mkdir()
             (new / "learner" / "state").write_bytes(bytes([iteration]) * 100)
-    for name, text in {"run.json": "{}", "policies/v1/x": "x", "logs/vllm.log": "x", ".lock": "1"}.items():
+    for name, text in {"run.json": RUN, "policies/v1/x": "x", "logs/vllm.log": "x", ".lock": "1"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
@@ -83,11 +85,11 @@ def test_what_is_fetched_is_what_was_written_last(
     for name, data in {**files, "z": b"first"}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    first = store.write(folder)
-    assert store.write(folder).sent == 0 and first.size == sum(map(len, content(folder).values()))
+    first = store.write(folder, OWNER)
+    assert store.write(folder, OWNER).sent == 0 and first.size == sum(map(len, content(folder).values()))
     with (folder / "z").open("ab") as file:
         file.write(grown)
-    again = store.write(folder)
+    again = store.write(folder, OWNER)
     assert again.sent <= 16 + len(grown)
     store.fetch(there)
     assert content(there) == content(folder)
@@ -101,21 +103,21 @@ def test_a_copy_that_is_broken_off_leaves_the_one_before(
     kind: str, writes: int, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MirrorStore(address() if kind == "memory" else f"file://{tmp_path}/mirror/run")
-    store.write(run)
+    store.write(run, OWNER)
     before = content(run)
     for name in ("a", "b", "c"):
         (run / name).write_text(name * 50)
     with monkeypatch.context() as patch:
         break_after(store, writes, patch)
         try:
-            store.write(run)
+            store.write(run, OWNER)
         except (Broken, OSError):
             pass
         else:
             pytest.fail("it was not broken off")
     MirrorStore(store.address).fetch(tmp_path / "there")
     assert content(tmp_path / "there") == before
-    store.write(run)
+    store.write(run, OWNER)
     shutil.rmtree(tmp_path / "there")
     store.fetch(tmp_path / "there")
     assert content(tmp_path / "there") == content(run)
@@ -126,7 +128,7 @@ def test_a_damaged_or_hostile_mirror_is_refused_and_leaves_no_folder(run: Path, 
     with pytest.raises(DataError, match="no complete mirror") as caught:
         store.fetch(tmp_path / "there")
     assert caught.value.remedy.startswith("--run-mirror with the address")
-    store.write(run)
+    store.write(run, OWNER)
     manifest = f"{store._root}/manifest-00000001.json"
     document = json.loads(store._fs.cat_file(manifest))
     for hostile in ("../outside", "/outside"):
@@ -175,10 +177,10 @@ def test_a_copy_keeps_files_that_the_run_deletes_meanwhile(
     writing, go_on, done = threading.Event(), threading.Event(), threading.Event()
     real = store.write
 
-    def write(folder: Path) -> mirror_store.Sent:
+    def write(folder: Path, owner: str) -> mirror_store.Sent:
         writing.set()
         assert go_on.wait(WAIT_S)
-        return real(folder)
+        return real(folder, owner)
 
     monkeypatch.setattr(store, "write", write)
     mirror = Mirror(run, store)
@@ -223,7 +225,7 @@ def test_an_address_that_cannot_be_used_is_refused_at_once(run: Path) -> None:
     with pytest.raises(ConfigError, match="no address of fsspec") as caught, mirroring(run, "nothere://bucket/run"):
         pass
     assert caught.value.remedy.startswith("--run-mirror with an address such as s3://")
-    with pytest.raises(ConfigError, match="is not installed") as caught, mirroring(run, "abfs://box/run"):
+    with pytest.raises(ConfigError, match="is not installed") as caught, mirroring(run, "abfs://container/run"):
         pass
     assert caught.value.remedy == "pip install adlfs"
 
@@ -234,3 +236,18 @@ def test_a_run_without_a_checkpoint_has_nothing_to_mirror(tmp_path: Path) -> Non
         pass
     with pytest.raises(DataError):
         MirrorStore(where).fetch(tmp_path / "there")
+
+
+def test_the_copy_of_another_run_is_never_replaced(run: Path, tmp_path: Path) -> None:
+    with mirroring(run, where := address()) as mirror:
+        assert mirror is not None
+        mirror.check_owner()
+    before = content(run)
+    (run / "run.json").write_text(json.dumps({"id": "other", "created": "2026-11-28T08:00:00+00:00"}))
+    with mirroring(run, where) as mirror:
+        assert mirror is not None
+        with pytest.raises(ConfigError, match=r"the copy of another run \(mine, created 2026-11-27") as caught:
+            mirror.check_owner()
+    assert caught.value.remedy == "--run-mirror with an address that no other run uses"
+    MirrorStore(where).fetch(tmp_path / "there")
+    assert (tmp_path / "there" / "run.json").read_bytes() == before["run.json"]

@@ -35,6 +35,7 @@ from finqa_cli.experiments.step_settings import check_secrets, settings_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
+from finqa_cli.settings.layers import assignment_text
 from finqa_cli.settings.settings_files import Document
 from finqa_cli.training.rl.rl_run import check_idle_options
 from finqa_cli.wiring.build import open_environment
@@ -188,7 +189,7 @@ def steps_of(plan: ExperimentPlan, name: str, run: Path) -> tuple[Step, Step]:
     file, trained = f"settings/{name}.json", f"runs/{name}"
     others = dict(cell.evaluation)
     split = others.pop("data.eval_split", settings_of(cell).data.eval_split)  # one setting is given once
-    changed = [word for path, value in others.items() for word in ("--set", f"{path}={_toml(value)}")]
+    changed = [word for path, value in others.items() for word in ("--set", f"{path}={assignment_text(path, value)}")]
     return (
         Step(
             name=trained,
@@ -260,12 +261,6 @@ def _check_distinct(chosen: Sequence[Cell], planned: Mapping[str, PlannedCell]) 
 
 def _matches(name: str, cell: PlannedCell, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(cell.label, pattern)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, str) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

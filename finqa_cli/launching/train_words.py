@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,10 @@ from finqa_cli.extend import registry
 from finqa_cli.masking import MASK
 from finqa_cli.settings import Loaded, to_stated_dict
 from finqa_cli.settings.declarations import PREFIX
-from finqa_cli.settings.layers import CHOICES, parse_text
+from finqa_cli.settings.layers import CHOICES, assignment_text
 
 RAY = "ray:"
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
-_ESCAPED = {'"': '\\"', "\\": "\\\\"}
 _OF_THIS_MACHINE = ("default", "profile", "auto")
 """Origins of values that the other machine finds by itself."""
 _OF_ANOTHER_MACHINE = ("run.dir", "cluster.address", "data.home")
@@ -91,7 +88,7 @@ def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
             continue
         if path.endswith("_env") and isinstance(value, str) and value:
             variables.append(value)
-        words += ["--set", f"{path}={_written(path, value)}"]
+        words += ["--set", f"{path}={assignment_text(path, value)}"]
     return TrainWords(tuple(words), tuple(variables))
 
 
@@ -115,34 +112,3 @@ def _is_masked(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_is_masked, value))
     return isinstance(value, str) and MASK in value
-
-
-def _written(path: str, value: Any) -> str:
-    """Return a value as `--set` reads it: plain where that means the same, else as TOML in printable ASCII."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_text(path, value) in (value, [value]):
-        return value
-    return _toml(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return f'"{"".join(_characters(value))}"'
-    if isinstance(value, Mapping):
-        members = (f"{_toml(str(key))} = {_toml(item)}" for key, item in value.items() if item is not None)
-        return "{" + ", ".join(members) + "}"
-    return "[" + ", ".join(_toml(item) for item in value) + "]"
-
-
-def _characters(text: str) -> Iterator[str]:
-    for character in text:
-        code = ord(character)
-        if character in _ESCAPED:
-            yield _ESCAPED[character]
-        elif 0x20 <= code < 0x7F:
-            yield character
-        else:
-            yield f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"

@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from finqa_cli.settings.schema import AUTO, BARE_NAMES, DECLARATIONS, Choice, Se
 
 CHOICES = tuple(name for name, field in Settings.model_fields.items() if field.annotation is Choice)
 SHOW = "finqa config show --origin"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+_ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 DOTENV_FILE = Path(".env")
 NEVER_FROM_DOTENV = (
@@ -337,6 +340,40 @@ def parse_text(path: str, text: str) -> Any:
     if _is_list(path):
         return _split(value)
     return value if ".options." in path or isinstance(value, str) else text
+
+
+def assignment_text(path: str, value: Any) -> str:
+    """Return a value as `--set` reads it: plain where that means the same, else as TOML in printable ASCII.
+
+    `parse_text` returns the same value from it for a setting of text and for an option.
+    """
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_text(path, value) in (value, [value]):
+        return value
+    return _to_toml(value)
+
+
+def _to_toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return f'"{"".join(_characters(value))}"'
+    if isinstance(value, Mapping):
+        members = (f"{_to_toml(str(key))} = {_to_toml(item)}" for key, item in value.items() if item is not None)
+        return "{" + ", ".join(members) + "}"
+    return "[" + ", ".join(_to_toml(item) for item in value) + "]"
+
+
+def _characters(text: str) -> Iterator[str]:
+    for character in text:
+        code = ord(character)
+        if character in _ESCAPED:
+            yield _ESCAPED[character]
+        elif 0x20 <= code < 0x7F:
+            yield character
+        else:
+            yield f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
 
 
 def _is_list(path: str) -> bool:

@@ -27,6 +27,7 @@ from finqa_cli.placement.placement_plan import WISHES, plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.settings.backend_choice import cuda_visible
+from finqa_cli.settings.layers import assignment_text
 from finqa_cli.types import Architecture, CudaDevice, NodeFacts
 from finqa_cli.wiring.cluster_nodes import on_nodes, reached_nodes
 from finqa_cli.wiring.policies import resolve
@@ -259,14 +260,8 @@ def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, 
     for path in PLACED:
         if path not in undecided and path not in changes:
             section, _, field = path.partition(".")
-            words += ["--set", f"{path}={_text(getattr(getattr(settings, section), field))}"]
+            words += ["--set", f"{path}={assignment_text(path, getattr(getattr(settings, section), field))}"]
     return shlex.join(words)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ",".join(map(str, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Request:

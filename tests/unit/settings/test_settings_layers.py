@@ -5,10 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings import PLACED, Loaded, load_settings
-from finqa_cli.settings.layers import NEVER_FROM_DOTENV, known_paths, section_fields
+from finqa_cli.settings.layers import (
+    NEVER_FROM_DOTENV,
+    assignment_text,
+    known_paths,
+    parse_text,
+    section_fields,
+)
 from finqa_cli.settings.schema import BARE_NAMES
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
@@ -310,3 +318,20 @@ def test_a_dotenv_file_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(name, "https://app.daytona.io/api")
     load_settings()
     assert os.environ[name] == "https://app.daytona.io/api"
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)))
+plain = texts | st.sampled_from(["8", "true", "1e3", "a,b", "[1]", "'", '"', ""])
+scalars = plain | st.integers(-(2**40), 2**40) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(scalars | st.lists(scalars, max_size=3) | st.dictionaries(texts.filter(bool), scalars, max_size=3))
+def test_an_option_is_written_as_it_is_read(option: object) -> None:
+    text = assignment_text("engine.options.anything", option)
+    found = parse_text("engine.options.anything", text)
+    assert found == option and type(found) is type(option) and text.isascii() and text.isprintable()
+
+
+@given(plain)
+def test_a_setting_of_text_is_written_as_it_is_read(name: str) -> None:
+    assert parse_text("model.name", assignment_text("model.name", name)) == name

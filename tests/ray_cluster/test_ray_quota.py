@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -84,11 +85,9 @@ async def test_two_runs_and_four_workers_on_two_nodes_keep_the_limit_of_their_ac
 
 
 async def test_after_its_actor_is_lost_nothing_is_granted_for_one_window(quota: AccountQuota) -> None:
-    import ray
-
     assert (await quota.take()).wait_s == 0.0
     actor: Any = quota._actor  # type: ignore[attr-defined]
-    ray.kill(actor, no_restart=False)
+    os.kill(await actor.__ray_call__.remote(lambda actor: os.getpid()), signal.SIGKILL)
     lost = time.monotonic()
     gate = CreateGate(lambda: quota)
     async with asyncio.timeout(BACK_S), gate.place():

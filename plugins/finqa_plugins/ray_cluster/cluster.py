@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -176,6 +178,33 @@ def cause(error: RayTaskError) -> BaseException:
     """Return what an actor raised."""
     found = error.cause
     return found if isinstance(found, BaseException) else error
+
+
+async def answer_of(call: Any, who: str, *, failed: type[FinqaError], gone: type[FinqaError]) -> Any:
+    """Return what a call of an actor answers. When this is cancelled, so is the call.
+
+    Args:
+        call: The reference that `remote` returned.
+        who: Names the actor in messages.
+        failed: Error for an exception of the actor that is none of finqa's.
+        gone: Error for a process or node that is gone.
+
+    Raises:
+        FinqaError: The error of the actor, or one of `failed` and `gone`.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        with contextlib.suppress(RayError):
+            ray.cancel(call)
+        raise
+    except RayTaskError as error:
+        found = cause(error)
+        if isinstance(found, FinqaError):
+            raise found from None
+        raise failed(f"{who}: {type(found).__name__}: {found}") from error
+    except RayError as error:
+        raise gone(f"{who} is gone: {str(error).splitlines()[0]}") from error
 
 
 def check_version(version: str, node: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 import structlog
 from pydantic import BaseModel
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import EngineContext, TokenEngine
@@ -241,23 +241,8 @@ class RayEngine(TokenEngine):
         raise UnreachableEngineError(f"Engine replica {self._context.replica} is gone, and is being started again.")
 
     async def _ask(self, method: Any, *arguments: Any) -> Any:
-        reference = method.remote(*arguments)
-        try:
-            return await reference
-        except asyncio.CancelledError:
-            with contextlib.suppress(RayError):
-                ray.cancel(reference)
-            raise
-        except RayTaskError as error:
-            found = cluster.cause(error)
-            if isinstance(found, FinqaError):
-                raise found from None
-            raise EngineError(f"Engine replica {self._context.replica}: {type(found).__name__}: {found}") from error
-        except RayError as error:
-            where = f" on node {self.node}" if self.node else ""
-            raise UnreachableEngineError(
-                f"Engine replica {self._context.replica}{where} is gone: {str(error).splitlines()[0]}"
-            ) from error
+        who = f"Engine replica {self._context.replica}" + (f" on node {self.node}" if self.node else "")
+        return await cluster.answer_of(method.remote(*arguments), who, failed=EngineError, gone=UnreachableEngineError)
 
     def _lost(self, generation: int, error: UnreachableEngineError) -> None:
         """Begins to bring the replica back, unless that is under way or it was a call of an earlier generation."""

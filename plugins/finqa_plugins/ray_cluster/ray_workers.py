@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from finqa_cli.contracts import WorkerProcess, WorkerProcesses
 from finqa_cli.errors import FinqaError, LostWorkerError
@@ -49,21 +49,8 @@ class RayWorker(WorkerProcess):
             ray.kill(self._actor)
 
     async def _ask(self, method: Any, *arguments: Any) -> Any:
-        where = f"Rollout worker {self._number}" + (f" on node {self.node}" if self.node else "")
-        reference = method.remote(*arguments)
-        try:
-            return await reference
-        except asyncio.CancelledError:
-            with contextlib.suppress(RayError):
-                ray.cancel(reference)
-            raise
-        except RayTaskError as error:
-            found = cluster.cause(error)
-            if isinstance(found, FinqaError):
-                raise found from None
-            raise FinqaError(f"{where}: {type(found).__name__}: {found}") from error
-        except RayError as error:
-            raise LostWorkerError(f"{where} is gone: {str(error).splitlines()[0]}") from error
+        who = f"Rollout worker {self._number}" + (f" on node {self.node}" if self.node else "")
+        return await cluster.answer_of(method.remote(*arguments), who, failed=FinqaError, gone=LostWorkerError)
 
 
 class RayWorkers(WorkerProcesses):

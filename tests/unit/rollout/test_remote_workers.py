@@ -275,7 +275,7 @@ def test_the_breaker_judges_the_sandboxes_of_all_workers(share: float) -> None:
     """Each worker has too few sandboxes for a verdict of its own."""
 
     async def scene() -> World:
-        trouble = [SandboxError("the box is gone")] * 60
+        trouble = [SandboxError("the sandbox is gone")] * 60
         environment = ToyEnvironment(trouble)
         world = World(environment, ToyChatEngine(submit(42)), workers=4, sandboxes=20, breaker_share=share or 0.3)
         world.rules = Rules(limits=Limits(), sampling=Sampling(), max_retries=0)

@@ -133,9 +133,11 @@ def check_options(shape: Shape, kind: str) -> None:
         given = bool(read(shape))
         needed = kind in needing and not (option == _TYPED_GPUS and shape.gpus == 0)
         if given and kind not in takers:
-            raise UsageError(f"{option} would have no effect on a recipe of {kind}.")
+            raise UsageError(
+                f"{option} would have no effect on a recipe of {kind}.", remedy=f"leave {option.split()[0]} out"
+            )
         if needed and not given:
-            raise UsageError(f"A recipe of {kind} needs {option}.")
+            raise UsageError(f"A recipe of {kind} needs {option}.", remedy=f"{option}, with a value for your cluster")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """One contract per kind of plugin. Components are constructed with their own options and a context."""
 
-from finqa_cli.contracts.account_quota import AccountQuota, Grant
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
@@ -24,6 +23,7 @@ from finqa_cli.contracts.optimizer import (
     PairPlan,
     PreferenceOptimizer,
 )
+from finqa_cli.contracts.processes import AccountQuota, Grant, WorkerProcess, WorkerProcesses
 from finqa_cli.contracts.reward import OWN_PREFIX, Reward, RewardRequest
 from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
@@ -33,7 +33,6 @@ from finqa_cli.contracts.sandbox_provider import (
     ServingSandbox,
 )
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
-from finqa_cli.contracts.worker_processes import WorkerProcess, WorkerProcesses
 
 __all__ = [
     "OWN_PREFIX",

@@ -42,7 +42,7 @@ NOT_HERE = {
 """What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
 
 ELSEWHERE = {
-    "plugins/finqa_plugins/sandboxes/_quota/window_file.py:WindowFile._change": (
+    "plugins/finqa_plugins/sandboxes/_quota/shared_quota.py:WindowFile._change": (
         "tests/unit/sandboxes/daytona/test_account_quota.py::test_a_lock_that_is_never_released_is_an_error",
         "FINQA_HOME=DIR",
     ),

@@ -19,7 +19,7 @@ from ray_cluster.nodes import Cluster
 from finqa_cli.contracts import AccountQuota, SandboxContext
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_plugins.sandboxes._quota.open_quota import open_quota
+from finqa_plugins.sandboxes._quota.shared_quota import open_quota
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")

@@ -15,7 +15,7 @@ from finqa_cli.contracts import AccountQuota, SandboxContext, SandboxProvider
 from finqa_cli.errors import FinqaError, SandboxError
 from finqa_cli.types import ImageInfo, SandboxInfo, SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes._images.image_recipe import build_command, served_name
-from finqa_plugins.sandboxes._quota.open_quota import account_digest, open_quota
+from finqa_plugins.sandboxes._quota.shared_quota import account_digest, open_quota
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import REQUEST_TIMEOUT_S, Cloud, api_key, api_url
 from finqa_plugins.sandboxes.daytona.daytona_create import Creation

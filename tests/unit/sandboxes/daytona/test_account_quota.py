@@ -19,10 +19,9 @@ from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import StorageError
 from finqa_cli.testing.daytona.config import LoopbackConfig
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_plugins.sandboxes._quota import window_file
-from finqa_plugins.sandboxes._quota.open_quota import account_digest, open_quota
+from finqa_plugins.sandboxes._quota import shared_quota
+from finqa_plugins.sandboxes._quota.shared_quota import FileQuota, WindowFile, account_digest, open_quota
 from finqa_plugins.sandboxes._quota.sliding_window import SETTLE_S
-from finqa_plugins.sandboxes._quota.window_file import FileQuota, WindowFile
 
 WINDOW_S = 60.0
 TESTS = Path(__file__).parents[3]
@@ -30,7 +29,7 @@ TESTS = Path(__file__).parents[3]
 TAKES_AND_PRINTS = """
 import sys, time
 from pathlib import Path
-from finqa_plugins.sandboxes._quota.window_file import WindowFile
+from finqa_plugins.sandboxes._quota.shared_quota import WindowFile
 file, until = WindowFile(Path(sys.argv[1]), "a"), time.monotonic() + 60
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
 while time.monotonic() < until:
@@ -93,11 +92,11 @@ def test_after_a_start_of_the_machine_nothing_is_granted_for_its_first_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_all(WindowFile(tmp_path, "a"), 1)
-    monkeypatch.setattr(window_file, "_boot", lambda: "later")
+    monkeypatch.setattr(shared_quota, "_boot", lambda: "later")
     monkeypatch.setattr(time, "monotonic", lambda: 20.0)
     assert WindowFile(tmp_path, "a").take(1, WINDOW_S).wait_s == pytest.approx(40.0)
     assert WindowFile(tmp_path, "b").take(1, WINDOW_S).wait_s == 0.0
-    monkeypatch.setattr(window_file, "_boot", lambda: "much later")
+    monkeypatch.setattr(shared_quota, "_boot", lambda: "much later")
     for path in tmp_path.iterdir():
         os.utime(path, (time.time() - 10**6,) * 2)
     assert WindowFile(tmp_path, "a").take(1, WINDOW_S).wait_s == 0.0
@@ -105,7 +104,7 @@ def test_after_a_start_of_the_machine_nothing_is_granted_for_its_first_window(
 
 
 def test_a_lock_that_is_never_released_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_file, "LOCK_S", 0.05)
+    monkeypatch.setattr(shared_quota, "LOCK_S", 0.05)
     file = WindowFile(tmp_path, "a")
     with file.path.with_suffix(".lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

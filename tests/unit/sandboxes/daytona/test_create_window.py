@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import AuthenticationError
+from finqa_plugins.sandboxes._quota.shared_quota import FileQuota, WindowFile
 from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
-from finqa_plugins.sandboxes._quota.window_file import FileQuota, WindowFile
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
 WINDOW_S, SETTLE_S = 10.0, 2.0

@@ -1,4 +1,4 @@
-"""The window of an account in a file, which all processes of a machine share under a lock.
+"""The quota of an account: over a Ray cluster where the run uses one, else a file that all processes here share.
 
 Times are of the monotonic clock, which counts from the start of the machine, is the same in all its processes and
 never jumps. So each start of the machine has a file of its own.
@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from finqa_cli.contracts import AccountQuota, Grant
+from finqa_cli.contracts import AccountQuota, Grant, SandboxContext
 from finqa_cli.errors import StorageError
+from finqa_cli.extend import registry
 from finqa_plugins.sandboxes._quota.sliding_window import SETTLE_S, SlidingWindow
 
 SCHEMA_VERSION = 1
@@ -32,6 +33,34 @@ _OLD_S = 86_400.0
 """Age at which files of an earlier start of the machine are removed."""
 
 T = TypeVar("T")
+
+
+def account_digest(provider: str, url: str, key: str) -> str:
+    """Return a name for an account, from which its key cannot be computed."""
+    return hashlib.sha256("\0".join(("finqa account", provider, url, key)).encode()).hexdigest()[:24]
+
+
+def open_quota(context: SandboxContext, account: str, limit: int, window_s: float) -> AccountQuota:
+    """Return the quota of an account.
+
+    Args:
+        context: Context of the provider.
+        account: Digest of the account; see `account_digest`.
+        limit: Most creates in a window.
+        window_s: Length of a window in seconds.
+    """
+    if context.cluster:
+        found = registry().first(
+            "share_quota",
+            AccountQuota,  # type: ignore[type-abstract]
+            account=account,
+            limit=limit,
+            window_s=window_s,
+            cluster=context.cluster,
+        )
+        if found is not None:
+            return found
+    return FileQuota(WindowFile(context.home / FOLDER, account), limit, window_s)
 
 
 class WindowFile:

@@ -23,7 +23,6 @@ from finqa_cli.contracts.optimizer import (
     PairPlan,
     PreferenceOptimizer,
 )
-from finqa_cli.contracts.processes import AccountQuota, Grant, WorkerProcess, WorkerProcesses
 from finqa_cli.contracts.reward import OWN_PREFIX, Reward, RewardRequest
 from finqa_cli.contracts.sandbox_provider import (
     ExecutingSandbox,
@@ -32,6 +31,7 @@ from finqa_cli.contracts.sandbox_provider import (
     SandboxProvider,
     ServingSandbox,
 )
+from finqa_cli.contracts.several_processes import AccountQuota, Grant, WorkerProcess, WorkerProcesses
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [

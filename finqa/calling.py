@@ -16,7 +16,7 @@ from finqa.explained_errors import explained
 from finqa.recordings import Episode
 from finqa.results import Progress
 from finqa_cli.masking import Masker
-from finqa_cli.runs.interrupts import DRAIN_SECONDS, Stopper, run
+from finqa_cli.runs.interrupts import ALWAYS_STOPPING, Stopper, run
 from finqa_cli.runs.jsonl import SCHEMA_VERSION
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.trajectory_records import trajectory_record
@@ -226,7 +226,7 @@ def _own_signals() -> Iterator[tuple[signal.Signals, ...]]:
         yield ()
         return
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    handlers = {number: signal.getsignal(number) for number in DRAIN_SECONDS}
+    handlers = {number: signal.getsignal(number) for number in ALWAYS_STOPPING}
     try:
         yield tuple(number for number, handler in handlers.items() if handler in usual)
     finally:

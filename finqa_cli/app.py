@@ -22,6 +22,7 @@ import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
 from finqa_cli import __version__, completion
+from finqa_cli.errors import RequeuedRun
 from finqa_cli.masking import find_secret
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -60,6 +61,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plugins": ("finqa_cli.commands.plugin_kit", "Show, check and create plugins."),
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
 }
+
+REQUEUED = ("train", "sft", "dpo", "sample", "eval", "pipeline", "experiment", "policy")
+"""Commands that SIGUSR1 stops with exit code 85, because a scheduler can start them again. It ends any other one."""
 
 INTERRUPTED = 130
 NEW_OBJECTS = 10_000
@@ -108,7 +112,7 @@ app = typer.Typer(
     help="Evaluate and train LLM agents on financial question answering in sandboxes.",
     epilog="First run: finqa play. Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 4 nothing to learn, "
     "65 data, 69 service, 70 learner process, 71 device memory, 74 storage, 75 budget, 77 key, 78 settings, "
-    "130 interrupted.",
+    "85 queue again, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich cuts long flags off in 80 columns; commands group their options as plain text
@@ -138,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     _outlive_reader()
     signal.signal(signal.SIGTERM, _terminate)
+    if next((word for word in given if not word.startswith("-")), "") in REQUEUED:
+        signal.signal(signal.SIGUSR1, _terminate)
     try:
         _refuse_secrets(given)
         _prepare_torchrun(given)
@@ -221,4 +227,4 @@ def _prepare_torchrun(arguments: Sequence[str]) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise SystemExit(RequeuedRun.exit_code if number == signal.SIGUSR1 else 128 + number)

@@ -124,6 +124,12 @@ class InterruptedRun(FinqaError):
     exit_code = 130
 
 
+class RequeuedRun(InterruptedRun):
+    """SIGUSR1 ended the run early: its scheduler starts it again later. The remedy resumes it."""
+
+    exit_code = 85
+
+
 class BudgetReachedError(InterruptedRun):
     """The limit of cost or tokens is reached. What was finished is on disk; the remedy resumes with a larger limit."""
 

@@ -23,16 +23,16 @@ from types import FrameType
 from typing import Any, Literal
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError
+from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError, RequeuedRun
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
+from finqa_cli.runs.interrupts import next_signal, stop_signals, stopped_by
 from finqa_cli.runs.run_folder import MANIFEST, is_over, process_facts, read_run, write_manifest
 
 RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
 """Commands that take --resume FOLDER."""
 
 SET_ASIDE = "set_aside"
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PLACE = "place"
 """Key of run.json: path of the folder as it was typed when it was started."""
@@ -111,7 +111,7 @@ class Relay:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Sends signals to the process of `run` while active, and ends nothing here. Ignored signals stay ignored."""
-        watched = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        watched = [number for number in stop_signals() if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in watched}
         try:
             yield
@@ -181,7 +181,7 @@ class Relay:
         return Ended(code=code, seconds=time.perf_counter() - begun, reason=last["error"], remedy=last["fix"])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.stopped = self.stopped or signal.Signals(number)
+        self.stopped = next_signal(self.stopped, signal.Signals(number))
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -372,9 +372,7 @@ class StepFolder:
         return {name: sha256_of(file) if file.is_file() else None for name, file in files.items()}
 
     def _interrupted(self, stopped: signal.Signals) -> InterruptedRun:
-        error = InterruptedRun(f"Stopped by {stopped.name}.", remedy=self.resumption)
-        error.exit_code = 128 + stopped
-        return error
+        return stopped_by(stopped, remedy=self.resumption)
 
     def _failed(self, step: Step, ended: Ended, log: Path) -> FinqaError:
         how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
@@ -417,7 +415,8 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
         try:
             yield folder
         except BaseException as error:
-            folder._finish("failed" if getattr(error, "exit_code", 1) < 128 else "interrupted")
+            is_stop = isinstance(error, RequeuedRun) or getattr(error, "exit_code", 1) >= 128
+            folder._finish("interrupted" if is_stop else "failed")
             raise
     finally:
         os.close(lock)

@@ -1,4 +1,8 @@
-"""Signals: the first lets running episodes finish, the second ends them, the third ends the process."""
+"""Signals: the first lets running episodes finish, the second ends them, the third ends the process.
+
+SIGUSR1 is what schedulers send before the time limit of a job. It stops a command like SIGTERM, with an exit code that
+tells the job's script to queue it again. `finqa_cli.app` chooses the commands: those that can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,41 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from finqa_cli.errors import BudgetReachedError, InterruptedRun
+from finqa_cli.errors import BudgetReachedError, InterruptedRun, RequeuedRun
 from finqa_cli.runs.reporter import Reporter
 
 Result = TypeVar("Result")
 Rest = TypeVarTuple("Rest")
 
-DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0}
+REQUEUE = signal.SIGUSR1
+
+DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0, REQUEUE: 20.0}
 """Seconds that running episodes have to finish after the first signal. Schedulers often kill 30 s after SIGTERM."""
+
+ALWAYS_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that stop every command, also those that cannot be resumed."""
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this command: SIGUSR1 only where the process has a handler for it already."""
+    is_requeued = signal.getsignal(REQUEUE) is not signal.SIG_DFL
+    return (*ALWAYS_STOPPING, REQUEUE) if is_requeued else ALWAYS_STOPPING
+
+
+def next_signal(before: signal.Signals | None, number: signal.Signals) -> signal.Signals:
+    """Return the signal that decides the exit code: the first, but one that asks for the end replaces SIGUSR1.
+
+    Otherwise a job that is cancelled while it stops would be queued again.
+    """
+    return number if before is None or before is REQUEUE else before
+
+
+def stopped_by(number: signal.Signals, *, remedy: str) -> InterruptedRun:
+    """Return the error of a command that a signal stopped, with its exit code."""
+    error = (RequeuedRun if number is REQUEUE else InterruptedRun)(f"Stopped by {number.name}.", remedy=remedy)
+    if number is not REQUEUE:
+        error.exit_code = 128 + number
+    return error
 
 
 class SignalKeepingLoop(asyncio.SelectorEventLoop):
@@ -70,15 +101,13 @@ class Stopper:
             self._drain.cancel()  # drained in time: nothing may cut the clean-up short
         remedy = remedy or self._remedy
         if self.signal is not None:
-            error = InterruptedRun(f"Stopped by {self.signal.name}.", remedy=remedy)
-            error.exit_code = 128 + self.signal
-            raise error
+            raise stopped_by(self.signal, remedy=remedy)
         if self._budget:
             larger = " with a larger --max-cost or --max-tokens" if "--resume" in remedy else ""
             raise BudgetReachedError(self._budget, remedy=f"{remedy}{larger}")
 
     def watch(
-        self, main: asyncio.Task[Any], remedy: str = "", *, signals: Collection[signal.Signals] = tuple(DRAIN_SECONDS)
+        self, main: asyncio.Task[Any], remedy: str = "", *, signals: Collection[signal.Signals] = ALWAYS_STOPPING
     ) -> None:
         """Handles the signals for the running loop, of which those that are ignored stay so.
 
@@ -95,12 +124,12 @@ class Stopper:
         for number in self._watched:
             self._loop.add_signal_handler(number, self._on_signal, number)
         if isinstance(self._loop, SignalKeepingLoop):
-            self._loop.kept = tuple(DRAIN_SECONDS)
+            self._loop.kept = (*ALWAYS_STOPPING, *self._watched)
 
     def request(self, number: signal.Signals) -> None:
         """Does what the signal does, from any thread; before the work runs it is stopped at its first check."""
         if self._loop is None:
-            self.signal = self.signal or number
+            self.signal = next_signal(self.signal, number)
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: the work is done
             self._loop.call_soon_threadsafe(self._on_signal, number)
@@ -111,7 +140,7 @@ class Stopper:
             self._main.cancel()
 
     def _on_signal(self, number: signal.Signals) -> None:
-        first, self.signal = not self.requested, self.signal or number
+        first, self.signal = not self.requested, next_signal(self.signal, number)
         if not (first and self._patient):
             self._end()
             return
@@ -143,7 +172,7 @@ def run(
     stopper: Stopper,
     *,
     remedy: str = "",
-    signals: Collection[signal.Signals] = tuple(DRAIN_SECONDS),
+    signals: Collection[signal.Signals] = ALWAYS_STOPPING,
 ) -> Result:
     """Runs a workflow under the stopper. A cancelled workflow cleans up in its own `finally` blocks.
 
@@ -169,6 +198,9 @@ def run(
     except asyncio.CancelledError:
         stopper.check(remedy=remedy)
         raise
+    finally:
+        if REQUEUE in signals:  # the loop has restored the default, which would end a command whose work is done
+            signal.signal(REQUEUE, signal.SIG_IGN)
 
 
 async def to_the_end(work: Awaitable[Result]) -> Result:

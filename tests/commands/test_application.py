@@ -255,7 +255,15 @@ def test_what_cannot_be_gone_on_with(
     assert f"fix: {remedy}" in capsys.readouterr().err
 
 
-def test_sigterm_ends_with_143() -> None:
+@pytest.mark.parametrize(
+    ("name", "number", "status"),
+    [
+        ("wait", signal.SIGTERM, 143),
+        ("train", signal.SIGUSR1, 85),
+        ("wait", signal.SIGUSR1, -signal.SIGUSR1),  # it cannot be resumed
+    ],
+)
+def test_a_signal_before_the_work_ends_the_command(name: str, number: signal.Signals, status: int) -> None:
     code = """
 import sys, time, types, typer
 from finqa_cli import app
@@ -266,14 +274,15 @@ def wait():
     print("waiting", flush=True)
     time.sleep(90)
 sys.modules["waits"] = module
-app.COMMANDS["wait"] = ("waits", "Waits.")
-sys.exit(app.main(["wait"]))
+app.COMMANDS[sys.argv[1]] = ("waits", "Waits.")
+sys.exit(app.main([sys.argv[1]]))
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen([sys.executable, "-c", code, name], text=True, cwd=ROOT, **streams)
     assert process.stdout is not None and process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 143  # and not the 90 s of the command
-    process.stdout.close()
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (status, "")  # and not after the 90 s of the command
 
 
 def test_shell_completion_lists_commands_without_loading_them() -> None:

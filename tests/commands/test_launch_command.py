@@ -127,11 +127,9 @@ def test_an_interrupted_job_of_slurm_is_queued_again_and_resumes(
     environment = variables(tmp_path, STAYS="runs/finqa-4711", DAYTONA_API_KEY="key")
     first = subprocess.Popen(["bash", "-c", script], env=environment, cwd=tmp_path)
     run = tmp_path / "runs" / "finqa-4711"
-    deadline = time.monotonic() + 30
-    while not (run / "run.json").is_file() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(run / "run.json")
     first.send_signal(signal.SIGUSR1)
-    assert first.wait(30) == 143
+    assert first.wait(30) == 85
     assert (tmp_path / "said.scontrol").read_text() == "requeue 4711\n"
     second = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=30)
     assert second.returncode == 0 and (tmp_path / "said.scontrol").read_text() == "requeue 4711\n"
@@ -139,6 +137,51 @@ def test_an_interrupted_job_of_slurm_is_queued_again_and_resumes(
     assert calls[0][:2] == ["train", "--set"] and calls[1][:3] == ["train", "--resume", "runs/finqa-4711"]
     assert calls[0][-2:] == calls[1][-2:] and calls[1][-2] == "--cluster-address"
     assert not list(run.parent.glob("*.pid"))
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not file.is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_job_of_slurm_that_is_stopped_before_its_nodes_are_ready_is_queued_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stand_ins(tmp_path)
+    script = script_of("slurm", recipe_of("slurm", capsys))
+    environment = variables(tmp_path, WAITS="ready", DAYTONA_API_KEY="key")
+    job = subprocess.Popen(["bash", "-c", script], env=environment, cwd=tmp_path)
+    wait_for(tmp_path / "said.waits")
+    job.send_signal(signal.SIGUSR1)
+    wait_for(tmp_path / "runs" / "finqa-4711.pid")
+    (tmp_path / "ready").touch()
+    assert job.wait(30) == 85 and not (tmp_path / "said").exists()
+    assert (tmp_path / "said.scontrol").read_text() == "requeue 4711\n"
+    again = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=30)
+    assert again.returncode == 0 and (tmp_path / "said").read_text().startswith("train\0--set\0")
+
+
+@pytest.mark.parametrize("code", [0, 1, 70, 143])
+def test_a_job_of_slurm_that_ends_by_itself_is_not_queued_again(
+    code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stand_ins(tmp_path)
+    script = script_of("slurm", recipe_of("slurm", capsys))
+    environment = variables(tmp_path, ENDS=str(code), DAYTONA_API_KEY="key")
+    ended = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, check=False, timeout=30)
+    assert ended.returncode == code and not (tmp_path / "said.scontrol").exists()
+
+
+def test_a_cancelled_job_of_slurm_is_not_queued_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stand_ins(tmp_path)
+    script = script_of("slurm", recipe_of("slurm", capsys))
+    environment = variables(tmp_path, STAYS="runs/finqa-4711", DAYTONA_API_KEY="key")
+    job = subprocess.Popen(["bash", "-c", script], env=environment, cwd=tmp_path)
+    wait_for(tmp_path / "runs" / "finqa-4711" / "run.json")
+    job.send_signal(signal.SIGTERM)
+    os.kill(int((tmp_path / "runs" / "finqa-4711.pid").read_text()), signal.SIGTERM)
+    assert job.wait(30) == 143 and not (tmp_path / "said.scontrol").exists()
 
 
 def test_a_job_without_its_variables_ends_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from fixtures import finqa_text_rows
 from fixtures.command_calls import document, failure
 
 from finqa_cli.app import main
-from finqa_cli.errors import DataError, FinqaError
+from finqa_cli.errors import DataError, FinqaError, InterruptedRun
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
-from finqa_cli.experiments.pipeline_run import run_pipeline, stored_spec
-from finqa_cli.experiments.step_runner import Ended, Relay
+from finqa_cli.experiments.pipeline_run import PIPELINE, run_pipeline, stored_spec
+from finqa_cli.experiments.step_runner import Ended, Relay, Step, open_folder
 from finqa_cli.runs.durable_files import lock_folder, sha256_of, write_json
 
 SMALL = ("--demonstration-questions=4", "--sandboxes=2")
@@ -244,7 +244,18 @@ def test_answers_of_the_wrong_form_end_the_pipeline_before_they_are_learnt_from(
     assert "Step 04_candidates failed" in go(past_gates=True).message
 
 
-def test_signals_and_errors_of_a_process_are_heard(tmp_path: Path) -> None:
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]  # the command has some
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 85)])
+def test_signals_and_errors_of_a_process_are_heard(number: signal.Signals, code: int, tmp_path: Path) -> None:
     relay, lines, pids = Relay(), [], []
     with relay.watching():
         ended = relay.run(
@@ -257,9 +268,13 @@ def test_signals_and_errors_of_a_process_are_heard(tmp_path: Path) -> None:
     assert ended.code == 65 and ended.reason in lines[-2] and ended.remedy in lines[-1] and len(pids) == 1
     assert (tmp_path / "logs/one.log").read_text().splitlines() == lines
     with relay.watching():
-        os.kill(os.getpid(), signal.SIGTERM)  # ends nothing here
+        os.kill(os.getpid(), number)  # ends nothing here
         ended = relay.run(["plugins"], tmp_path / "two.log", stdout=None, show=lines.append, started=pids.append)
-    assert relay.stopped is signal.SIGTERM and ended.code != 0
+    assert relay.stopped is number and ended.code != 0
+    step = Step(name="check", arguments=("data", "check"))
+    with pytest.raises(InterruptedRun) as stopped, open_folder(tmp_path / "run", {}, PIPELINE) as folder:
+        folder.run(step, relay, lines.append, "1/1")
+    assert stopped.value.exit_code == code and facts(tmp_path / "run")["status"] == "interrupted"
 
 
 def test_wrong_command_lines_are_refused_before_a_folder_is_made(

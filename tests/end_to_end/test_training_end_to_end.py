@@ -161,6 +161,26 @@ def test_a_run_whose_machine_is_lost_is_resumed_from_its_mirror_bit_for_bit(
     assert weights(run, 3) == weights(unbroken, 3)
 
 
+@pytest.mark.slow  # above a run is killed and resumed; below it gets SIGUSR1
+def test_a_run_that_is_queued_again_is_bit_for_bit_the_unbroken_run(
+    finqa: Callable[..., WarmProcess], unbroken: Path, home: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "queued"
+    process = finqa("train", *SMALL, "--iterations=3", f"--run-dir={run}")
+    played = run / "trajectories.jsonl"
+    wait_for(lambda: played.exists() and played.read_text().count('"iteration": 2') > 2, process)
+    for server in servers(home):  # SLURM sends it to all processes of a step
+        os.kill(int(server), signal.SIGUSR1)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = finish(process, expected=85)
+    assert f"fix: finqa train --resume {run}" in errors
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert no_server_is_left(home)
+    finish(finqa("train", f"--resume={run}"))
+    assert metrics(run) == metrics(unbroken)
+    assert weights(run, 3) == weights(unbroken, 3)
+
+
 def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
     finqa: Callable[..., WarmProcess], home: Path, tmp_path: Path
 ) -> None:
@@ -174,8 +194,10 @@ def test_the_first_ctrl_c_finishes_running_episodes_and_says_how_to_go_on(
     assert no_server_is_left(home)
 
 
-@pytest.mark.parametrize(("numbers", "code"), [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM,), 143)])
-def test_two_ctrl_c_or_sigterm_end_it_and_leave_nothing_behind(
+@pytest.mark.parametrize(
+    ("numbers", "code"), [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM,), 143), ((signal.SIGUSR1,), 85)]
+)
+def test_two_ctrl_c_or_another_signal_end_it_and_leave_nothing_behind(
     finqa: Callable[..., WarmProcess],
     home: Path,
     tmp_path: Path,

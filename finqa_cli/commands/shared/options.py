@@ -28,7 +28,7 @@ _HELP = {"-h", "--help", "--help-all"}
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 too many faults, 4 nothing to learn, 65 data, 69 service, "
     "70 learner process, 71 device memory, 74 storage, 75 budget, 77 key, 78 settings, "
-    "129, 130 and 143 stopped by a signal."
+    "85, 129, 130 and 143 stopped by a signal."
 )
 """The last line of every command's help; docs/reference/exit-codes.md says more."""
 

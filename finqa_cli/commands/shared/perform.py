@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.output import progress
 from finqa_cli.errors import UsageError
-from finqa_cli.runs.interrupts import Stopper, run
+from finqa_cli.runs.interrupts import Stopper, run, stop_signals
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.training.torchrun import leading
 
@@ -50,7 +50,7 @@ def perform(
     """
     with leading(learner), progress(as_json=line.as_json, quiet=quiet or line.quiet) as reporter:
         stopper = Stopper(reporter, patient=patient)
-        return run(work(reporter, stopper), stopper, remedy=remedy)
+        return run(work(reporter, stopper), stopper, remedy=remedy, signals=stop_signals())
 
 
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

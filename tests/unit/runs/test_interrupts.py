@@ -11,7 +11,7 @@ import pytest
 
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.runs import interrupts
-from finqa_cli.runs.interrupts import Stopper, run, to_the_end
+from finqa_cli.runs.interrupts import DRAIN_SECONDS, REQUEUE, Stopper, run, stop_signals, to_the_end
 from finqa_cli.runs.reporter import NullReporter
 
 
@@ -44,8 +44,9 @@ def test_the_first_signal_lets_work_finish_and_says_how_to_go_on(number: signal.
         return "unreachable"
 
     with pytest.raises(InterruptedRun, match=number.name) as caught:
-        run(work(), stopper, remedy="finqa train --resume runs/x")
-    assert caught.value.exit_code == 128 + number and caught.value.remedy == "finqa train --resume runs/x"
+        run(work(), stopper, remedy="finqa train --resume runs/x", signals=tuple(DRAIN_SECONDS))
+    assert caught.value.exit_code == (85 if number is REQUEUE else 128 + number)
+    assert caught.value.remedy == "finqa train --resume runs/x"
     assert reporter.said[0].startswith(f"{number.name}: running episodes may finish in ")
     assert reporter.said[1:] == ["To continue later: finqa train --resume runs/x"]
 
@@ -91,7 +92,7 @@ def test_no_library_takes_the_signals_over() -> None:
     async def work() -> tuple[bool, bool]:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, taken.append, "SIGINT")  # as python-socketio does
-        loop.add_signal_handler(signal.SIGUSR1, taken.append, "SIGUSR1")
+        loop.add_signal_handler(signal.SIGUSR1, taken.append, "SIGUSR1")  # no signal of this command
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGUSR1)
         await asyncio.sleep(0.05)
@@ -99,6 +100,43 @@ def test_no_library_takes_the_signals_over() -> None:
 
     assert run(work(), stopper) == (True, True)
     assert taken == ["SIGUSR1"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [
+        ((REQUEUE, REQUEUE), 85),
+        ((REQUEUE, signal.SIGTERM), 143),
+        ((REQUEUE, signal.SIGINT), 130),
+        ((signal.SIGTERM, REQUEUE), 143),
+    ],
+)
+def test_who_asks_for_the_end_is_not_queued_again(numbers: tuple[signal.Signals, ...], code: int) -> None:
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0)
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append("sandboxes")
+
+    with pytest.raises(InterruptedRun) as caught:
+        run(work(), Stopper(NullReporter()), signals=tuple(DRAIN_SECONDS))
+    assert caught.value.exit_code == code and cleaned == ["sandboxes"]
+
+
+def test_the_signal_to_queue_again_is_harmless_once_the_work_is_done() -> None:
+    async def work() -> str:
+        return "done"
+
+    signal.signal(REQUEUE, signal.SIG_DFL)
+    assert REQUEUE not in stop_signals(), "the default ends commands that cannot be resumed"
+    signal.signal(REQUEUE, lambda *_: None)
+    assert run(work(), Stopper(NullReporter()), signals=stop_signals()) == "done"
+    os.kill(os.getpid(), REQUEUE)
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:

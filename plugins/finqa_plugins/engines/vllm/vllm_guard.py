@@ -36,6 +36,7 @@ def main() -> int:
     parent = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to all processes; the server inherits this
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     server = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     left: set[str] = set()

@@ -27,6 +27,7 @@ WATCH_INTERVAL_S = 0.5
 def main() -> None:
     """Arrange the end with the parent, then become the module or the command."""
     parent = int(os.environ["FINQA_PARENT_PID"])
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to all processes; the parent ends this one
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _raise_file_limit()

@@ -73,7 +73,7 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
         reaches the first process, which then has the time to clean up: of any other torchrun ends all processes. NCCL
         waits for who is gone; there it is 1.
         """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # the first decides when to stop, and needs the others until then
         if (error := self.follow()) is not None:
             if self.over_nccl:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ def main(rank: int, size: int, folder: Path, parent: int) -> int:
         folder: Folder where they find each other.
         parent: Process id of the first process.
     """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to all processes; the first decides when to stop
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
     gc.disable()  # the imports make two million objects that stay; looking for garbage among them takes a second
     from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store

@@ -133,7 +133,8 @@ class RemoteWorkers(Pool):
             engine_breaker: Judges the engine.
             restarted: Called with each try of an attempt that a worker plays again.
             on_lost: Ends the sandboxes that a start of a worker left, by number and generation.
-            on_event: Called with the events of the pools, with `worker`, and with `worker_lost` and `worker_back`.
+            on_event: Called with the events of the pools, with `worker`, and with `worker_placed`, `worker_lost` and
+                `worker_back`.
         """
         self._processes, self._make, self._engine = processes, make, engine
         self._shares = shares
@@ -274,8 +275,8 @@ class RemoteWorkers(Pool):
             await process.call("ready", worker.generation)
         worker.process = process
         log.info("a rollout worker plays", worker=worker.number, node=process.node, generation=worker.generation)
-        if worker.generation > 1:
-            self._emit("worker_back", worker, {"node": process.node, "generation": worker.generation})
+        name = "worker_back" if worker.generation > 1 else "worker_placed"
+        self._emit(name, worker, {"node": process.node, "generation": worker.generation})
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

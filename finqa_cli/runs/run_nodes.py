@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any
+
+from finqa_cli.runs.jsonl import read_backwards
 
 PLACED_EVENTS = ("engine_nodes", "learner_nodes")
 """Events with the node of each engine replica and of each learner process, in the order of their numbers."""
 
-WORKER_EVENTS = ("worker_lost", "worker_back")
+WORKER_EVENTS = ("worker_placed", "worker_lost", "worker_back")
 ENGINE_EVENTS = ("engine_left_out", "engine_away", "engine_back")
+CHANGES = frozenset({*WORKER_EVENTS, *ENGINE_EVENTS} - {"worker_placed"})
+"""Events of something that was lost, or is back."""
+
+MOST_CHANGES = 50
+
 FOLLOWED = frozenset({*PLACED_EVENTS, *WORKER_EVENTS, *ENGINE_EVENTS, "run_start", "weights"})
 
 
@@ -33,6 +42,14 @@ class ReplicaState:
     left_at: float | None = None
     back: bool = False
 
+    @property
+    def text(self) -> str:
+        """What it does, in words."""
+        if self.left_out:
+            since = time_text(self.left_at, "%H:%M:%S")
+            return f"left out since {since}" if since else "left out"
+        return f"serves version {self.version}{' again' * self.back}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
@@ -42,7 +59,7 @@ class NodeState:
         node: Its address.
         replicas: Engine replicas.
         ranks: Numbers of learner processes.
-        workers: Numbers of rollout workers, as far as events name their nodes.
+        workers: Numbers of rollout workers.
         lost: Those of them that ended and are not back.
     """
 
@@ -55,7 +72,14 @@ class NodeState:
 
 @dataclass(slots=True)
 class RunNodes:
-    """Follows the events of a run; those of a run on one machine name no nodes."""
+    """Follows the events of a run; those of a run on one machine name no nodes.
+
+    Attributes:
+        changes: The last events of something that was lost or is back, oldest first, as recorded; also those of
+            earlier sessions of the run.
+    """
+
+    changes: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
     _replicas: dict[int, ReplicaState] = field(default_factory=dict)
     _placed: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -63,13 +87,15 @@ class RunNodes:
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Take the next event, as it is recorded; damaged ones are left out."""
-        name, nodes = record.get("event"), record.get("nodes")
+        name, nodes = str(record.get("event")), record.get("nodes")
+        if name in CHANGES:
+            self.changes.append(record)
         if name == "run_start":  # nothing of an earlier session runs
             self._replicas.clear()
             self._placed.clear()
             self._lost.clear()
         elif name in PLACED_EVENTS and isinstance(nodes, list):
-            self._placed[str(name)] = dict(enumerate(map(str, nodes)))
+            self._placed[name] = dict(enumerate(map(str, nodes)))
             if name == "engine_nodes":
                 self._replicas = {number: ReplicaState(number=number) for number in range(len(nodes))}
         elif name == "weights" and isinstance(version := record.get("version"), int):
@@ -114,3 +140,24 @@ class RunNodes:
         self._replicas[number] = replace(before, left_out=False, left_at=None, back=True, version=served)
         if node := record.get("node"):
             self._placed["engine_nodes"][number] = str(node)
+
+
+def time_text(at: object, form: str) -> str:
+    """Return a Unix time as text, in the local time zone; empty for anything else."""
+    try:
+        return f"{datetime.fromtimestamp(at):{form}}"  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
+
+
+def read_nodes(run: Path) -> RunNodes:
+    """Return the nodes of a run, from its events; those of other kinds and damaged lines are left out."""
+    return follow_backwards(each for each in read_backwards(run / "events.jsonl") if str(each.get("event")) in FOLLOWED)
+
+
+def follow_backwards(events: Iterable[Mapping[str, Any]]) -> RunNodes:
+    """Return the nodes after these events, of which the last one comes first."""
+    nodes = RunNodes()
+    for event in reversed(list(events)):
+        nodes.take(event)
+    return nodes

@@ -14,12 +14,22 @@ from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
-from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, RunNodes
+from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, follow_backwards
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.settings.load import profile_values
 
 ROUTINE = frozenset(
-    {"run_start", "run_end", "pool", "sandbox_ready", "weights", "probe_tolerance", "mirrored", *PLACED_EVENTS}
+    {
+        "run_start",
+        "run_end",
+        "pool",
+        "sandbox_ready",
+        "weights",
+        "probe_tolerance",
+        "mirrored",
+        "worker_placed",
+        *PLACED_EVENTS,
+    }
 )
 """Events of every run; the others are of note."""
 
@@ -62,9 +72,6 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
             counts[name] += 1
             if len(kept) < last:
                 kept.append(record)
-    followed = RunNodes()
-    for record in reversed(placed):
-        followed.take(record)
     inputs = read_document(run / MANIFEST).get("inputs")
     settings, automatic = changed_settings(run)
     return RunNotes(
@@ -74,7 +81,7 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
         checkpoints=tuple(checkpoints.iterations(run)),
         counts=dict(counts.most_common()),
         last=tuple(reversed(kept)),
-        nodes=followed.states(),
+        nodes=follow_backwards(placed).states(),
     )
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
-from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, training, write_run
+from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, on_nodes, training, write_run
 
 from finqa_cli.publishing.report.run_report import write_report
 
@@ -75,12 +75,22 @@ def test_payloads_run_nowhere_and_nothing_is_loaded(tab: Tab, tmp_path: Path) ->
 def test_no_view_scrolls_sideways(tab: Tab, tmp_path: Path, width: int) -> None:
     long = attempt("a_1", text="x" * 400, cell="y" * 300)
     shown = evaluated(tmp_path / "shown", texts=["x" * 400, "y" * 300, "z z " * 100], questions=3)
-    for run in (training(tmp_path / "training"), write_run(tmp_path / "long", [("eval", 0, long)]), shown):
+    for run in (on_nodes(training(tmp_path / "training")), write_run(tmp_path / "long", [("eval", 0, long)]), shown):
         page = write_report([run]).path
         for view in views(run):
             tab.open(page, view, width=width)
             found = tab.run("[document.documentElement.scrollWidth, innerWidth]")
             assert found[0] <= found[1] == width, view
+
+
+def test_nodes_of_a_cluster_have_a_section_and_one_machine_has_none(tab: Tab, tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    tab.open(write_report([run]).path)
+    assert tab.run("document.getElementById('nodes-0')") is None
+    tab.open(write_report([on_nodes(run)]).path)
+    shown = tab.run("document.getElementById('nodes-0').parentElement.innerText")
+    assert "3 nodes, 1 of their processes lost" in shown and "Losses and returns: 3" in shown
+    assert "left out since" in shown and "rollout worker 1 back" in shown
 
 
 def test_filter_sort_keys_and_deep_links(tab: Tab, tmp_path: Path) -> None:

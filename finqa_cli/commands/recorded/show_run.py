@@ -212,11 +212,7 @@ def _input_text(value: object, name: str) -> str:
 
 def node_text(node: NodeState) -> str:
     """Return a node of a run in a line: its engine replicas with their state, its learner and rollout processes."""
-    parts = []
-    for replica in node.replicas:
-        since = "" if replica.left_at is None else f" since {datetime.fromtimestamp(replica.left_at):%H:%M:%S}"
-        state = f"left out{since}" if replica.left_out else f"serves version {replica.version}"
-        parts.append(f"engine {replica.number} {state}{' again' * (replica.back and not replica.left_out)}")
+    parts = [f"engine {replica.number} {replica.text}" for replica in node.replicas]
     if node.ranks:
         parts.append(f"learner process {', '.join(map(str, node.ranks))}")
     if node.workers:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from finqa_cli.publishing.report.report_nodes import nodes_document
 from finqa_cli.publishing.report.report_progress import progress_document
 from finqa_cli.publishing.report.report_records import Episode, RunRecords
 from finqa_cli.statistics import REASONS, clustered_interval, mean_interval, reward_interval
@@ -90,13 +91,14 @@ def run_document(
 
 
 def figures(records: RunRecords) -> dict[str, Any]:
-    """Returns what is computed of all attempts: the head with the score, progress, curves and the breakdown."""
+    """Returns the head with the score, progress, curves and the breakdown of all attempts, and the nodes."""
     scored = scored_episodes(records)
     return {
         "head": head(records, scored),
         "progress": progress_document(records),
         "curves": curves(records),
         "breakdown": breakdown(scored),
+        "nodes": nodes_document(records.nodes),
     }
 
 

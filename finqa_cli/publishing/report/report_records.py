@@ -12,6 +12,7 @@ from finqa_cli.masking import masked
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
+from finqa_cli.runs.run_nodes import RunNodes, read_nodes
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -73,6 +74,7 @@ class RunRecords:
         report: report.json of an evaluation; empty elsewhere.
         metrics: Lines of metrics.jsonl.
         episodes: All attempts, by `Episode.order`.
+        nodes: Nodes of the cluster; none for a run on one machine.
     """
 
     path: Path
@@ -82,6 +84,7 @@ class RunRecords:
     report: Mapping[str, Any] = field(default_factory=dict)
     metrics: tuple[Mapping[str, Any], ...] = ()
     episodes: tuple[Episode, ...] = ()
+    nodes: RunNodes = field(default_factory=RunNodes)
 
 
 def read_records(path: Path) -> RunRecords:
@@ -111,6 +114,7 @@ def read_records(path: Path) -> RunRecords:
         report=read_document(path / "report.json"),
         metrics=metrics,
         episodes=tuple(episodes),
+        nodes=read_nodes(path),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import secrets
@@ -30,6 +31,7 @@ from finqa_cli.publishing.view.viewed_files import FILES, refused_files, run_id,
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.live_run import AppendedLines
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
+from finqa_cli.runs.run_nodes import FOLLOWED, RunNodes
 from finqa_cli.runs.run_summary import RunSummary
 from finqa_cli.statistics import MALFORMED
 
@@ -38,6 +40,12 @@ MOST_ROWS = 20_000
 
 VIEW_COLUMNS = (*COLUMNS, "line")
 """Fields of a row: those of a report, and the line in trajectories.jsonl, by which a row is replaced."""
+
+
+EVENTS = "events.jsonl"
+
+_FOLLOWED = tuple(f'"{name}"'.encode() for name in FOLLOWED)
+"""What is searched for in an event before it is parsed: most are of the pool, several in a second."""
 
 
 class ViewStopped(Exception):
@@ -93,14 +101,23 @@ class FollowedRun:
         self._lock = threading.Lock()
         self._attempt_lines = AppendedLines(path / TRAJECTORIES)
         self._metric_lines = AppendedLines(path / METRICS)
+        self._event_lock = threading.Lock()  # of its own, so that `stamp` does not wait for the attempts
+        self._event_lines = AppendedLines(path / EVENTS)
+        self._nodes = RunNodes()
         self._epoch = secrets.randbelow(2**31)  # a page may have been loaded from an earlier reading
         self._clear()
 
     def stamp(self) -> str:
-        """Returns a text that changes with the files or the status of the run; no file but run.json is read."""
+        """Returns a text that changes with the files, the status or the nodes of the run.
+
+        It reads run.json and what was appended to the events, from which the nodes follow.
+
+        Raises:
+            ViewStopped: The server ends.
+        """
         facts: list[object] = [_status(self.path)]
         for name in FILES:
-            if name == "events.jsonl":
+            if name == EVENTS:
                 continue
             try:
                 found = (self.path / name).stat()
@@ -108,6 +125,8 @@ class FollowedRun:
                 facts.append(None)
             else:
                 facts.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        nodes = self._read_nodes(refused_files(self.path))
+        facts.append((nodes.states(), len(nodes.changes), list(nodes.changes)[-1:]))
         return hashlib.blake2s(repr(facts).encode(), digest_size=12).hexdigest()
 
     def document(self, since: str = "") -> dict[str, Any]:
@@ -212,6 +231,21 @@ class FollowedRun:
             self._metrics, self._epoch = [], self._epoch + 1
         self._metrics += [record for line in records if (record := _record(line)) is not None]
 
+    def _read_nodes(self, refused: tuple[str, ...]) -> RunNodes:
+        """Returns a copy of the nodes of the run, after the events that were appended."""
+        with self._event_lock:
+            restarts = self._event_lines.restarts
+            for line in self._event_lines.read() if EVENTS not in refused else iter(()):
+                if self._stopping.is_set():
+                    raise ViewStopped
+                if self._event_lines.restarts != restarts:
+                    self._nodes, restarts = RunNodes(), self._event_lines.restarts
+                if any(name in line for name in _FOLLOWED) and (record := _record(line)) is not None:
+                    self._nodes.take(record)
+            if self._event_lines.restarts != restarts:  # by a file without lines
+                self._nodes = RunNodes()
+            return copy.deepcopy(self._nodes)
+
     def _begin_again(self) -> tuple[int, int]:
         """Forgets everything of a file that was replaced, as a resumed run does; metrics are read again as well."""
         self._clear()
@@ -243,6 +277,7 @@ class FollowedRun:
             report=read_document(self.path / "report.json") if "report.json" not in refused else {},
             metrics=tuple(self._metrics),
             episodes=self._ordered(),
+            nodes=self._read_nodes(refused),
         )
 
     def _ordered(self) -> tuple[Episode, ...]:

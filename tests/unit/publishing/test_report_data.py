@@ -5,13 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-from fixtures.report_runs import attempt, training, write_run
+from fixtures.report_runs import attempt, on_nodes, training, write_run
 
 from finqa_cli.errors import DataError
 from finqa_cli.publishing.report.episode_details import episode_detail, read_numbers, result_table
 from finqa_cli.publishing.report.report_advantages import recomputed_advantages
 from finqa_cli.publishing.report.report_comparison import comparison_document
-from finqa_cli.publishing.report.report_data import COLUMNS, curves, run_document, scored_episodes
+from finqa_cli.publishing.report.report_data import COLUMNS, curves, figures, run_document, scored_episodes
 from finqa_cli.publishing.report.report_records import read_records
 from finqa_cli.publishing.report.run_report import choose_episodes
 from finqa_cli.runs.trajectory_records import trajectory_record
@@ -37,6 +37,23 @@ def test_rewards_outside_of_0_to_1_have_a_symmetric_interval(tmp_path: Path) -> 
     ((_, mean, low, high, count),) = found["reward"]["series"][0]["points"]
     error = clustered_mean(values, ["a", "b", "c"]).error
     assert count == 3 and mean == 0.5 and high - mean == pytest.approx(t_quantile(0.975, 2) * error) == mean - low
+
+
+def test_nodes_are_shown_with_what_is_lost_and_back(tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    assert figures(read_records(run))["nodes"] is None, "it ran on one machine"
+    found = figures(read_records(on_nodes(run)))["nodes"]
+    (first, second, third) = found["nodes"]
+    assert first == ["10.0.0.7", [[0, "serves version 3", ""]], [], [[0, "", ""], [1, "", ""]]]
+    assert second[:1] + second[2:] == ["10.0.0.8", [], []]
+    assert second[1][0][0] == 1 and second[1][0][1].startswith("left out since ") and second[1][0][2] == "fault"
+    assert third == ["10.0.0.9", [], [0, 1], []]
+    assert [change[1:5] for change in found["changes"]] == [
+        ["10.0.0.8", "engine replica 1", "left out", "fault"],
+        ["10.0.0.8", "rollout worker 1", "lost", "fault"],
+        ["10.0.0.7", "rollout worker 1", "back", "right"],
+    ]
+    assert found["changes"][0][5] == "The actor died because its node has died." and found["changes"][2][5] == ""
 
 
 def test_a_fault_is_in_no_mean_and_the_score_is_of_the_last_evaluation(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.report_runs import attempt, training, write_run
+from fixtures.report_runs import attempt, on_nodes, training, write_run
 
 from finqa_cli.errors import DataError
 from finqa_cli.publishing.report.report_advantages import recomputed_advantages
@@ -205,6 +205,25 @@ def test_a_deleted_run_is_an_empty_page(tmp_path: Path) -> None:
 def test_a_version_that_is_none_is_that_of_an_empty_page(text: str, tmp_path: Path) -> None:
     assert PageVersion.parse(text) == PageVersion()
     assert FollowedRun(write_run(tmp_path / "run", [("eval", 0, attempt("a_1"))])).document(text)["full"]
+
+
+def test_a_page_is_told_of_a_node_that_is_lost(tmp_path: Path) -> None:
+    path = on_nodes(training(tmp_path / "run"))
+    page = Page(FollowedRun(path))
+    assert [node[0] for node in page.look()["nodes"]["nodes"]] == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
+    before = page.run.stamp()
+
+    def write(**event: Any) -> None:
+        with (path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+
+    write(event="pool", idle=3)
+    assert page.run.stamp() == before, "the state of the pool is no part of the page"
+    write(event="worker_lost", worker=0, node="10.0.0.7", time=20.0)
+    assert page.run.stamp() != before
+    assert page.look()["nodes"]["nodes"][0][3] == [[0, "lost", "fault"], [1, "", ""]] and page.sent == 0
+    (path / "events.jsonl").write_text('{"event": "run_start"}\n')
+    assert page.look()["nodes"] is None, "the file was replaced"
 
 
 def test_reading_ends_when_the_server_does(tmp_path: Path) -> None:

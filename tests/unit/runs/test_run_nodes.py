@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from finqa_cli.commands.recorded.show_run import node_text
 from finqa_cli.commands.recorded.watch_run import frame
+from finqa_cli.publishing.report.report_nodes import nodes_document
+from finqa_cli.publishing.report.report_page import escape_json
 from finqa_cli.runs.live_run import LiveRun
-from finqa_cli.runs.run_nodes import FOLLOWED, NodeState, ReplicaState, RunNodes
+from finqa_cli.runs.run_nodes import FOLLOWED, NodeState, ReplicaState, RunNodes, time_text
 from finqa_cli.runs.run_notes import read_notes
 
 EVENTS: list[dict[str, Any]] = [
@@ -84,15 +86,26 @@ def test_a_resumed_run_begins_without_nodes_and_a_run_on_one_machine_has_none() 
                 "replica": st.integers(-1, 3) | st.text(max_size=1),
                 "worker": st.integers(0, 2) | st.none(),
                 "version": st.integers(0, 9) | st.none(),
-                "time": st.floats(0, 9) | st.none(),
+                "time": st.floats() | st.none(),
             },
         ),
         max_size=12,
     )
 )
 def test_any_events_give_each_replica_one_node(events: list[dict[str, Any]]) -> None:
-    numbers = [replica.number for node in followed(*events) for replica in node.replicas]
+    nodes = RunNodes()
+    for event in events:
+        nodes.take(event)
+    numbers = [replica.number for node in nodes.states() for replica in node.replicas]
     assert len(numbers) == len(set(numbers))
+    assert escape_json(nodes_document(nodes)) and all(map(node_text, nodes.states()))
+
+
+def test_workers_are_placed_before_one_is_lost_and_no_time_is_no_text() -> None:
+    placed = [{"event": "worker_placed", "worker": number, "node": "ab"[number]} for number in (0, 1)]
+    first, second = followed(*placed, {"event": "worker_lost", "worker": 1, "node": "b"})
+    assert (first.workers, first.lost, second.workers, second.lost) == ((0,), (), (1,), (1,))
+    assert [time_text(each, "%Y") for each in (None, "x", float("nan"), 1e300)] == [""] * 4
 
 
 def test_top_and_show_name_the_nodes(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ async function showOverview(parameters) {
   const opening = several() || !state.runs[0].progress ? [h("div", { class: "heads" }, state.runs.map(headOf))] : await progressOf(state.runs[0]);
   const content = h("div", {}, opening);
   if (state.report.comparison) content.append(comparisonSummary());
+  for (const run of state.runs) content.append(nodesOf(run));
   const steps = [...new Set(state.runs.flatMap((run) => run.stepNumbers))].sort((one, other) => one - other);
   const keys = [...new Map(state.runs.flatMap((run) => run.curves).map((curve) => [curve.key, curve])).values()];
   const stepped = keys.filter((curve) => new Set(seriesOf(curve.key).flatMap((e) => e.points.map((p) => p[0]))).size > 1);
@@ -208,6 +209,38 @@ const mark = (episode) =>
     { href: episodeLink(episode), class: `mark ${episode.result}`, "aria-label": `attempt ${episode.member}, ${episode.result}`, title: `attempt ${episode.member}: ${episode.result}, reward ${number(episode.reward)}` },
     { right: "✓", wrong: "✗", fault: "!" }[episode.result],
   );
+
+// ---- nodes of a cluster
+
+/** Numbers of engine replicas or rollout workers, with what they do; absent parts are a dash. */
+const partsOf = (parts) =>
+  parts.length
+    ? h("ul", { class: "parts" }, parts.map(([name, text, kind]) => h("li", {}, `${name} `, text && h("span", { class: kind && `chip ${kind}` }, text))))
+    : "–";
+
+function nodesOf(run) {
+  if (!run.nodes) return "";
+  const { nodes, changes } = run.nodes;
+  const rows = nodes.map(([node, replicas, ranks, workers]) => [h("code", {}, node), partsOf(replicas), ranks.join(", ") || "–", partsOf(workers)]);
+  const columns = [["node", "address"], ["engine replicas", "wide"], ["learner processes", "wide"], ["rollout workers", "wide"]];
+  const lost = nodes.flatMap(([, replicas, , workers]) => [...replicas, ...workers]).filter((part) => part[2] === "fault").length;
+  const summary = `${count(nodes.length, "node")}${lost ? `, ${lost} of their processes lost` : ""}`;
+  const id = `nodes-${run.place}`;
+  const changed = changes.map(([time, node, what, text, kind, reason]) => [h("span", {}, time || "–"), node ? h("code", {}, node) : "–", h("span", {}, `${what} `, h("span", { class: `chip ${kind}` }, text)), reason || "–"]);
+  return h(
+    "section",
+    { "aria-labelledby": id },
+    h("h2", { id }, "Nodes ", runTag(run.place)),
+    h("details", { open: nodes.length <= 8 }, h("summary", { id: `${id}-all` }, summary), table(columns, rows)),
+    changed.length > 0 &&
+      h(
+        "details",
+        { open: changed.length <= 8 },
+        h("summary", { id: `${id}-changes` }, `Losses and returns: ${changed.length}`),
+        table([["time", "time"], ["node", "address"], ["what", "wide change"], ["reason", "wide"]], changed),
+      ),
+  );
+}
 
 // ---- settings
 

@@ -45,8 +45,8 @@ class Router:
         self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
 
     def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
-        """The replica for an episode's request: its own, or for one that is new or homeless the one that holds the
-        longest common beginning, then the least loaded, then the first.
+        """The replica for an episode's request: its own, or for one that is new or has lost its replica the one that
+        holds the longest common beginning, then the least loaded, then the first.
 
         Args:
             episode: What its requests have in common.
@@ -178,7 +178,7 @@ class Replica:
 
 
 def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
-    """Whether an engine says that it cannot be reached, and not only that it failed this time."""
+    """Whether an engine reports that it cannot be reached, and not only that it failed this time."""
     return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)
 
 
@@ -189,7 +189,7 @@ class EngineSet(TokenEngine):
     """A token engine made of several, which are of one kind and have the same options.
 
     An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
-    once on another replica. A replica that fails three times in a row, or says that it cannot be reached, gets no
+    once on another replica. A replica that fails three times in a row, or reports that it cannot be reached, gets no
     requests for a while and then one to try it; before that it loads the version that it missed.
 
     Seats are not passed on: which replica an episode goes to is known only by its first request. So replicas never wait

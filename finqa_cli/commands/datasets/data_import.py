@@ -74,7 +74,7 @@ def finqa_json(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import original FinQA rows whose gold facts lie only in the table: one table per filing page, split by company.
+    """Import original FinQA rows whose gold facts are only in the table: one table per filing page, split by company.
 
     Exit codes: 0 ok, 2 usage, 65 a file or row is missing or malformed, 74 writing failed.
 

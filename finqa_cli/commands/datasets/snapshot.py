@@ -60,7 +60,7 @@ def build(
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
     The embedded set gets a name other than openenv-finqa, or replaces other data of that name, with --data embedded
-    only. With --sandbox, and without --data, a snapshot of the name that is there is taken as it is.
+    only. With --sandbox, and without --data, an existing snapshot of the name is used unchanged.
 
     With --sandbox daytona or docker an image with it and finqa itself is built there as well, and plays one episode in
     a fresh sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier

@@ -45,7 +45,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A batch buffer that holds its prompts.
+    """A batch buffer that contains its prompts.
 
     Attributes:
         buffer: [layers, 2, N, kv heads, columns, D].

@@ -35,7 +35,7 @@ class Launch:
 
     Attributes:
         child_fds: What the command inherits.
-        status_fd: A file in which bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare
+        status_fd: A file in which bubblewrap reports its child, see `--json-status-fd` in bwrap(1); None for a bare
             process.
         starved: Whether it was killed because other processes used up the memory; asked when it has ended.
     """
@@ -276,12 +276,12 @@ class _Execution:
             exit_code=code if ending is Ending.EXITED else None,
             stdout=bytes(self._read["stdout"]),
             stderr=bytes(self._read["stderr"]),
-            seconds=max(self._ended - self._started, 0.0),  # both may be heard of at once
+            seconds=max(self._ended - self._started, 0.0),  # both may be reported at once
         )
 
 
 def _spare(bubblewrap: int) -> None:
-    """Has code go first that uses up the memory of its group: bubblewrap would not be there to tell, else, and that
+    """Has code go first that uses up the memory of its group: otherwise bubblewrap could not report it, and that
     looks like a fault of the machine. It is put on a level with us; what is in the sandbox stays at 1000.
     """
     with contextlib.suppress(OSError):

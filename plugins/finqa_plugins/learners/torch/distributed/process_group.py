@@ -389,6 +389,6 @@ def _over_loopback() -> Iterator[None]:
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    """Whether an error says no more than that another process cannot be reached. NCCL without memory says more."""
+    """Whether an error only reports that another process cannot be reached. NCCL without memory reports more."""
     lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
     return lost and not is_out_of_memory(error)

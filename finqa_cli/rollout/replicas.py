@@ -89,14 +89,14 @@ def _chain(token_ids: Sequence[int]) -> Iterator[int]:
 
 
 FAILURES = 3
-"""In a row, after which a replica is left out; requests that fail together count as one."""
+"""Consecutive failures after which a replica is left out; requests that fail together count as one."""
 
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version).
 
-Of a replica on a node of a cluster they name the `node` as well.
+For a replica on a node of a cluster, the facts include the `node`.
 """
 
 

@@ -23,7 +23,7 @@ folders, so that it can skip a damaged one."""
 
 
 SCHEMA_VERSION = 1
-"""Of the manifest."""
+"""Version of the format of the manifest."""
 
 REMOVED = ".removed"
 """End of the name of a folder that is being deleted; it no longer counts as a checkpoint."""

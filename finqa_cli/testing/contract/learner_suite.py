@@ -141,7 +141,7 @@ def test_a_step_reports_what_it_did(learner: Learner, model: Path, loss: Loss) -
 
 
 def test_steps_make_what_was_rewarded_likelier(learner: Learner, model: Path, loss: Loss) -> None:
-    """And what was punished less likely. The samples are as they were."""
+    """Tokens with a negative advantage become less likely. The samples do not change."""
     samples, untouched = samples_of(model), samples_of(model)
     before = likelihood(learner.logprobs(samples), samples)
     for _ in range(4):

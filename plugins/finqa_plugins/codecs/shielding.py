@@ -60,7 +60,7 @@ class Shield:
         return value
 
     def _hold_key(self, key: Any, contents: dict[str, str], mark: str) -> Any:
-        """Also a key that a template could make a control token of, by writing it as a tag."""
+        """Return the key, or a placeholder if a template would turn it into a control token by writing it as a tag."""
         if isinstance(key, str) and self._pattern.fullmatch(f"<{key}>"):
             return add_placeholder(key, contents, mark)
         return self.hold(key, contents, mark)

@@ -185,7 +185,7 @@ class Job:
 
     @property
     def place(self) -> str:
-        """Under which its keys and values are kept."""
+        """Name under which its keys and values are kept."""
         return self.episode or self.request.key
 
     @property

@@ -43,7 +43,7 @@ from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEED
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
-"""Of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
+"""Limit of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
 NO_ANSWER = "no answer submitted"
 _FIELDS = ("id", "company", "user_query", "split")
 

@@ -118,7 +118,7 @@ class _Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Also after a failure here: the process is ended and reaped."""
+        """End and reap the process, also after an exception."""
         self._kill_now()
         self._process.wait()
         if self._init is not None:
@@ -135,7 +135,7 @@ class _Execution:
                 os.close(fd)
 
     def run(self, stop_fd: int) -> ExecutionResult:
-        """Until the process has exited, every pipe is at its end, and the sandbox is empty."""
+        """Run until the process has exited, every pipe is at its end, and the sandbox is empty."""
         self._selector.register(stop_fd, selectors.EVENT_READ, "stop")
         while self._ended is None:
             self._turn(self._deadline())

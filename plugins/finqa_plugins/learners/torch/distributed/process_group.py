@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _BETWEEN_CALLS = timedelta(days=7)
 _IN_A_STEP = timedelta(minutes=30)
 PIECE_BYTES = 64 * 2**20
-"""Of a file that passes to another machine at once."""
+"""Largest part of a file that is sent to another machine at once."""
 
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 _OF_ITS_KIND = ("ROLE_", "GROUP_", "TORCHELASTIC_")

@@ -28,8 +28,8 @@ MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 PROCESSES_FILE = "pids.max"
 PEAK_SLACK_BYTES = 4 * 2**20
-"""Bytes by which the peak of a group that reached its limit may be below it: a huge page that did not fit, or memory that
-processors reserve in advance."""
+"""Bytes by which the peak of a group that reached its limit may be below it: a huge page that did not fit, or memory
+that processors reserve in advance."""
 
 
 @dataclass(frozen=True, slots=True)

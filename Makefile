@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, reference, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -104,9 +104,9 @@ check: install  ## Format, lint, types and architecture.
 # The site is built strictly: dead links, unknown anchors and pages outside of the navigation fail.
 DOCS := $(VENV)/.docs-installed
 export NO_MKDOCS_2_WARNING := 1
-docs: install $(DOCS)  ## The documentation site, in site/index.html; the tests of its search follow.
+docs: install $(DOCS)  ## The documentation site, in site/index.html; its tests follow, in Chromium where it is installed.
 	$(BIN)/python -m mkdocs build --strict --quiet
-	$(BIN)/python -m pytest tests/documentation $(ARGS)
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/documentation $(ARGS)
 	@echo 'To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
 
 $(DOCS): pyproject.toml constraints.txt | $(STAMP)

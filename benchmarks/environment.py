@@ -82,7 +82,7 @@ async def session(url: str) -> AsyncIterator[OpenEnvClient]:
 
 
 async def play(client: OpenEnvClient, gold: Mapping[str, Calls]) -> None:
-    """One episode of whatever question the server deals.
+    """One episode of the question that the server assigns.
 
     Raises:
         AssertionError: The gold solution is not worth 1.

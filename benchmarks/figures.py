@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What was measured, and what it must be. A figure without limit is told for context and always passes.
+    """What was measured, and what it must be. A figure without a limit is printed for context and always passes.
 
     Attributes:
         timed: Depends on the size of the run and on what else the machine does, as counts do not.
@@ -48,7 +48,7 @@ def note(name: str, value: float, detail: str = "") -> Figure:
 
 
 def without_times(figures: Sequence[Figure]) -> list[Figure]:
-    """The same, where what depends on time is told without being judged."""
+    """The same, but figures that depend on time are printed without being judged."""
     return [replace(figure, limit="", passed=True) if figure.timed else figure for figure in figures]
 
 

@@ -4,7 +4,7 @@
 
 The questions have noise that their prompts tell (`track_record`): the best answer is right in 100, 67 or 33 % of cases,
 so no constant confidence is calibrated everywhere. A tiny policy is made from nothing by demonstrations that answer
-what the prompt points to, of which 60 % state confidence 1 whatever it says. Then `finqa train` from the same weights
+what the prompt points to, of which 60 % always state confidence 1. Then `finqa train` from the same weights
 and with the same seed: with the plain reward, with RLCR (arXiv 2507.16806), and with RLCR's rewards shuffled. A small
 KL penalty is in all three, for the plain reward does not pay for the form of a confidence and would lose it. Figures
 are of held-out questions at temperature 1, before and after. Exit code 1 when a bar is missed.

@@ -25,7 +25,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses now."""
+    """A port of loopback that is unused now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

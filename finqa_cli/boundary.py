@@ -155,5 +155,5 @@ def _usual_remedy(error: FinqaError, arguments: Sequence[str], commands: Collect
 
 
 def _discard_stdout() -> None:
-    """Point it at the null device, so that the interpreter's last flush stays silent as well."""
+    """Point it at the null device, so that the interpreter's last flush raises no error either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

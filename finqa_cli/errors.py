@@ -1,9 +1,9 @@
 """The one exception tree of finqa.
 
-Every error that a user can cause or fix is a `FinqaError`: it says what failed, why, and which command fixes it,
+Every error that a user can cause or fix is a `FinqaError`: it states what failed, why, and which command fixes it,
 and the command line turns it into its exit code without a traceback. Anything else that escapes is a bug.
 
-To add one: subclass the nearest class below, give it an exit code only if scripts must tell it apart, and say in the
+To add one: subclass the nearest class below, give it an exit code only if scripts must distinguish it, and state in the
 docstring who raises it.
 """
 
@@ -119,7 +119,7 @@ class MissingDependencyError(ConfigError):
 
 
 class InterruptedRun(FinqaError):
-    """A signal ended the run early. What was finished is on disk; the remedy says how to resume."""
+    """A signal ended the run early. What was finished is on disk; the remedy resumes it."""
 
     exit_code = 130
 

@@ -57,7 +57,7 @@ class _Rule:
 _RULES = (
     _Rule(
         "a URL with a user name or password",
-        # A password may hold "/" and "@" where it was not encoded; digits behind the colon are a port.
+        # A password may contain "/" and "@" where it was not encoded; digits behind the colon are a port.
         re.compile(
             r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)"
             rf"(?:[^\s/?#@:\"'<>\\]{{0,300}}:(?!\d+(?:[/?#]|$)){_TEXT}{{0,300}}|[^\s/?#\"'<>\\]*)@"
@@ -107,7 +107,7 @@ def is_secret(name: str) -> bool:
 
 
 def is_secret_variable(name: str, value: str = "") -> bool:
-    """Return whether an environment variable usually holds a secret, by its name or by the form of its value.
+    """Return whether an environment variable usually contains a secret, by its name or by the form of its value.
 
     A started process should not get it. Names count more widely than those of settings: `AWS_ACCESS_KEY` is one.
     """
@@ -115,7 +115,7 @@ def is_secret_variable(name: str, value: str = "") -> bool:
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that another program may get: those that usually hold no secret."""
+    """Return the variables that another program may get: those that usually contain no secret."""
     return {name: value for name, value in variables.items() if not is_secret_variable(name, value)}
 
 
@@ -138,7 +138,7 @@ def find_secret(value: Any, name: str = "") -> str | None:
 
 
 def mask_text(text: str) -> str:
-    """Return a text in which every secret that its form tells is replaced by a mask; addresses stay readable."""
+    """Return a text in which every secret with a known form is replaced by a mask; addresses stay readable."""
     for rule in _RULES:
         text = rule.pattern.sub(rule.replacement, text)
     return text

@@ -14,7 +14,7 @@ def start_time(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold spaces
+    fields = stat.rpartition(")")[2].split()  # the name in parentheses may contain spaces
     return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 

@@ -16,7 +16,7 @@ from finqa_cli.statistics import crossed_difference
 def accuracy(seeds: int, iterations: int, out: Path) -> list[Figure]:
     """Held-out greedy accuracy of `finqa train --max-staleness 1` less that of 0, question by question.
 
-    Both play the same number of episodes: every iteration fills the sandboxes once, whatever the rewards are. The
+    Both play the same number of episodes: every iteration fills the sandboxes once, independently of the rewards. The
     difference of a question is the mean over the seeds; its interval is over companies and runs (`crossed_difference`).
     """
     before: list[float] = []

@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, help="folder for state; a temporary one by default")
     arguments = parser.parse_args()
     parts = arguments.only or [name for name in PARTS if not (arguments.quick and name == "references")]
-    logs.configure({"FINQA_LOG_LEVEL": "error"})  # the control has no isolation, which is said loudly
+    logs.configure({"FINQA_LOG_LEVEL": "error"})  # the control has no isolation, which is printed prominently
     with tempfile.TemporaryDirectory(prefix="finqa-benchmark-") as folder:
         home = arguments.home or Path(folder)
         figures = asyncio.run(measure(parts, quick=arguments.quick, data=arguments.data, home=home))

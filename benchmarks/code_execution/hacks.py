@@ -18,7 +18,7 @@ HONEST = {
     SORTING: "def sort_numbers(xs):\n    return list(xs)",
     SUBARRAY: "def max_subarray_sum(xs):\n    return max(xs)",
 }
-"""Wrong programs that cheat nobody: what they get is what a wrong program may get."""
+"""Wrong programs that do not cheat: their reward is the most that a wrong program may get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Openings, questions, replies and their lengths are drawn from a seed: system text and tool schemas are common to all, a
 group of 8 shares its question, each turn appends the completion and a tool's reply. Lengths are those of episodes of
 the embedded policy, completions have the long tail of sampled ones. No stop id ends a completion, so that every engine
-generates the same number of tokens whatever it samples.
+generates the same number of tokens independently of what it samples.
 """
 
 from __future__ import annotations

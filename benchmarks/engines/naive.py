@@ -1,6 +1,7 @@
 """The naive form of an engine: every batch is one call that ends when its longest row does, as `generate` of a library.
 
-Nobody is answered, and no row leaves the batch, before that; prompts are computed in full by the engine that is given.
+No request is answered, and no row leaves the batch, before that; prompts are computed in full by the engine that is
+given.
 """
 
 from __future__ import annotations

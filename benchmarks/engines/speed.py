@@ -52,7 +52,7 @@ def _ratio(runs: Mapping[str, list[Result]], peer: str, judge: Callable[..., Fig
 
 
 async def _with_slow_tools(*, episodes: int, turns: int) -> list[Figure]:
-    """What the wait for the whole house costs where it is not needed for equal bits."""
+    """Cost of waiting for all episodes where equal bits do not need it."""
     figures = []
     for name in ("transformers", "transformers, out of lockstep"):
         async with started("transformers", FORMS[name]) as engine:

@@ -1,4 +1,4 @@
-"""Honest answer forms and hacks, written by somebody who saw only the task and the tool description.
+"""Honest answer forms and hacks, written by a person who saw only the task and the tool description.
 
 The author of `strict-2` sees `dev/` and `dev2/` to `dev7/` while writing it. `dev2/` to `dev7/` were blind parts, which
 only the person who measures them sees: once the wrongly judged rows of a blind part were read, it became a development

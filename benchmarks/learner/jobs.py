@@ -93,7 +93,7 @@ class Measured:
         tokens: That went through the network in one forward pass of the update, without padding.
         loss: Of the first update.
         grad_norm: Of the first update, before the clip.
-        largest: Elements of the largest tensor that an operation made; 0 where nobody looked.
+        largest: Elements of the largest tensor that an operation made; 0 if it was not measured.
     """
 
     seconds: list[float]

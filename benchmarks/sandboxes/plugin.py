@@ -34,7 +34,7 @@ class PluggedEngine(SimulatedEngine):
         super().__init__(LatencyModel(step_s=self._config.step_s))
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """As the simulated engine, until it fails in a way that nobody expects of an engine."""
+        """As the simulated engine, until it fails in a way that is not expected of an engine."""
         turn = await super().respond(request)
         if self._config.fails_after and self.turns > self._config.fails_after:
             raise ZeroDivisionError("a bug in a plugin, on purpose")

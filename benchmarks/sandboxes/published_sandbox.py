@@ -69,7 +69,7 @@ class PublishedSandbox:
         random.Random(derive(self._seed, "deal", self._number, self._connections)).shuffle(self._left)
 
     async def begin(self) -> PublishedEpisode:
-        """Whatever question comes next. Tries again forever, with growing pauses."""
+        """The next question. Tries again forever, with growing pauses."""
         pause = FIRST_BACKOFF_S
         while True:
             try:

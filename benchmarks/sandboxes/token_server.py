@@ -95,7 +95,7 @@ class Tokens:
         total = math.log(sum(math.exp(logit / temperature) for logit in LOGITS))
         place = random.Random(f"{body['seed']}:{len(prompt)}").randrange(len(self.replies))
         ids = list(self.replies[place][: body["max_tokens"]])
-        # shifted a little by the adapter, so that what it serves can be told from the base model
+        # shifted a little by the adapter, so that what it serves can be distinguished from the base model
         shift = int(self.adapters.get(name, "0")[:6], 16) / 0xFFFFFF
         logprobs = [LOGITS[0] / temperature - total - 0.1 * shift] * len(ids)
         top = {f"token_id:{token}": logit / temperature - total for token, logit in enumerate(LOGITS)}

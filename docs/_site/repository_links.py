@@ -34,6 +34,7 @@ HOME = "README.md"
 """Links to this file lead to the first page of the site."""
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]\n]*(?:\n[^\[\]\n]+)?)\]\((?P<target>[^)\s]+)\)")
+PIPE_IN_CODE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 log = logging.getLogger("mkdocs.hooks.repository_links")
@@ -50,10 +51,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Resolve the links of a page that lead out of `docs/`, outside of code blocks."""
     source = next((name for name, uri in PAGES.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
     parts = FENCE.split(markdown)
-    return "".join(
-        part if part.startswith("```") else LINK.sub(lambda found: _resolve(found, source, page.file.src_uri), part)
-        for part in parts
-    )
+    return "".join(part if part.startswith("```") else _prose(part, source, page.file.src_uri) for part in parts)
+
+
+def _prose(text: str, source: str, address: str) -> str:
+    """Return text outside of code blocks as it is written on the site.
+
+    On a code host, a pipe in the code of a table needs a backslash. On the site it would be shown, so it is removed.
+    """
+    text = PIPE_IN_CODE.sub(lambda found: found[0].replace("\\|", "|"), text)
+    return LINK.sub(lambda found: _resolve(found, source, address), text)
 
 
 def _resolve(found: re.Match[str], source: str, address: str) -> str:

@@ -1,4 +1,4 @@
-"""How many groups an iteration plays until enough of them carry signal. Pure, and blind to time."""
+"""How many groups an iteration plays until enough of them carry signal. Pure; does not depend on time."""
 
 from __future__ import annotations
 

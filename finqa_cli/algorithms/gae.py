@@ -1,6 +1,6 @@
 """Advantages per token from a value function: generalized advantage estimation. Pure.
 
-Time runs over the tokens that the policy sampled. What tools answered lies between two of them and is bridged: it is
+Time runs over the tokens that the policy sampled. Replies of tools lie between two of them and are skipped: it is
 no action, so it is neither counted nor discounted, and the next value is that of the state in which the policy
 continues, which has read the answer. A sequence that forks continues in the next one of its episode in the same way.
 

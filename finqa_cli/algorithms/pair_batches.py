@@ -1,4 +1,4 @@
-"""Pairs of attempts: the loss on them, their batches, and what a policy makes of them. Pure."""
+"""Pairs of attempts: the loss on them, their batches, and the values of a policy on them. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PairSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOutcome:
-    """What a policy makes of a pair.
+    """Values of a policy on a pair.
 
     Attributes:
         cluster: Cluster of the pair's task.
@@ -83,9 +83,9 @@ class PairOutcome:
 def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int, padded: bool = True) -> Batch:
     """One optimizer step on the mean loss of the pairs.
 
-    Micro-batches hold whole pairs, longest first; rows times the longest, or without padding their tokens, stay within
-    `token_budget`, but for a pair that is longer by itself. Every sample weighs loss tokens / pairs, so that the sum of
-    the pairs' losses divided by the loss tokens of the batch is their mean, however it was cut.
+    Micro-batches contain whole pairs, longest first; rows times the longest, or without padding their tokens, stay
+    within `token_budget`, but for a pair that is longer by itself. Every sample weighs loss tokens / pairs, so that
+    the sum of the pairs' losses divided by the loss tokens of the batch is their mean, however it was cut.
 
     Raises:
         ValueError: The budget is below 1, there is no pair, or one has a side without a token that carries loss.

@@ -20,7 +20,8 @@ class Candidate:
     Attributes:
         reward: Its total reward.
         right: The verdict.
-        said: All text of the policy; candidates with the same text are one answer, also with different rewards.
+        said: All text that the policy generated; candidates with the same text are one answer, also with different
+            rewards.
     """
 
     reward: float
@@ -34,7 +35,7 @@ class Pairing:
 
     Attributes:
         pairs: Indices of the chosen and the rejected candidate; chosen rewards are higher by the margin at least.
-        equal_texts: Pairs that were left out because both said the same.
+        equal_texts: Pairs that were left out because both texts are the same.
     """
 
     pairs: tuple[tuple[int, int], ...]

@@ -1,4 +1,4 @@
-"""`finqa compare RUN...`: evaluated runs against each other, with honest statistics."""
+"""`finqa compare RUN...`: compares evaluated runs, with intervals and tests."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def followed(pairs: Path) -> dict[str, Any]:
                 found[f"{section}.name"] = stored[section]["name"]
                 found |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # pairs of another origin: the settings say what a later evaluation asks
+        return {}  # pairs of another origin: the settings decide which questions a later evaluation asks
     return found
 
 

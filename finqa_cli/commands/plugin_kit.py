@@ -1,4 +1,4 @@
-"""`finqa plugins new` and `finqa plugins check`: a package for a component of one's own, and its contract."""
+"""`finqa plugins new` and `finqa plugins check`: a package for your own component, and its contract."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _tools(subject: object) -> list[str]:
         return []
     try:
         prompt = subject.opening(subject.tasks(subject.splits()[0])[0])
-    except (FinqaError, IndexError):  # the suite says what is wrong
+    except (FinqaError, IndexError):  # the suite reports what is wrong
         return []
     return [tool.name for tool in prompt.tools] if prompt is not None else []
 

@@ -125,7 +125,7 @@ def score(
 ) -> None:
     """Score answers in a file and write scores.jsonl.
 
-    A row holds a solution (solution, text or prediction; or candidates with one text each) and a truth (truth,
+    A row contains a solution (solution, text or prediction; or candidates with one text each) and a truth (truth,
     target_answer, ground_truth or target_json); program, table, question and extra_info where they are known. Of a run
     the last answer of every graded attempt is scored, against the snapshot that it was played on.
 

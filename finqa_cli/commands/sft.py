@@ -60,7 +60,7 @@ def main(
         bool, typer.Option("--quick-test", help="One pass over 16 demonstrations, as a quick test.")
     ] = False,
 ) -> None:
-    """Train a model (or with --init a new one) to say what the demonstrations say; loss on assistant tokens only.
+    """Train a model (or with --init a new one) to imitate the demonstrations; loss on assistant tokens only.
 
     While it learns it answers held-out questions in the environment that the demonstrations are of, greedily. Saves
     checkpoints/best, final and step_N, valid_samples/, metrics.jsonl, report.json and manifest.json in the run folder.

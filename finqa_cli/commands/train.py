@@ -94,7 +94,7 @@ def _on_groups(line: CommandLine, settings: Settings, run: Path, *, resume: bool
 
 
 def _finished_text(result: TrainResult) -> str:
-    """Say that a run that was to be resumed is finished."""
+    """Report that a run that was to be resumed is finished."""
     return (
         f"{result.run} is already finished: all of its {plural(result.iterations, 'iteration')} are done.\n"
         f"Next: finqa report {result.run}\n"

@@ -19,7 +19,7 @@ from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequ
 uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("uncounted", default=nullcontext)
 """`with uncounted.get()():` around what is not the policy's doing: the episode's time does not count there.
 
-The rollout puts it around every completion of a token engine; a chat engine around its waits for leave to ask, such as
+The rollout puts it around every completion of a token engine; a chat engine around its waits before a request, such as
 a rate limit or a free place among concurrent requests; the client of an environment's server around its time in a queue
 of that server.
 """
@@ -84,7 +84,7 @@ class Engine(ABC):
         """Start the engine, and load its model if it has one. Idempotent.
 
         Raises:
-            ConfigError: The model folder is incomplete or does not fit; the message says what is missing.
+            ConfigError: The model folder is incomplete or does not fit; the message states what is missing.
         """
 
     @abstractmethod

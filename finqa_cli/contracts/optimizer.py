@@ -46,7 +46,7 @@ class Optimizer(ABC):
     def estimation(self) -> AdvantageEstimation | None:
         """How advantages per token are computed from rewards and the learner's values; None for methods without values.
 
-        With it, `credit` only says which members are used for training: those with an advantage that is neither None
+        With it, `credit` only selects which members are used for training: those with an advantage that is neither None
         nor 0.
         The KL penalty is taken from the reward of each token, and credit is not assigned again.
         """

@@ -89,7 +89,7 @@ class CheckReport:
         findings: Oddities that are no errors.
         problems: Malformed files and rows; with an environment, its refusal.
         environment: The environment that was asked whether it takes the data; empty for none.
-        remedy: What the environment says to do about its refusal.
+        remedy: Remedy of the environment for its refusal.
     """
 
     path: Path
@@ -139,7 +139,7 @@ def report_tasks(
         path: The data.
         environment: Name of the environment.
         tasks: Its tasks of the data, by split.
-        info: What it says of the data.
+        info: What it reports about the data.
         trained: Tasks of other data that is used for training.
         other: Where those are.
     """
@@ -176,7 +176,7 @@ def report_refusal(path: Path, environment: str, refusal: DataError) -> CheckRep
 
 
 def _general(path: Path) -> CheckReport:
-    """Returns what can be said without an environment, which may be nothing: it reads other kinds of files."""
+    """Returns what can be reported without an environment, which may be nothing: it reads other kinds of files."""
     try:
         return check_path(path)
     except DataError:

@@ -81,8 +81,8 @@ def finish_import(
     """Returns the report of an import.
 
     Raises:
-        DataError: Something was malformed and `skip_bad` is not set, or no question is left: `nothing` says why, and
-            `remedy` what to do about it.
+        DataError: Something was malformed and `skip_bad` is not set, or no question is left: `nothing` gives the
+            reason, and `remedy` what to do about it.
     """
     if problems and not skip_bad:
         raise as_data_error(

@@ -55,7 +55,7 @@ class Question:
         user_query: What the agent reads.
         answer: The truth as the grader takes it.
         type: Question type, for breakdowns; may be empty.
-        table_name: The table that holds the answer, a JSON list of names when several do, or empty when unknown.
+        table_name: The table that contains the answer, a JSON list of names when several do, or empty when unknown.
         gold_sql: One query on that table that yields the answer, or empty when unknown.
     """
 
@@ -72,7 +72,7 @@ class Question:
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """The tables that hold the answer; none when unknown."""
+        """The tables that contain the answer; none when unknown."""
         return named_tables(self.table_name)
 
 

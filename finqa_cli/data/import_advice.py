@@ -22,7 +22,8 @@ _ROWS = 5
 def advise_import(path: Path) -> str:
     """Returns the command that imports what is at a path, or the one that lists all importers.
 
-    `DIR` stands for a folder to write, `FILE` for the questions about tables and `SOURCE` for the tables of questions.
+    `DIR` is a placeholder for a folder to write, `FILE` for the questions about tables and `SOURCE` for the tables of
+    questions.
     """
     quoted = shlex.quote(str(path))
     if path.is_dir():

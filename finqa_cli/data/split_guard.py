@@ -6,10 +6,10 @@ share nothing with what is evaluated on: no cluster (for FinQA the company), no 
 
 Texts are compared without case, punctuation and spacing. Within a data set a question is the pair of its cluster and
 its text, since "What was revenue in 2023?" about two companies is two tasks with two truths; as a shared pair implies a
-shared cluster, this only says which questions these are. Tasks without a cluster are compared by text alone.
+shared cluster, this only identifies these questions. Tasks without a cluster are compared by text alone.
 
 Data sets write one company in many ways (`alphabet`, `GOOGL`), so between two of them the text alone decides, without
-the company that prompts of OpenEnv and rLLM name first. Texts of fewer than 6 words say too little for that.
+the company that prompts of OpenEnv and rLLM name first. Texts of fewer than 6 words are too short for that.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> 
     """Refuses to train on data that is kept for evaluation.
 
     Raises:
-        DataError: It is for evaluation only, and the user has not said that it can be used for training.
+        DataError: It is for evaluation only, and the user has not allowed it for training.
     """
     if data.evaluation_only and not allow_evaluation_only:
         raise DataError(
@@ -220,7 +220,7 @@ def _question(task: Task) -> tuple[str, str]:
 
 
 def _asked(task: Task) -> str:
-    """Returns the question itself, normalized; nothing when it is too short to be told from others."""
+    """Returns the question itself, normalized; nothing when it is too short to be distinguished from others."""
     text = _NAMED_COMPANY.sub("", normalize_text(task.prompt), count=1)
     return text if len(text.split()) >= _FEWEST_WORDS else ""
 

@@ -1,4 +1,4 @@
-"""`finqa doctor --cluster`: asks all nodes of the cluster, and says what is wrong with which."""
+"""`finqa doctor --cluster`: checks all nodes of the cluster and reports the problems of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClusterReport:
 
     Attributes:
         checks: The findings, those about all nodes first.
-        nodes: What the nodes said; empty where they cannot be asked.
+        nodes: Replies of the nodes; empty if they cannot be reached.
     """
 
     checks: tuple[Check, ...]

@@ -44,7 +44,7 @@ class Probe:
     Attributes:
         name: Name of the finding when it raises or hangs.
         look: Looks, in its own thread.
-        vital: When it raises or hangs that is a failed check; otherwise nothing is said.
+        vital: An exception or a timeout is a failed check; otherwise nothing is reported.
     """
 
     name: str
@@ -142,7 +142,7 @@ def backends(settings: Settings) -> list[Check]:
 
 
 def model(settings: Settings) -> list[Check]:
-    """Whether the policy is what it says and fits the environment, as far as this machine knows.
+    """Whether the policy is what its files state and fits the environment, as far as this machine knows.
 
     Raises:
         FinqaError: It is not, or it does not.

@@ -1,6 +1,6 @@
 """What this machine offers compared with what a run under given settings needs: devices, memory, disk, processes.
 
-Estimates are rough and say so.
+Estimates are rough and marked as such.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class NodeNeeds:
 
 
 def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:
-    """Return what was found: a check about all nodes, then those about each node; a node in order has one that says so.
+    """Return what was found: a check about all nodes, then those about each node; a node without problems has one
+    passed check.
 
     Args:
         facts: The controller, then the nodes.

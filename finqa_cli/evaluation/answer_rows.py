@@ -58,7 +58,7 @@ Found = Iterator[Answered | Problem]
 def read_answers(path: Path, truths: Truths) -> Found:
     """The rows of a file, each with its own truth or the one of its id.
 
-    A row holds a solution (`solution`, `text` or `prediction`), or `candidates` with one `text` each; and a truth
+    A row contains a solution (`solution`, `text` or `prediction`), or `candidates` with one `text` each; and a truth
     (`truth`, `target_answer`, `ground_truth`, or `target_json` with answer and program) unless `truths` has its id.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Scores answers that lie in files: rows, candidates of a prompt, or the trajectories of a run."""
+"""Scores answers in files: rows, candidates of a prompt, or the trajectories of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scores:
         path: scores.jsonl.
         rows: Rows that were scored.
         skipped: Malformed rows that were left out.
-        solutions: Answers that were scored; more than rows where rows hold candidates.
+        solutions: Answers that were scored; more than rows where rows contain candidates.
         parse_rate: Share of answers in the JSON form; None when the reward does not want it.
         components: Mean of each named part, over the answers that have it.
     """
@@ -67,7 +67,7 @@ def score(
     Args:
         reward: What scores.
         source: A file of rows or candidates, or a run folder.
-        settings: Those the reward was made from; they also say where the snapshots lie, for a run's truths.
+        settings: Those the reward was made from; they also name the folder of the snapshots, for a run's truths.
         truth: A file of truths by id, for rows without their own.
         out: Folder of scores.jsonl.
         overwrite: Replace one that is there.

@@ -44,7 +44,7 @@ def asked_questions(report: Mapping[str, Any]) -> str:
     """Returns the number of questions with that of clusters and attempts where these differ: `224 of 16 companies`."""
     episodes, clusters = report["episodes"], report["clusters"]
     by_question = report.get("clustered_by") == "question"
-    # records of earlier versions do not say how many questions there were
+    # records of earlier versions do not record the number of questions
     questions = report.get("questions", clusters if by_question else episodes)
     attempts = "" if episodes == questions else f", {episodes} attempts"
     return f"{questions}{attempts}" if clusters >= questions else f"{questions} of {name_clusters(report)}{attempts}"
@@ -52,7 +52,7 @@ def asked_questions(report: Mapping[str, Any]) -> str:
 
 def name_clusters(report: Mapping[str, Any]) -> str:
     """Returns the number of clusters with their noun."""
-    return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not say
+    return counted(report["clusters"], report.get("clustered_by", UNKNOWN))  # runs of earlier versions do not record it
 
 
 def format_number(value: float | None) -> str:

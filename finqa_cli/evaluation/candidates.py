@@ -1,4 +1,4 @@
-"""Candidates: several attempts at each question of a split, and the files that hold them.
+"""Candidates: several attempts at each question of a split, and the files that contain them.
 
 candidates.jsonl and scores.jsonl have one line per question, written once all its attempts are played;
 trajectories.jsonl has every attempt as soon as it ends.
@@ -55,7 +55,7 @@ FLAGS = {
 """Settings that other workflows use for other ends: of candidates they are flags and arguments only."""
 
 WANTED_PARSE_RATE = 0.7
-"""Below it candidates say more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
+"""Below it, candidates show more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ async def sample(
         run: A new folder, or with `resume` that of an interrupted run.
         resume: Resume the run.
         reporter: Receives progress.
-        stopper: Tells when to stop.
+        stopper: Decides when to stop.
 
     Raises:
         DataError: The split has no questions, or records of the interrupted run are damaged.

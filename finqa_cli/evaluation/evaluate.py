@@ -82,7 +82,7 @@ async def evaluate(
         run: A new folder, or with `resume` that of an evaluation that did not end.
         resume: Resume it.
         reporter: Receives progress.
-        stopper: Tells when to stop.
+        stopper: Decides when to stop.
 
     Raises:
         DataError: The split has no questions, or records of the interrupted evaluation are damaged.

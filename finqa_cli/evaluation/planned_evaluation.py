@@ -34,7 +34,7 @@ class PlannedEvaluation:
         settings: Its settings.
         target: Policy or engine that plays.
         run: Its folder.
-        resumes: The folder holds attempts of it already.
+        resumes: The folder contains attempts of it already.
     """
 
     settings: Settings
@@ -86,7 +86,7 @@ def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedE
         fresh: Begin a new one, also where the same one was started.
 
     Raises:
-        ConfigError: The folder of the settings holds an unfinished evaluation of another policy or other settings.
+        ConfigError: The folder of the settings contains an unfinished evaluation of another policy or other settings.
     """
     begun = None if fresh else _begun(settings, target)
     run = begun or run_path(settings, "eval_")

@@ -27,10 +27,10 @@ from finqa_cli.statistics import (
 )
 
 FOR_NOTHING_KNOWN = {"accuracy": 0.5, "paired": 0.5, "repeated": 0.6, "company": 0.1}
-"""Assumed where neither a flag nor a run says otherwise: the accuracy with the largest variance, middling likeness."""
+"""Assumed where neither a flag nor a run gives it: the accuracy with the largest variance, middling likeness."""
 
 RUN_DEVIATION = 0.025
-"""Assumed where neither the flag nor runs say otherwise: the median over the five methods of `benchmarks.methods`, of
+"""Assumed where neither the flag nor runs give it: the median over the five methods of `benchmarks.methods`, of
 which three runs each have standard deviations of 0.007, 0.009, 0.025, 0.072 and 0.144 (benchmarks/RESULTS.md)."""
 
 
@@ -56,7 +56,7 @@ class Plan:
     Attributes:
         design: The evaluation in question.
         variation: What was taken for the spread.
-        used: Each assumption that went into it, with where it comes from.
+        used: Each assumption that went into it, with its origin.
         smallest: The smallest difference in accuracy of two policies that the design shows.
         deviation: Standard deviation of the accuracies of a method's runs.
         wanted: The difference asked about; None when none was.
@@ -99,13 +99,13 @@ def plan(
         level: 1 - alpha of the two-sided test.
         power: Chance of showing a difference that is there.
         comparisons: How many are corrected for, by Holm.
-        assumptions: What flags say of the variation.
+        assumptions: Values of the flags about the variation.
         runs: None, one evaluated run, or two that asked the same questions; with LABEL=FOLDER the runs of one label are
             seeds of one method, whose spread is taken from them and everything else from the first.
 
     Raises:
         UsageError: Values that cannot be, or more than two runs or labels.
-        DataError: A run cannot be read, the two cannot be compared, or they do not tell how questions vary.
+        DataError: A run cannot be read, the two cannot be compared, or they do not show how questions vary.
     """
     methods = _read(runs)
     read = [members[0] for members in methods]
@@ -238,7 +238,7 @@ def _used(given: Assumptions, seen: Observed | None, design: Design) -> dict[str
 
 
 def _seen_variation(first: EvaluatedRun, second: EvaluatedRun, repeated: float) -> Variation:
-    """What two runs tell; DataError when they tell nothing."""
+    """What two runs show; DataError when they show nothing."""
     try:
         variation = observed_variation(first.outcomes, second.outcomes, repeated=repeated)
         if variation.between + variation.within == 0:

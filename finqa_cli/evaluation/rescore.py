@@ -132,7 +132,7 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
         source: Folder of the evaluation, which stays as it is.
         run: A new folder.
         reporter: Receives progress.
-        stopper: Tells when to stop.
+        stopper: Decides when to stop.
 
     Raises:
         DataError: There are no attempts, a record is damaged, or the data is no longer what was played.

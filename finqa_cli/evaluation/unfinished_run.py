@@ -38,7 +38,7 @@ def find_unfinished(base: Path, target: str, settings: Settings, policy: PolicyV
 
 
 def check_same(run: Path, target: str, settings: Settings) -> bool:
-    """Return whether a folder holds an evaluation that this command continues.
+    """Return whether a folder contains an evaluation that this command continues.
 
     Args:
         run: The folder that the command names.
@@ -46,7 +46,8 @@ def check_same(run: Path, target: str, settings: Settings) -> bool:
         settings: Resolved settings.
 
     Raises:
-        ConfigError: It holds an unfinished evaluation of another policy or with other settings; the message says which.
+        ConfigError: It contains an unfinished evaluation of another policy or with other settings; the message states
+            which.
     """
     if read_document(run / "run.json").get("command") != "eval" or read_run(run)["status"] not in _UNFINISHED:
         return False

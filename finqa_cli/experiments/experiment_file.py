@@ -125,7 +125,7 @@ class ExperimentFile(_Table):
         experiment: Its header.
         variables: Name in capitals -> default; an environment variable of that name replaces it.
         prepare: Commands before the first cell, in order.
-        settings: Settings of all cells; may hold formulas.
+        settings: Settings of all cells; may contain formulas.
         evaluation: Settings that differ when a cell is evaluated.
         axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice, and `seeds` in place
             of the header's.
@@ -149,7 +149,7 @@ def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
     """Reads a file, or one that ships with finqa by its name, such as `financial_qa`.
 
     Raises:
-        ConfigError: There is none, or it is not as it should be; the message says where.
+        ConfigError: There is none, or it is not as it should be; the message states where.
     """
     document = _find(reference)
     if "experiment" not in document.tree:
@@ -250,7 +250,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 class FormulaError(Exception):
-    """A formula that cannot be calculated; the message says why."""
+    """A formula that cannot be calculated; the message states why."""
 
 
 def calculate_all(value: Any, names: Mapping[str, Scalar]) -> Any:

@@ -64,12 +64,13 @@ def stored_plan(run: Path) -> ExperimentPlan:
 
 
 def continued_plan(plan: ExperimentPlan, run: Path) -> ExperimentPlan:
-    """Return the plan with the names that cells have in the folder, where it holds the same experiment or a part of it.
+    """Return the plan with the names that cells have in the folder, where it contains the same experiment or a part of
+    it.
 
     Seeds and cells can be added later. A cell with one seed has no seed in its name, and keeps that name.
 
     Raises:
-        ConfigError: The folder holds another experiment, or a cell that the plan does not have.
+        ConfigError: The folder contains another experiment, or a cell that the plan does not have.
     """
     facts = read_facts(run, EXPERIMENT)
     if facts is None:
@@ -126,7 +127,7 @@ def run_experiment(
     """Runs the steps of the chosen cells that are not done yet, and reports on all cells that are done.
 
     Args:
-        plan: The same as before, where the folder holds an experiment, or one with more cells.
+        plan: The same as before, where the folder contains an experiment, or one with more cells.
         run: Folder of the experiment.
         only: Patterns of names of cells; empty for all.
         redo: Cell to run again, or preparation to run again with all that follows; what was there is set aside. Or

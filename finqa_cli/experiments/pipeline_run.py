@@ -187,7 +187,7 @@ def run_pipeline(
     """Runs the steps that are not done yet.
 
     Args:
-        spec: What is asked for; the same as before, where the folder holds a pipeline.
+        spec: What is asked for; the same as before, where the folder contains a pipeline.
         run: Folder of the pipeline.
         redo: Step to run again with those after it; what they had is set aside. Or empty.
         until: Last step to run. Or empty.

@@ -240,7 +240,7 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     """Finds the file of a test split.
 
     Raises:
-        UsageError: The environment reads no question files, or the name of the file tells another split or none.
+        UsageError: The environment reads no question files, or the name of the file names another split or none.
         DataError: There is no such file, or it cannot be read.
         ConfigError: There is no such environment.
     """

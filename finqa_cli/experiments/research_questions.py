@@ -87,11 +87,11 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
 
     The clusters are divided into at most `MOST_PARTS` parts, each of which is left out once; the interval is Student's
     with one degree of freedom less than there are parts. For a mean over equal clusters that is the clustered standard
-    error. A figure that is not a mean may be biased besides, which its interval does not tell: chance alone makes a
+    error. A figure that is not a mean may be biased besides, which its interval does not show: chance alone makes a
     calibration error greater, the most where calibration is good. With 2,000 attempts and ten bins, a calibrated policy
-    and one that is always sure differ by 0.478 on average instead of 0.5, and the interval holds 0.5 in 65 % of cases
-    instead of 95 % (simulated); between equally calibrated ones a difference is shown in 0 to 2 %. So such differences
-    are understated. A Brier score is a mean.
+    and one that is always sure differ by 0.478 on average instead of 0.5, and the interval contains 0.5 in 65 % of
+    cases instead of 95 % (simulated); between equally calibrated ones a difference is shown in 0 to 2 %. So such
+    differences are understated. A Brier score is a mean.
 
     Args:
         calculate: Computes the figure of the attempts at the questions of these clusters.
@@ -111,7 +111,7 @@ def crossed(figure: Figure, arms: Sequence[Sequence[Sequence[Trajectory]]]) -> E
     """Estimates a figure of a cell as the mean over its runs, or the difference of two cells, over clusters and runs.
 
     The error over clusters is that of `jackknifed`; with several runs a cell the spread between them is crossed with it
-    as `finqa_cli.statistics.crossed` says, the noise of a run being the jackknife of its deviation from the mean.
+    as in `finqa_cli.statistics.crossed`, the noise of a run being the jackknife of its deviation from the mean.
 
     Args:
         figure: Computes the figure of one run.

@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The command whose steps a folder holds.
+    """The command whose steps a folder contains.
 
     Attributes:
         command: Name of the command in run.json.
@@ -206,10 +206,10 @@ class StepFolder:
         return float(record["seconds"]) if record.get("status") == "completed" else None
 
     def state(self, step: Step) -> State:
-        """Whether a step is done: its record says so, and its manifest and outputs are those that it ended with.
+        """Whether a step is done: according to its record, and its manifest and outputs are those that it ended with.
 
         Raises:
-            ConfigError: It was done, but its command, its inputs or its outputs changed since; or its folder holds
+            ConfigError: It was done, but its command, its inputs or its outputs changed since; or its folder contains
                 something that no step wrote; or it still runs.
         """
         folder, record = self.path / step.name, self._steps.get(step.name)
@@ -453,7 +453,7 @@ def return_to(run: Path, show: Show) -> Path:
     moved, from the one that is now at its place.
 
     Args:
-        run: The pipeline or experiment, wherever it lies now.
+        run: The pipeline or experiment, wherever it is now.
         show: Receives the name of that folder, where it is another one than before.
 
     Returns:

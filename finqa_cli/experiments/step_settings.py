@@ -119,7 +119,7 @@ def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[
 
 
 def check_secrets(loaded: Loaded) -> None:
-    """Refuses a secret among the settings of files and flags: steps read those from files, which hold no secrets.
+    """Refuses a secret among the settings of files and flags: steps read those from files, which contain no secrets.
 
     Raises:
         ConfigError: There is one; the message does not show it.

@@ -56,7 +56,7 @@ class Component:
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
-        readiness: `package.module:function` that says what it lacks on this machine besides `requires`, for `finqa
+        readiness: `package.module:function` that reports what it lacks on this machine besides `requires`, for `finqa
             plugins`. Called with the mapping of `doctor_checks`, returns `Check`s: with a `fail` it cannot be used,
             with a `warn` in part. Imports nothing heavy and opens no connection. Empty: it lacks nothing.
         venv: An environment of its own that `finqa setup NAME` makes; None: it needs none.
@@ -75,7 +75,7 @@ class Component:
         verdict: For an environment: `package.module:Class` of a `Reward` that judges a reply as the environment does,
             for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
-            `{option}` for the value of one of its options; reports say it. Empty: it is not known.
+            `{option}` for the value of one of its options; reports show it. Empty: it is not known.
         standing: For a tracker: every run uses it automatically if its packages are installed.
     """
 
@@ -118,7 +118,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: igno
     """Checks of your services and packages for `finqa doctor`, with these settings (secrets masked).
 
     `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one, and
-    `settings["environment"]["executes"]` says whether sandboxes of the environment execute code, as far as that can be
+    `settings["environment"]["executes"]` shows whether sandboxes of the environment execute code, as far as that can be
     asked without building data.
 
     Called in a separate thread with a limit of a few seconds; an exception becomes a failed check.

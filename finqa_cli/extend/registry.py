@@ -466,7 +466,7 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
         return []
     try:
         return [check for check in registry.function(component, component.readiness)(settings) if check.status != "ok"]
-    except (Exception, SystemExit) as error:  # of a plugin that may be anybody's
+    except (Exception, SystemExit) as error:  # of a plugin by any author
         detail = f"its check failed: {type(error).__name__}: {error}"
         return [Check(name=component.name, status="fail", detail=detail, remedy="report it to the plugin's author")]
 

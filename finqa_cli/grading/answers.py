@@ -72,7 +72,7 @@ def parse_reply(text: str) -> Reply:
     """Reads a bare JSON object, or the last fenced block (```json or ```), which prose may surround.
 
     Text before the last `</think>` is not read. Refused, with the reason in `Reply.error`: a key that is given
-    twice (it could hold two answers), a key outside the schema, NaN, infinities and numbers beyond a double. Never
+    twice (it could contain two answers), a key outside the schema, NaN, infinities and numbers beyond a double. Never
     raises; takes time linear in the text.
     """
     try:
@@ -89,7 +89,7 @@ def parse_object(text: str) -> dict[str, Any]:
     """Reads the JSON object of a reply, as `parse_reply` does, with any keys.
 
     Raises:
-        MalformedReplyError: There is none, or it holds what `parse_reply` refuses.
+        MalformedReplyError: There is none, or it contains what `parse_reply` refuses.
     """
     return _load(_object_text(text))
 
@@ -170,7 +170,7 @@ def _step(number: int, step: Any) -> str:
 
 
 def _text(text: str, field: str) -> str:
-    """The text, unless it holds half of a surrogate pair, which no file could store."""
+    """The text, unless it contains half of a surrogate pair, which no file could store."""
     if text.isascii():
         return text
     try:

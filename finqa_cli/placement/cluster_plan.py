@@ -27,7 +27,7 @@ from finqa_cli.placement.placement_types import (
 from finqa_cli.types import Architecture, NodeFacts
 
 CPU_BYTES = 4
-"""Of a parameter in main memory, of a replica and of a learner process: both compute in float32 on the CPU."""
+"""Bytes per parameter in the main memory of a replica or learner process: both compute in float32 on the CPU."""
 
 SIZES = (1, 2, 4, 8, 16)
 LISTED = 8

@@ -1,8 +1,8 @@
 """How long a simulated engine takes: continuous batching as processor sharing, on any clock.
 
 Every active request gets one token a step, and a step takes longer the more requests are active. So all requests share
-one count of steps: a request that needs w steps ends when the count has risen by w, and a heap of those counts says who
-is next. The same model runs on the event loop's clock (benchmarks) and in virtual time (`scale_simulation`).
+one count of steps: a request that needs w steps ends when the count has risen by w, and a heap of those counts gives
+who is next. The same model runs on the event loop's clock (benchmarks) and in virtual time (`scale_simulation`).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def is_spelled_out(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration says all that its model is built of, in values that are sure to build.
+    """Whether a configuration has all that its model is built of, in values that are sure to build.
 
     What it leaves out has defaults that differ between families and versions of transformers, and some values are
     errors there, so the architecture of other configurations is that of the model that transformers builds.

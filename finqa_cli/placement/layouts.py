@@ -40,7 +40,7 @@ def find_layouts(
         engine: Engine that generates; None: none that needs a device.
         wishes: What the user decided.
         learner: One needs devices.
-        few: Two devices are enough, unless the wishes say otherwise.
+        few: Two devices are enough, unless the wishes ask for another number.
         alternates: They are never active together, so that sharing all devices loses nothing.
         turns: Engine and learner may take turns on the same devices.
     """
@@ -115,6 +115,6 @@ def _suits(size: int, engine: EngineKind, wishes: Request) -> bool:
 
 
 def _names_counts(wishes: Request) -> bool:
-    """Whether the user said how many devices are to be used."""
+    """Whether the user set how many devices are to be used."""
     named = (wishes.tensor_parallel_size, wishes.engine_replicas, wishes.learner_processes)
     return any(wish is not None and wish > 1 for wish in named) or bool(wishes.engine_devices or wishes.learner_devices)

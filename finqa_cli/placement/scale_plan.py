@@ -28,7 +28,7 @@ MOST_SIMULATED = 10_000
 """Episodes that are simulated before it is measured, and as many that are: it begins with episodes under way."""
 
 GPUS_PER_REPLICA = 2
-"""Of the engine that `LatencyModel` describes."""
+"""GPUs per replica of the engine that `LatencyModel` describes."""
 
 NOT_BUILT = "not built yet"
 SHARED_SESSIONS = 32

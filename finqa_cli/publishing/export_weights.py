@@ -180,7 +180,7 @@ def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Pat
 
     Raises:
         UsageError, ConfigError: As `check_wish`; or parts are damaged, do not fit, or leave the range of the precision.
-        DataError: Shards are missing, or a checkpoint's files went meanwhile.
+        DataError: Shards are missing, or the files of a checkpoint were removed in the meantime.
         StorageError: The disk is full or may not be written to.
     """
     check_wish(source, wish)

@@ -1,8 +1,8 @@
 """`finqa push`: policies as repositories of the Hugging Face hub, by the hub's own client, `huggingface_hub`.
 
-All files of a push are one commit, so a repository has all of it or nothing; afterwards the hub is asked what it holds,
-and sizes and checksums are compared. A commit whose reply was lost is found by the next attempt, which then has nothing
-left to change.
+All files of a push are one commit, so a repository has all of it or nothing; afterwards the hub is asked what it
+contains, and sizes and checksums are compared. A commit whose reply was lost is found by the next attempt, which then
+has nothing left to change.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class Hub:
         """Makes the repository where it is not there, and commits the files to its main branch.
 
         Raises:
-            ConfigError: The repository is public and the push is to be private, or holds other weights.
+            ConfigError: The repository is public and the push is to be private, or contains other weights.
             AuthenticationError: The token may not write there.
-            ServiceUnavailableError: The hub fails or stays silent after every attempt, or holds something else after
-                the commit.
+            ServiceUnavailableError: The hub fails or does not answer after every attempt, or contains something else
+                after the commit.
             StorageError: A file cannot be read.
         """
         what = f"pushing to {repository}"

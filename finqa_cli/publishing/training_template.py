@@ -1,8 +1,8 @@
 """Chat templates of exports: the assistant's turns are marked, so that other trainers can mask all else.
 
-TRL's `assistant_only_loss` needs `{% generation %}` around what the assistant says. The templates of models that finqa
-makes have no marks, since the digests of such models are in records of runs; exports get them. What is rendered is the
-same. Templates of other models are left as they are.
+TRL's `assistant_only_loss` needs `{% generation %}` around the text of the assistant. The templates of models that
+finqa makes have no marks, since the digests of such models are in records of runs; exports get them. What is rendered
+is the same. Templates of other models are left as they are.
 """
 
 from __future__ import annotations

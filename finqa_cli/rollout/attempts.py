@@ -188,7 +188,7 @@ class Player:
         )
 
     def _usage(self, episode: str) -> Mapping[str, Any]:
-        """Return what an episode used; nothing where the engine cannot say, which is logged once."""
+        """Return what an episode used; nothing if the engine does not report it, which is logged once."""
         if self._usage_failed:
             return {}
         try:

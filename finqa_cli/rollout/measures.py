@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """What it says about them, nothing where it has no figures of its own.
+    """Its own figures about them; empty if it has none.
 
     Figures that cannot be computed or written as JSON are left out with a warning: the episodes are worth more.
     """

@@ -52,7 +52,7 @@ class ReportQueue:
 
 
 class _Waiting:
-    """A request that waits for its answer. The clock of its episode stands still while the engine says so."""
+    """A request that waits for its answer. The clock of its episode stands still while the engine reports it."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

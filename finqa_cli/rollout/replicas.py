@@ -45,8 +45,8 @@ class Router:
         self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
 
     def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
-        """The replica for an episode's request: its own, or for one that is new or homeless the one that holds the
-        longest common beginning, then the least loaded, then the first.
+        """The replica for an episode's request: its own, or for one that is new or has lost its replica the one that
+        holds the longest common beginning, then the least loaded, then the first.
 
         Args:
             episode: What its requests have in common.
@@ -89,14 +89,14 @@ def _chain(token_ids: Sequence[int]) -> Iterator[int]:
 
 
 FAILURES = 3
-"""In a row, after which a replica is left out; requests that fail together count as one."""
+"""Consecutive failures after which a replica is left out; requests that fail together count as one."""
 
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version).
 
-Of a replica on a node of a cluster they name the `node` as well.
+For a replica on a node of a cluster, the facts include the `node`.
 """
 
 
@@ -178,7 +178,7 @@ class Replica:
 
 
 def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
-    """Whether an engine says that it cannot be reached, and not only that it failed this time."""
+    """Whether an engine reports that it cannot be reached, and not only that it failed this time."""
     return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)
 
 
@@ -189,7 +189,7 @@ class EngineSet(TokenEngine):
     """A token engine made of several, which are of one kind and have the same options.
 
     An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
-    once on another replica. A replica that fails three times in a row, or says that it cannot be reached, gets no
+    once on another replica. A replica that fails three times in a row, or reports that it cannot be reached, gets no
     requests for a while and then one to try it; before that it loads the version that it missed.
 
     Seats are not passed on: which replica an episode goes to is known only by its first request. So replicas never wait

@@ -86,7 +86,7 @@ class _ReportingEngineBreaker(EngineBreaker):
 class RolloutWorker:
     """Plays what it gets with `deliver`, and reports with `collect`. All calls name the generation that they are for.
 
-    Nothing that it says counts before the controller has collected it, and the controller collects from the newest
+    Nothing that it reports counts before the controller has collected it, and the controller collects from the newest
     start of a worker only.
     """
 

@@ -1,1 +1,1 @@
-"""The run folder: what a command leaves on disk, durable from the moment that it is said to be there."""
+"""The run folder: what a command leaves on disk, durable from the moment that it is reported."""

@@ -18,12 +18,12 @@ from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_j
 log = structlog.get_logger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
-"""Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself goes by the
+"""Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself uses the
 folders, so that it can skip a damaged one."""
 
 
 SCHEMA_VERSION = 1
-"""Of the manifest."""
+"""Version of the format of the manifest."""
 
 REMOVED = ".removed"
 """End of the name of a folder that is being deleted; it no longer counts as a checkpoint."""
@@ -66,7 +66,7 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
 
 
 def folder_of(run: Path, iteration: int) -> Path:
-    """Where the checkpoint of an iteration lies."""
+    """Folder of the checkpoint of an iteration."""
     return run / "checkpoints" / f"step_{iteration}"
 
 

@@ -97,7 +97,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def lock_folder(path: Path) -> int:
-    """Makes the folder and holds it for this process until the descriptor is closed; its `.lock` says who holds it.
+    """Makes the folder and holds it for this process until the descriptor is closed; its `.lock` names the holder.
 
     Raises:
         ConfigError: Another process holds it.

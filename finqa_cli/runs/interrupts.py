@@ -83,7 +83,7 @@ class Stopper:
         return self.signal is not None or bool(self._budget)
 
     def spend_no_more(self, reason: str) -> None:
-        """Let running episodes finish and start no others; `reason` says which limit is reached."""
+        """Let running episodes finish and start no others; `reason` names the limit that is reached."""
         if not self.requested:
             self._budget = reason
             self._reporter.line(f"{reason} Running episodes may finish.")

@@ -30,7 +30,7 @@ class JsonlWriter:
         """Writes one line and waits until it is on disk.
 
         Raises:
-            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
+            StorageError: The disk is full or broken. The file contains none of these lines; earlier ones are intact.
         """
         self.write(_encode(record))
 
@@ -38,7 +38,7 @@ class JsonlWriter:
         """Writes whole lines and waits until they are on disk.
 
         Raises:
-            StorageError: The disk is full or broken. The file holds none of these lines; earlier ones are intact.
+            StorageError: The disk is full or broken. The file contains none of these lines; earlier ones are intact.
         """
         with storage(self.path):
             written = os.write(self._descriptor, data)

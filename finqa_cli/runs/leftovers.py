@@ -28,7 +28,7 @@ _DEFAULT_FOLDERS = ("runs", "outputs", "policies", "exports", "comparisons")
 """Folders below the working directory in which commands write runs that were given no folder; they may name others."""
 
 _SKIPPED = ("checkpoints", "policies", "start", "valid_samples", "samples", "logs")
-"""Folders of a run that hold no runs."""
+"""Folders of a run that contain no runs."""
 
 _DEEPEST = 5
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)(?P<folder>\.partial)?")
@@ -127,7 +127,7 @@ def _state(run: Path) -> str:
 
 
 def _folders(folder: Path, depth: int, notes: list[str]) -> Iterator[Path]:
-    """Yields a folder and those in it that may hold runs; nothing of a run that may be running, nor what is in it."""
+    """Yields a folder and those in it that may contain runs, without runs that may be running and their contents."""
     if (folder / "run.json").exists() and (state := _state(folder)) not in _ENDED:
         notes.append(f"{folder} is {state}, so none of its files are deleted")
         return
@@ -217,6 +217,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _needs(needed: frozenset[Path], path: Path) -> bool:
-    """Whether something that is needed is the path or lies in it."""
+    """Whether something that is needed is the path or in it."""
     place = path.resolve()
     return any(each == place or place in each.parents for each in needed)

@@ -1,7 +1,7 @@
 """Links from a run to the files and folders that it names, which are found from every folder and after a move.
 
-A path is recorded as it was typed, and that says little without the working directory. So `run.json` has under `links`
-for each such path where it lies as seen from the run, and from the root. Where it leads into a run, the moment of that
+A path is recorded as it was typed, and that means little without the working directory. So `run.json` has under `links`
+for each such path where it is as seen from the run, and from the root. Where it leads into a run, the moment of that
 run's creation is recorded as well, so that another run in its place is not taken for it.
 """
 
@@ -35,7 +35,7 @@ def links_of_settings(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[
 
 
 def follow(run: Path, reference: str) -> Path | None:
-    """Return the absolute path that a run names, wherever that run lies now; None where there is none.
+    """Return the absolute path that a run names, wherever that run is now; None where there is none.
 
     Runs of before links were recorded are followed from the folders around them, then from the working directory.
     """
@@ -71,7 +71,7 @@ def _path_in(settings: Mapping[str, Any], section: str, field: str) -> str:
 
 
 def enclosing_runs(place: Path) -> Iterator[Path]:
-    """Yield the folders with a run.json that a path lies in, the nearest first; a policy may lie three below one."""
+    """Yield the run folders that contain a path, the nearest first; a policy may be three levels below one."""
     return (folder for folder in (place, *place.parents[:3]) if (folder / "run.json").is_file())
 
 

@@ -72,7 +72,7 @@ class LiveState:
 
     Attributes:
         summary: The run at a glance.
-        phase: What it does now, as far as its files tell; empty for a run that is not running.
+        phase: What it does now, as far as its files show; empty for a run that is not running.
         remaining_s: Seconds to its end at the speed of the last iterations or of the last minute; None where not known.
         episodes: Recorded episodes.
         episodes_per_minute: Over the last minute, before that over the last iterations; None where not known.

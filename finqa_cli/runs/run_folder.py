@@ -177,13 +177,13 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def link(self, *references: str) -> None:
-        """Records where the paths among these texts lie, so that they are found after a move; see `links`."""
+        """Records the locations of the paths among these texts, so that they are found after a move; see `links`."""
         for reference in references:
             self._facts[LINKS] = {**self._facts.get(LINKS, {}), **link_of(self.path, reference)}
         write_json(self.path / "run.json", self._facts)
 
     def plan(self, episodes: int) -> None:
-        """Records how many episodes the run is to have, so that a report can tell how far it is."""
+        """Records how many episodes the run is to have, so that a report can show its progress."""
         self._facts["episodes"] = episodes
         write_json(self.path / "run.json", self._facts)
 
@@ -193,7 +193,7 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
-        """Queues one trajectory; `where` says which phase and iteration it belongs to.
+        """Queues one trajectory; `where` is the phase and the iteration that it belongs to.
 
         One that was retried, or that continued after a lost connection, is an event as well.
 
@@ -298,7 +298,7 @@ def process_facts() -> dict[str, Any]:
 
 
 def _is_gone(facts: Mapping[str, Any]) -> bool:
-    """Whether the process of a run is known to have ended; only its own machine can tell."""
+    """Whether the process of a run is known to have ended; known on its own machine only."""
     pid = facts.get("pid")
     if not isinstance(pid, int) or facts.get("host", host_name()) != host_name():
         return False
@@ -463,7 +463,7 @@ def write_manifest(
 
 
 def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
-    """The policy, the sha256 of each of its files that lie on this machine, and one over names and digests of all."""
+    """The policy, the sha256 of each of its files on this machine, and one over names and digests of all."""
     places = (policy.adapter, Path(policy.model) if policy.model else None)  # Path("") is the working directory
     folders = [place for place in places if place is not None and place.is_dir()]
     files = {str(path): sha256_of(path) for folder in folders for path in sorted(folder.iterdir()) if path.is_file()}

@@ -1,4 +1,4 @@
-"""What a report about one run says beside its summary: settings that were set, inputs, checkpoints, events of note."""
+"""What a report about one run shows beside its summary: settings that were set, inputs, checkpoints, events of note."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is known of a run at a glance: status, progress, score, times, size; from small files and ends of large ones.
 
-Nothing here raises for a damaged run: the summary says what is wrong with it.
+Nothing here raises for a damaged run: the summary describes what is wrong with it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Score:
         high: Upper end.
         graded: Number of graded episodes behind it.
         iteration: Iteration of the policy that was evaluated; None for a run that trains nothing.
-        questions: Questions that the graded episodes answer; None where the run does not say.
-        clusters: Companies, or what else the questions are clustered by; None where the run does not say.
+        questions: Questions that the graded episodes answer; None if the run does not record it.
+        clusters: Companies, or what else the questions are clustered by; None if the run does not record it.
     """
 
     name: Literal["accuracy", "reward"]

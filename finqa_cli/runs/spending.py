@@ -46,7 +46,7 @@ class Spending:
 
 
 class Meter:
-    """Counts what a run uses, and says once when a limit is reached.
+    """Counts what a run uses, and reports once when a limit is reached.
 
     Tokens and charges of episodes that are recorded count from the beginning of the run, hours from the start of this
     process.
@@ -110,7 +110,7 @@ class Meter:
         return asdict(self.spending)
 
     def plan(self, episodes: int, run: Path, settings: Settings) -> None:
-        """Say what the episodes will use by an earlier run of the same policy, where something is limited or priced.
+        """Report what the episodes will use by an earlier run of the same policy, where something is limited or priced.
 
         Args:
             episodes: Episodes that are still to be played.
@@ -176,7 +176,7 @@ class Meter:
         if not usage:
             self._tokens += tokens
             return
-        # an engine of messages says what all tries of an attempt used, so a later try replaces the earlier ones
+        # an engine of messages reports what all tries of an attempt used, so a later try replaces the earlier ones
         before_tokens, before_cost = self._by_attempt.get(attempt, (0, 0.0))
         used = int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))
         cost = usage.get("cost_usd")
@@ -186,7 +186,7 @@ class Meter:
         self._by_attempt[attempt] = (used, float(cost or 0.0))
 
     def _estimate(self) -> None:
-        """Say once what all planned episodes will use, by the first of them."""
+        """Report once what all planned episodes will use, by the first of them."""
         played = self._episodes - self._known
         if self._estimated or self._planned is None or played < FIRST_ESTIMATE:
             return

@@ -311,7 +311,7 @@ class Side:
 
     Attributes:
         attempt: Its id in its run.
-        text: All that the policy said.
+        text: All text that the policy generated.
         messages: Assistant and tool messages in turn.
         turns: Ids and log-probabilities of each turn; empty when they were not recorded.
         reward: Its total reward; None where preferences are not made of rewards.

@@ -48,7 +48,7 @@ class Choices:
         """Return one line with what was chosen and why; empty when all was given.
 
         Args:
-            sandboxless: The environment needs no sandbox, so that there is nothing to say of one.
+            sandboxless: The environment needs no sandbox, so that there is nothing to report about one.
             new_model: The command makes a model, so that the chosen one is not used.
         """
         unused = {*(["sandbox"] if sandboxless else []), *(["model"] if new_model else [])}

@@ -1,7 +1,7 @@
 """The version of the grading profile `strict` in recorded settings.
 
-`strict` means the newest version, so a record that only said `strict` would change its meaning with the next one. What
-is recorded says its version; a record with the bare name was written before there were versions and means the first.
+`strict` means the newest version, so a record with only `strict` would change its meaning with the next one. What
+is recorded names its version; a record with the bare name was written before there were versions and means the first.
 The reward `graded` had `strict` as its default then and has it now, so a record without its profile is one of those.
 """
 

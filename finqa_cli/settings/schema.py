@@ -222,19 +222,19 @@ class GenerationSettings(Section):
 class TrainSettings(Section):
     """The training loop.
 
-    `off_policy` says how the loss corrects for a sampler that differs from the learner, by age or by rounding. Its
+    `off_policy` sets how the loss corrects for a sampler that differs from the learner, by age or by rounding. Its
     ratio is that of the weights before the iteration's first step to the sampler. `token` truncates it per token at
     `off_policy_cap`, `sequence` takes the product over a sequence and omits sequences above the cap, `icepop` omits
     tokens outside [`off_policy_floor`, `off_policy_cap`], `geometric` omits sequences whose geometric mean is outside;
     `none` corrects nothing; `auto` is `token`. Default bounds are 2 (token, sequence), 0.5 to 5 (icepop) and 0.99 to
     1.01 (geometric).
 
-    `truncated` says how episodes that a limit ended (turns, context, time, or tokens of the last completion) are used:
+    `truncated` sets how episodes that a limit ended (turns, context, time, or tokens of the last completion) are used:
     `keep` trains on them as graded; `mask` omits them from the loss, though the others are compared with their reward;
     `penalize` subtracts 1 from their reward, and up to 1 where a completion is within `overlong_buffer` of its limit.
 
     Over `warmup_share` of the planned steps of all iterations of `finqa train` the learning rate rises; over the others
-    it stays, or falls to 0 as `schedule` says (sft and dpo have warm-ups of their own and always fall). Steps that are
+    it stays, or falls to 0 by `schedule` (sft and dpo have warm-ups of their own and always fall). Steps that are
     skipped (no group had signal, or the KL target was reached) leave it above 0 at the end.
     """
 

@@ -1,6 +1,6 @@
 """Settings files: TOML, YAML or JSON of the user, or those that ship with the package, by name.
 
-Two tiers can be combined freely: a model tier says what is trained and how it fits the machine, an optimizer tier says
+Two tiers can be combined freely: a model tier sets what is trained and how it fits the machine, an optimizer tier sets
 how it is trained. A file of a tier begins with `tier = "model"` or `tier = "optimizer"` and sets nothing of the other
 tier, so their order does not matter. A file without `tier` may set everything. Files of the published pipeline are
 translated (see `published_names`).
@@ -50,7 +50,7 @@ class Document:
     """A settings file as it was read.
 
     Attributes:
-        file: Where it lies.
+        file: Its path.
         name: What messages call it.
         text: Its content.
         tree: The same, parsed.
@@ -76,7 +76,7 @@ class Shipped:
         kind: `model` or `optimizer` tier, `settings` of no tier, `specification` of a model to be made, or
             `experiment`.
         about: Text of its opening comment.
-        file: Where it lies.
+        file: Its path.
     """
 
     name: str

@@ -49,8 +49,8 @@ def reference_page() -> str:
         model: Any = field.annotation
         about = "" if model is Choice or not isinstance(model, type) else inspect.getdoc(model) or ""
         rows = [
-            "| setting | type | default | flags | variable | meaning |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| setting, flags, variable | meaning, type, default |",
+            "| --- | --- |",
             *(_row(each) for each in own),
         ]
         parts.append("\n".join([f"## {section}\n", *([about, ""] if about else []), *rows, ""]))
@@ -107,12 +107,12 @@ def _annotation(each: Declaration) -> str:
 
 
 def _row(each: Declaration) -> str:
-    flags = ", ".join(f"`{flag}`" for flag in each.about.flags.split())
+    """Return a row with two cells, which fit a narrow screen."""
+    names = (each.path, *each.about.flags.split(), each.about.variable)
     unit = f", in {each.about.unit}" if each.about.unit else ""
     shown = each.shown_default or ("off" if each.default is False else "")
-    default = f"`{shown}`" if shown else ""
-    variable = f"`{each.about.variable}`" if each.about.variable else ""
-    cells = (f"`{each.path}`", _kind(each), default, flags, variable, f"{each.about.help}{unit}")
+    default = f", default `{shown}`" if shown else ""
+    cells = ("<br>".join(f"`{name}`" for name in names if name), f"{each.about.help}{unit}<br>{_kind(each)}{default}")
     return f"| {' | '.join(cells)} |"
 
 

@@ -52,7 +52,7 @@ class RunSpread:
 
 
 ONE_RUN = RunSpread(runs=1, total=0.0, noise=0.0, noise_degrees=math.inf)
-"""A single policy: nothing is known, and nothing said, of other runs of its method."""
+"""A single policy: nothing is known or reported about other runs of its method."""
 
 
 def run_spread(runs: Sequence[Sequence[float]], clusters: Sequence[str]) -> RunSpread:
@@ -79,7 +79,7 @@ def spread_of(values: Sequence[float], errors: Sequence[float], degrees: float) 
     """Returns the spread of runs with these figures.
 
     Args:
-        values: Figure of each run `[R]`, at least two; a constant that is common to all is of no consequence.
+        values: Figure of each run `[R]`, at least two; a constant that is common to all has no effect.
         errors: Standard error of each run's deviation from the mean over the runs, by question or company.
         degrees: Degrees of freedom of such an error.
     """
@@ -115,7 +115,7 @@ def crossed_error(error: float, degrees: float, spreads: Sequence[RunSpread]) ->
 def crossed_interval(runs: Sequence[Sequence[float]], clusters: Sequence[str], *, level: float = 0.95) -> Interval:
     """Returns the mean over the runs of a method with its interval over companies and runs.
 
-    For one run it is `clustered_interval`, and says nothing of other runs.
+    For one run it is `clustered_interval`, and says nothing about other runs.
 
     Args:
         runs: Scores in [0, 1] of each question `[R][n]`, questions in one order.

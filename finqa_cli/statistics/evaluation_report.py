@@ -32,7 +32,7 @@ class KindReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """Results of the graded episodes. Shares and means are over graded episodes unless they say otherwise.
+    """Results of the graded episodes. Shares and means are over graded episodes unless noted otherwise.
 
     Attributes:
         episodes: All attempts, faults included.

@@ -142,7 +142,7 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
     Wilson's score interval (Wilson 1927) for the number of independent values that would have the mean's clustered
     standard error, m(1-m)/SE^2 (Korn & Graubard 1998 do so with Clopper and Pearson's), with Student's quantile at
     the error's degrees of freedom; see `clustered_mean`. The symmetric interval m +- t SE covers 83 to 92 % instead of
-    95 % where few are right or few companies hold most questions.
+    95 % where few are right or few companies contain most questions.
 
     With fewer than two clusters nothing is known about the spread and the interval is [0, 1]. When all clusters have
     the same mean the standard error is 0, although a further cluster might differ; the ends are then those of

@@ -27,11 +27,11 @@ class PairedDifference:
         difference: Mean over the questions.
         standard_error: Clustered by company and by run; NaN with a single company.
         degrees: Degrees of freedom of the standard error; NaN with a single company.
-        runs: Runs of the first and of the second; with one run the error says nothing of other runs.
+        runs: Runs of the first and of the second; with one run the error says nothing about other runs.
         runs_error: The part of the error that is of runs and not of questions; 0 with one run a side.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        p_value: Two-sided, of the clustered t-test; 1 when nothing can be said.
+        p_value: Two-sided, of the clustered t-test; 1 when nothing can be tested.
         questions: n.
         clusters: Companies among them.
         correlation: Pearson's, of the two scores over the questions; None when either does not vary.
@@ -126,7 +126,7 @@ def exact_mcnemar(first_only: int, second_only: int) -> float:
 
     Source: McNemar 1947; the exact form is the binomial sign test. With several attempts a question differs when its
     share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold,
-    and the runs as given: it says nothing of other runs of the same methods.
+    and the runs as given: it says nothing about other runs of the same methods.
     """
     from scipy.special import bdtr
 

@@ -108,7 +108,7 @@ def detectable_methods(design: Design, variation: Variation, *, deviation: float
         seeds: Runs of each method.
 
     Returns:
-        Infinite with one run each, which says nothing of methods, and with fewer than two companies.
+        Infinite with one run each, which show nothing about methods, and with fewer than two companies.
     """
     companies = design.companies - 1
     if companies <= 0 or seeds < 2:

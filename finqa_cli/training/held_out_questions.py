@@ -23,7 +23,7 @@ from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage
 
 USUAL_SAMPLES = 16
-"""Held-out questions that are asked where the settings do not say how many."""
+"""Held-out questions that are asked if the settings do not set a number."""
 
 SAMPLES = "valid_samples"
 
@@ -107,12 +107,12 @@ def choose_questions(
 ) -> list[Task]:
     """Draws questions of the evaluation split, none of them of a company that is used for training, by `eval.seed`.
 
-    Where every company is used for training, and `data.allow_overlap` says that this may be, it draws from all
+    Where every company is used for training, and `data.allow_overlap` allows this, it draws from all
     questions.
 
     Args:
         settings: Environment, data and seed.
-        wanted: How many; None asks 16, or none where there are none, and the reporter says so.
+        wanted: How many; None asks 16, or none if there are none, which is reported.
         trained: Companies that are used for training.
         reporter: Receives the reason when there are no questions.
 

@@ -24,7 +24,7 @@ from finqa_cli.wiring.build import make_learner
 MEMORY_EVENT = "out_of_memory"
 
 CHECKPOINT_BYTES = 12
-"""Of a trained weight in a checkpoint: itself and AdamW's two averages, each in float32."""
+"""Bytes per trained weight in a checkpoint: the weight and AdamW's two averages, each in float32."""
 
 SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
 """Options of the learner that a schedule sets."""

@@ -279,7 +279,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     @abstractmethod
     async def examine(self) -> Found | None:
-        """Evaluates the policy on `held_out`; None where there is nothing to evaluate it on and nothing to say."""
+        """Evaluates the policy on `held_out`; None where there is nothing to evaluate it on and nothing to report."""
 
     @abstractmethod
     def describe(self, found: Found) -> tuple[Mapping[str, Any], str]:
@@ -287,7 +287,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     @abstractmethod
     def merit(self, found: Found) -> tuple[float, ...] | None:
-        """Returns what makes an evaluation better than another one; None where it says nothing about that."""
+        """Returns what makes an evaluation better than another one; None if it shows nothing about that."""
 
     async def begin(self) -> None:
         """Evaluates the policy that training begins from, without questions, or repeats an evaluation interrupted."""
@@ -370,7 +370,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
     def state(self) -> dict[str, Any]:
         """Returns the policy's number, the name of the model that training began from, and the evaluations.
 
-        `looked` says whether the newest evaluation was finished.
+        `looked` shows whether the newest evaluation was finished.
         """
         evaluations = {"before": self.before, "after": self.after, "best": self.best}
         return {

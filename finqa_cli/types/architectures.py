@@ -31,7 +31,7 @@ class Architecture:
     Attributes:
         family: The `model_type` of its configuration, such as `qwen3`.
         class_name: The class that is built of it.
-        dtype: What its weights are stored in, or "" where its configuration does not say.
+        dtype: What its weights are stored in, or "" if its configuration does not name it.
         layers: Blocks.
         hidden: Width of the residual stream.
         heads: Attention heads of a block.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 PYTHON = "python3"
-"""First argument of an execution that stands for the sandbox's Python."""
+"""First argument of an execution that means the sandbox's Python."""
 
 MIB = 2**20
 

@@ -44,7 +44,7 @@ class ServerSource:
 
     Attributes:
         folder: The package.
-        app: Its ASGI app as `package.module:name`; images hold the folder under the name of the package.
+        app: Its ASGI app as `package.module:name`; images contain the folder under the name of the package.
         requirements: What pip installs for it.
         project: Whether the folder is a project that pip builds a wheel of and installs.
         dockerfile: The Dockerfile that images are built from, with the folder as its context; None: images are made of
@@ -71,8 +71,8 @@ class ServerSpec:
         image: Container image whose own entry point serves on `port`.
         source: Where the server of `command` comes from, for providers that build images of it; None where that is not
             known.
-        snapshot: The data that the sandbox must hold, or None for a server that brings its own; its folder inside the
-            sandbox is passed to the server as FINQA_SNAPSHOT.
+        snapshot: The data that the sandbox must contain, or None for a server that brings its own; its folder inside
+            the sandbox is passed to the server as FINQA_SNAPSHOT.
         port: Port that the server listens on inside a remote sandbox; a local sandbox picks a free one.
         environment: Further variables for the server. Secrets never go here.
         health_path: GET on it answers 200 when the server is ready.
@@ -141,11 +141,11 @@ class ImageInfo:
     """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
-        name: The provider's name of it; holds the snapshot's name and a digest, so that its content never changes.
+        name: The provider's name of it; contains the snapshot's name and a digest, so that its content never changes.
         snapshot: Name of the snapshot inside.
         digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
-        state: `active`, `building`, or what went wrong.
-        created: Unix time in seconds; 0.0 when the provider does not say.
+        state: `active`, `building`, or the failure.
+        created: Unix time in seconds; 0.0 if the provider does not report it.
     """
 
     name: str

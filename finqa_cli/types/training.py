@@ -146,8 +146,8 @@ class Loss(BaseModel):
     """Loss of the tokens of a batch: one subclass per function, with the parameters as its fields.
 
     The shipped ones are in `finqa_cli.algorithms.losses`. A learner maps the class to a function of its own, or takes
-    the function that the class names in `functions`. The other class attributes and properties say what the function
-    wants computed, and which steps of an update it needs.
+    the function that the class names in `functions`. The other class attributes and properties describe what the
+    function wants computed, and which steps of an update it needs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

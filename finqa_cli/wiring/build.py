@@ -106,7 +106,7 @@ def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path 
 
 
 def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
-    """What to say of data that is not a snapshot: the commands that make one of it, or the flag of `other`."""
+    """The error for data that is not a snapshot: the commands that make one of it, or the flag of `other`."""
     if not path.exists():
         return ConfigError(f"There is no file or folder {path}.", remedy="give --data an existing path")
     name = snapshot_name(path)

@@ -30,7 +30,8 @@ def base_model(settings: Settings) -> str:
 def reached_nodes(settings: Settings) -> list[NodeFacts]:
     """Return what a placement counts on of each node: CPUs, GPUs and memory.
 
-    Nothing where nothing runs on nodes, or no cluster can be reached: the start of the engine or learner says why.
+    Nothing where nothing runs on nodes, or no cluster can be reached: the start of the engine or learner reports the
+    reason.
     """
     if not on_nodes(settings) or settings.cluster.address == LOCAL:
         return []

@@ -1,8 +1,8 @@
 """From what a user types to a policy: a run, a checkpoint, an adapter, a model folder, a hub id, or a plugin's name.
 
 Training begins from a whole model. A policy that is an adapter is merged into one first, once, in the run's folder: a
-new adapter lies on a whole model, and with the adapter switched off that model is the reference which KL terms and DPO
-pull towards. Were the old adapter dropped, or trained on, the reference would be another policy than the start.
+new adapter is applied to a whole model, and with the adapter switched off that model is the reference which KL terms
+and DPO pull towards. Were the old adapter dropped, or trained on, the reference would be another policy than the start.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
-    """The policy that a training checkpoint holds.
+    """The policy that a training checkpoint contains.
 
     Raises:
         DataError, ConfigError: The model that its adapter is on is not there any more.
@@ -168,7 +168,7 @@ def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
 
 
 def run_of(reference: str) -> Path | None:
-    """The run folder that a reference lies in, if it lies in one."""
+    """The run folder that contains a reference, if there is one."""
     path = Path(reference).resolve()
     candidates = (path, *path.parents[:2])
     found = next((folder for folder in candidates if (folder / "run.json").exists()), None)
@@ -191,7 +191,7 @@ def _is_pipeline(folder: Path) -> bool:
 
 
 def _own_start(path: Path) -> str | None:
-    """The merged model that the run around an adapter began from, wherever that run lies now."""
+    """The merged model that the run around an adapter began from, wherever that run is now."""
     run = next((folder for folder in path.resolve().parents[:4] if (folder / "run.json").is_file()), None)
     return str(run / START) if run is not None and (run / START_RECORD).is_file() else None
 
@@ -207,7 +207,7 @@ def _adapter(path: Path) -> PolicyVersion:
 
 
 def _base_name(path: Path, recorded: str) -> str:
-    """Return the model that an adapter lies on, for use in this working directory."""
+    """Return the model that an adapter is applied to, for use in this working directory."""
     if registry().first("resolve_policy", PolicyVersion, reference=recorded) is not None:
         return recorded
     run = next(enclosing_runs(path.resolve()), None)

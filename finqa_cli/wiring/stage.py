@@ -301,5 +301,5 @@ def _fields(stats: PoolStats) -> dict[str, object]:
 
 
 def _without_zeros(numbers: dict[str, int]) -> dict[str, object]:
-    """So that a quiet run shows a short line."""
+    """Return the numbers that are not 0, which keeps the line of a run without faults short."""
     return {name: number for name, number in numbers.items() if number}

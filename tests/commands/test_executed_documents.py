@@ -114,7 +114,7 @@ def test_the_quick_blocks_of_a_page_do_what_they_show(page: str, empty_folder: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", pages_with(SLOW))
 def test_all_blocks_of_a_page_do_what_they_show(page: str, empty_folder: Path) -> None:
     run_page(page, "run", SLOW)

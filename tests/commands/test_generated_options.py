@@ -215,7 +215,8 @@ def test_a_new_setting_is_one_change_in_one_file(tmp_path: Path) -> None:
     assert done.returncode == 78, done.stderr
     assert re.search(r"--dummy-share <float> +Share of nothing\. +\[parts; default: 0\.5\]", done.stdout)
     assert re.search(r"train\.dummy_share +0\.5 +environment DUMMY_SHARE\n", done.stdout)
-    row = "| `train.dummy_share` | number | `0.25` | `--dummy-share` | `DUMMY_SHARE` | Share of nothing, in parts |"
+    names = "`train.dummy_share`<br>`--dummy-share`<br>`DUMMY_SHARE`"
+    row = f"| {names} | Share of nothing, in parts<br>number, default `0.25` |"
     assert row in done.stdout
     assert "# Share of nothing, in parts.\n# DUMMY_SHARE=0.25\n" in done.stdout
     assert "train.dummy_share = 7.0 (flag)" in done.stderr

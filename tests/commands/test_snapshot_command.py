@@ -59,6 +59,19 @@ def test_a_name_that_gets_other_data_says_what_it_was(empty_folder: Path, capsys
     assert document([*mine, "own"], capsys)["digest"] == first["digest"]
 
 
+def test_an_import_says_what_its_snapshot_name_was(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t").mkdir()
+    Path("t/income.csv").write_text("item,2023\nRevenue,7\n")
+    Path("q.csv").write_text("question,answer,company\nRevenue in 2023?,7,acme\n")
+    command = ["data", "import", "tables", "t", "--questions=q.csv", "--company=name:acme", "--snapshot-name=mine"]
+    first = document([*command, "--out=one"], capsys)
+    assert first["replaced"] is None
+    Path("t/income.csv").write_text("item,2023\nRevenue,7\nCosts,3\n")
+    assert main([*command, "--out=two"]) == 0
+    out = capsys.readouterr().out
+    assert f"mine was {first['digest'].removeprefix('sha256:')[:12]} (" in out and "another --snapshot-name" in out
+
+
 def test_a_damaged_snapshot_is_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     built = document(["snapshot", "build"], capsys)
     with (Path(built["path"]) / "tasks.jsonl").open("a") as file:

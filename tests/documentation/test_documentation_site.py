@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.documentation import build_site
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,24 +18,9 @@ pytest.importorskip("material", reason="the site needs finqa[docs]: make docs in
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    built = _build(ROOT / "mkdocs.yml", folder)
+    built = build_site(folder)
     assert built.returncode == 0, built.stderr
     return folder
-
-
-def _build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(config),
-        "--site-dir",
-        str(folder),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def found(site: Path, query: str) -> list[str]:
@@ -87,5 +71,5 @@ def test_a_mistake_fails_the_build(text: str, reason: str, tmp_path: Path) -> No
         f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing", "security")
     )
     (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n{pages}", encoding="utf-8")
-    built = _build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    built = build_site(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert built.returncode != 0 and re.search(reason, built.stderr), built.stderr

@@ -1,7 +1,7 @@
 """Python imports this module at its start: `time.time` of the process then follows the file that a variable names.
 
 The file contains seconds to add, and may change at any time. The machine's clock and `time.monotonic` stay as they are,
-as they do for a process when somebody sets the clock.
+as they do for a process when a user sets the clock.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def fetch_data(
 
     Example: finqa data fetch snorkel --out data/snorkel
     """
-    from finqa_cli.data.fetch import SOURCES, fetch  # its HTTP client is of no use to the other data commands
+    from finqa_cli.data.fetch import SOURCES, fetch  # its HTTP client is not needed by the other data commands
 
     dotenv_variables()  # HF_TOKEN may be there
     source = SOURCES[name]
@@ -217,7 +217,7 @@ def check(
 ) -> None:
     """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
 
-    With --for the exit code tells whether that environment takes the data; --set environment.options.KEY=VALUE sets
+    With --for the exit code shows whether that environment accepts the data; --set environment.options.KEY=VALUE sets
     its options. Code in the data is not executed.
 
     Writes the whole report and a manifest with the checksums of what was checked.

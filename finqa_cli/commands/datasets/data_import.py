@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from finqa_cli.commands.datasets.snapshot_texts import replaced_snapshot, replaced_text
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import AsJson, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
@@ -73,7 +74,7 @@ def finqa_json(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import original FinQA rows whose gold facts lie only in the table: one table per filing page, split by company.
+    """Import original FinQA rows whose gold facts are only in the table: one table per filing page, split by company.
 
     Exit codes: 0 ok, 2 usage, 65 a file or row is missing or malformed, 74 writing failed.
 
@@ -266,17 +267,22 @@ def tables(
     options = _import_options(line.context.params, given)
     snapshots = LocalSnapshots(line.load(quiet=True).settings.data.home) if snapshot else None
     if snapshot and snapshots:
-        snapshots.versions(snapshot)  # a name that is none is an error before anything is written
+        snapshots.versions(snapshot)  # an invalid name is an error before anything is written
     report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
     write_layout(report.report.dataset, out)
     document = {**import_document(report.report, out), **_tables_document(report)}
     following = next_step(out)
     if snapshot and snapshots:
+        before = snapshots.current(snapshot)
         built, _ = snapshots.build(snapshot, out)
+        replaced = replaced_snapshot(before, built)
         document |= {"snapshot": built.name, "digest": built.digest}
+        document |= {"replaced": None if replaced is None else str(replaced.path)}
         split = list(report.report.dataset.split_counts())[-1]
         player = "scripted" if report.experts == report.report.kept else "MODEL"
         following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
+        if replaced is not None:
+            following = f"{replaced_text(replaced)}\n{following}"
     text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
     emit(document, as_json=line.as_json, text=text)
 

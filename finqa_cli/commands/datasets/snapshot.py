@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from finqa_cli.commands.datasets.snapshot_texts import counts_text, replaced_snapshot, replaced_text, short_digest
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural, print_table, progress
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import DataError
-from finqa_cli.evaluation.cluster_nouns import counted, plural_noun
 from finqa_cli.provisioning import remote_images as remote
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED
@@ -60,7 +60,7 @@ def build(
     """Compile a data set into one read-only store with a manifest. Building the same source twice changes nothing.
 
     The embedded set gets a name other than openenv-finqa, or replaces other data of that name, with --data embedded
-    only. With --sandbox, and without --data, a snapshot of the name that is there is taken as it is.
+    only. With --sandbox, and without --data, an existing snapshot of the name is used unchanged.
 
     With --sandbox daytona or docker an image with it and finqa itself is built there as well, and plays one episode in
     a fresh sandbox before it counts as ready; so is one with the folder of an OpenEnv environment. Images of earlier
@@ -86,32 +86,22 @@ def build(
         emit({"environment": name, "new": False}, as_json=line.as_json, text=text)
         return
     store, name = LocalSnapshots(settings.data.home), settings.data.snapshot
-    before = _current(store, name)
+    before = store.current(name)
     with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
         built, new = _compile(store, name, settings.data.path, skip_bad, sandbox is not None, reporter)
     verb = "Built" if new else "Nothing to do, already built:"
-    text = f"{verb} snapshot {built.name} {_short(built)} ({_counts(built)})"
-    replaced = before if before is not None and before.digest != built.digest else None
+    text = f"{verb} snapshot {built.name} {short_digest(built)} ({counts_text(built)})"
+    replaced = replaced_snapshot(before, built)
     document = {**_document(built), "new": new, "replaced": None if replaced is None else str(replaced.path)}
     lines = [text, str(built.path)]
     if replaced is not None:
-        lines.append(
-            f"{name} was {_short(replaced)} ({_counts(replaced)}) until now, and stays in {replaced.path}. "
-            "To keep both names, build with another --snapshot-name."
-        )
+        lines.append(replaced_text(replaced))
     if sandbox is not None:
         again = f"finqa snapshot build --sandbox {sandbox} --snapshot-name {built.name} continues from there"
         ready = perform(line, lambda reporter, _: remote.build(settings, reporter), remedy=again, patient=False)
         document |= {"image": None if ready is None else _ready(ready)}
         lines.append(f"Sandboxes of {sandbox} need no image." if ready is None else _image_text(ready))
     emit(document, as_json=line.as_json, text="\n".join(lines))
-
-
-def _current(store: LocalSnapshots, name: str) -> Snapshot | None:
-    """Return the snapshot of a name, or None where there is none that is intact."""
-    with contextlib.suppress(DataError):
-        return store.get(name)
-    return None
 
 
 def _compile(
@@ -156,7 +146,7 @@ def list_snapshots(
 
     def text() -> None:
         if found:
-            rows = [(one.name, _short(one), one.metadata.get("error") or _counts(one)) for one in found]
+            rows = [(one.name, short_digest(one), one.metadata.get("error") or counts_text(one)) for one in found]
             print_table(("name", "digest", "holds"), rows)
         else:
             print("There are no snapshots. Build one: finqa snapshot build")
@@ -246,17 +236,6 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
         "path": str(snapshot.path),
         "manifest": dict(snapshot.metadata),
     }
-
-
-def _short(snapshot: Snapshot) -> str:
-    return snapshot.digest.removeprefix("sha256:")[:12] or "damaged"
-
-
-def _counts(snapshot: Snapshot) -> str:
-    counts = (
-        (int(str(snapshot.metadata.get(plural_noun(noun), 0))), noun) for noun in ("company", "table", "question")
-    )
-    return ", ".join(counted(number, noun) for number, noun in counts)
 
 
 def _readable(value: object) -> object:

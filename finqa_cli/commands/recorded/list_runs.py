@@ -26,7 +26,7 @@ CHECK_REPORT = "check_report.json"
 """File in a folder that `finqa data check` wrote."""
 
 WIDEST = 120
-"""Width of texts where neither a terminal nor COLUMNS says another."""
+"""Width of texts if neither a terminal nor COLUMNS sets another."""
 
 _COLUMNS = ("run", "command", "status", "score", "age", "time", "size")
 

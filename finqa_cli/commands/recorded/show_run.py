@@ -194,7 +194,7 @@ def _model_text(model: str, files: Collection[str], name: str) -> str:
 
 
 def _input_text(value: object, name: str) -> str:
-    """Return what a manifest says of an input, without the digests of single files.
+    """Return what a manifest records of an input, without the digests of single files.
 
     Args:
         value: The input.

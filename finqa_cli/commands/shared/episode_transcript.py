@@ -38,7 +38,7 @@ def verdict_text(trajectory: Trajectory) -> str:
 
 
 def truth_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return the right answer in a record, and how both answers are read where that tells more than they do."""
+    """Return the right answer in a record, and how both answers are read if that adds information."""
     if not (truth := record.get("truth", "")):
         return []
     values = record["values"]

@@ -49,7 +49,8 @@ def effective_defaults(
         target: The policy or engine of the command's argument; empty: none is given.
 
     Returns:
-        No values where a layer is wrong: the help says then what is declared, and the command itself what is wrong.
+        No values where a layer is wrong: the help then shows what is declared, and the command itself reports the
+        error.
     """
     from finqa_cli.extend import registry
     from finqa_cli.wiring.command_settings import read_layers

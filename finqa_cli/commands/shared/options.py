@@ -30,7 +30,7 @@ EXIT_CODES = (
     "70 learner process, 71 device memory, 74 storage, 75 budget, 77 key, 78 settings, "
     "85, 129, 130 and 143 stopped by a signal."
 )
-"""The last line of every command's help; docs/reference/exit-codes.md says more."""
+"""The last line of every command's help; docs/reference/exit-codes.md has the details."""
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON document, and nothing else.", rich_help_panel=GENERAL)

@@ -34,7 +34,8 @@ _BLOCK = 2**20
 class Digest:
     """Checksum that a host announces for a file.
 
-    `git-sha1` is SHA-1 over `blob`, size, a zero byte and the content (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects).
+    `git-sha1` is SHA-1 over `blob`, size, a zero byte and the content
+    (https://git-scm.com/book/en/v2/Git-Internals-Git-Objects).
     """
 
     algorithm: Literal["sha256", "git-sha1"]

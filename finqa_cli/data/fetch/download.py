@@ -108,7 +108,7 @@ class Downloader:
         """Downloads the files and returns size and checksums of each.
 
         Raises:
-            ServiceUnavailableError: The host fails or stays silent after every attempt.
+            ServiceUnavailableError: The host fails or does not answer after every attempt.
             AuthenticationError: The host wants a token.
             DataError: A file is not there, or is not what the host announced.
             StorageError: It cannot be written.

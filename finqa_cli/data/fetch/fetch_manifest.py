@@ -98,7 +98,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def damaged_files(folder: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Returns paths of files that are missing or not what the record says."""
+    """Returns paths of files that are missing or differ from the record."""
     return tuple(
         record.path
         for record in manifest.files

@@ -113,7 +113,7 @@ def safe_name(name: str) -> str:
     """Returns the name when it stays inside any folder on any system and is not a name of finqa.
 
     Raises:
-        DataError: It is absolute, climbs, holds control characters, or would overwrite what finqa keeps there.
+        DataError: It is absolute, climbs, contains control characters, or would overwrite what finqa keeps there.
     """
     path = PurePosixPath(name)
     outside = path.is_absolute() or "\\" in name or ".." in path.parts or any(map(_has_drive, path.parts))

@@ -1,4 +1,4 @@
-"""Imports original FinQA rows (arXiv 2109.00122) whose gold facts lie only in the table."""
+"""Imports original FinQA rows (arXiv 2109.00122) whose gold facts are only in the table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TABLE_OPERATIONS = {
 def clean_cell(text: str) -> Cell:
     """Returns a number for `$ 2457` or `-0.3 ( 0.3 )`, a tidy text for `6.4% ( 6.4 % )`, None for nothing, or the text.
 
-    The data repeats a negative or a percentage in brackets; brackets that hold another number stay text.
+    The data repeats a negative or a percentage in brackets; brackets that contain another number stay text.
     """
     stripped = text.strip()
     collapsed = " ".join(stripped.split())  # runs of blanks would cost the pattern time without bound

@@ -1,6 +1,6 @@
 """Rows of the original FinQA (arXiv 2109.00122): read, checked, and written as one text.
 
-A row holds `id`, `filename` (`TICKER/YEAR/page_N.pdf`), `pre_text`, `post_text`, `table` and `qa` with `question`,
+A row contains `id`, `filename` (`TICKER/YEAR/page_N.pdf`), `pre_text`, `post_text`, `table` and `qa` with `question`,
 `answer`, `program`, `exe_ans` and `gold_inds`. In flat tables, which have no `qa`, those are at the top level.
 """
 
@@ -65,7 +65,7 @@ class FinqaRow:
 
     @property
     def is_percent(self) -> bool:
-        """Whether the annotator answered in percent, so that 100 times the truth says the same."""
+        """Whether the annotator answered in percent, so that 100 times the truth is the same answer."""
         return not isinstance(self.exe_ans, str) and "%" in self.answer
 
 
@@ -177,7 +177,7 @@ class _FieldReader:
             if plain in ("yes", "no"):
                 return "yes" if plain == "yes" else "no"
             try:
-                value = float(plain)  # a column of a flat table holds numbers and yes or no as text
+                value = float(plain)  # a column of a flat table contains numbers and yes or no as text
             except ValueError:
                 value = None
         try:

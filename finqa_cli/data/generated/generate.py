@@ -74,7 +74,7 @@ def generate(spec: GenerateSpec) -> DataSet:
 
 
 def run_query(table: Table, query: str) -> object:
-    """Returns the single cell that a query on one table yields, from a fresh SQLite that holds this table alone.
+    """Returns the single cell that a query on one table yields, from a fresh SQLite that contains this table alone.
 
     Raises:
         AssertionError: It yields anything but one row of one column.

@@ -15,7 +15,7 @@ _Part = Callable[[float, float], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement of a company. `values[label]` holds one integer (USD millions) per year of `years`."""
+    """One statement of a company. `values[label]` contains one integer (USD millions) per year of `years`."""
 
     kind: str
     table_name: str

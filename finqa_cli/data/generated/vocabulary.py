@@ -1,6 +1,6 @@
 """Words of the generated filings: line items by statement, and the parts of company names.
 
-A label belongs to one statement only, and its human form (underscores as spaces) is what questions say, so a question
+A label belongs to one statement only, and its human form (underscores as spaces) appears in questions, so a question
 names exactly one row of its company.
 """
 

@@ -41,7 +41,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
 
     Raises:
         DataError: A company or table has a name that cannot be a file.
-        StorageError: The folder holds a data set already, or writing failed.
+        StorageError: The folder contains a data set already, or writing failed.
     """
     for table in dataset.tables:
         for name in (table.company, table.name):

@@ -29,7 +29,7 @@ from finqa_cli.types.splits import SPLIT_NAMES
 
 FETCH_FILE = "fetch.json"
 _FOLDERS_UP = 3
-"""A fetched file lies at most this deep: data/multi_table_data/train_finqa.csv of rLLM-FinQA."""
+"""Largest depth of a fetched file: data/multi_table_data/train_finqa.csv of rLLM-FinQA."""
 
 _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
@@ -45,7 +45,7 @@ class About:
 
 
 def about_folder(folder: Path) -> About:
-    """Returns what `dataset.json` says, and where there is none `fetch.json`.
+    """Returns the contents of `dataset.json`, or of `fetch.json` if there is none.
 
     Types are checked: `"false"` read as true, or the reverse, would be harmful.
 
@@ -60,7 +60,7 @@ def about_folder(folder: Path) -> About:
 
 
 def about_file(path: Path) -> About:
-    """Returns what `fetch.json` says about a file, from the folder that it was fetched into.
+    """Returns what `fetch.json` records about a file, from the folder that it was fetched into.
 
     Raises:
         ProblemError: `fetch.json` is damaged.
@@ -238,7 +238,8 @@ SNORKEL_LICENCE = "Apache-2.0"
 
 
 def import_snorkel(folder: Path, *, skip_bad: bool = False) -> ImportReport:
-    """Returns Snorkel's 290 questions. Their owner says: for evaluation only, so all of them go to the split `test`.
+    """Returns Snorkel's 290 questions. Their owner marks them "for evaluation only", so all of them go to the split
+    `test`.
 
     Raises:
         DataError: Something is missing or malformed, or no question is left.

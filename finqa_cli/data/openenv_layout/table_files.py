@@ -53,7 +53,7 @@ def make_table(
         place: Key inside the file, for problems, when the file has several tables.
 
     Raises:
-        ProblemError: It has columns but no rows, is ragged, or holds a column or cell that cannot be taken.
+        ProblemError: It has columns but no rows, is ragged, or contains a column or cell that cannot be taken.
     """
     reader = _TableReader(file, place)
     records = reader.records(value)

@@ -136,7 +136,7 @@ class _QueryWriter:
         return found
 
     def _find(self, value: float) -> str | None:
-        """Returns the cell that holds a number, perhaps with another sign, or as a share where it is a percentage."""
+        """Returns the cell that contains a number, perhaps with another sign, or as a share if it is a percentage."""
         for factor, scale in ((1.0, ""), (100.0, " / 100.0"), (0.01, " * 100.0")):
             for sign in (1, -1):
                 if place := self._places.get(_key(sign * value * factor)):

@@ -24,7 +24,7 @@ _INTEGER_DIGITS = 18
 _LARGEST_DIGITS = 300
 
 _BLANK = re.compile(r"[-\u2010-\u2015\u2212.*]{1,4}|n\.?/?a\.?|n/m|nm|nil|none|null|nan|#n/a", re.IGNORECASE)
-"""What stands for "no value" in a column of numbers."""
+"""Marks for "no value" in a column of numbers."""
 
 _SHEET_ERRORS = frozenset({"#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"})
 _IDENTIFIER = re.compile(r"0[0-9]+")
@@ -180,7 +180,7 @@ def convert_columns(
 
     A column of which at least half of the filled cells are numbers is one of numbers: its numbers are converted, its
     marks for "no value" become None, and other texts stay and are counted. A column with an identifier such as `007`
-    stays text, and so does the first of several columns: it holds the names of the rows. Dates become ISO texts.
+    stays text, and so does the first of several columns: it contains the names of the rows. Dates become ISO texts.
 
     Args:
         columns: Names, for examples.

@@ -33,7 +33,7 @@ class RawTable:
     """One table as it was found.
 
     Attributes:
-        file: Path, with the name of the sheet or table where a file holds several.
+        file: Path, with the name of the sheet or table where a file contains several.
         folder: First folder below the source; empty for a file directly in it, and for databases.
         stem: Name of the file without its ending.
         name: Name that the table has by its place.
@@ -77,7 +77,7 @@ def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int =
         header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
 
     Raises:
-        ProblemError: The source is missing, is neither, or holds no table.
+        ProblemError: The source is missing, is neither, or contains no table.
         MissingDependencyError: It holds Parquet, Excel or DuckDB files, and their reader is not installed.
     """
     problems: list[Problem] = []

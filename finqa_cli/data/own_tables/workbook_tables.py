@@ -89,7 +89,7 @@ def _sheet(
     path: Path, sheet: Any, formulas: Any
 ) -> tuple[Sequence[object], list[tuple[int, Sequence[object]]], str] | None:
     where = f"{path}, {sheet.title}"
-    sheet.reset_dimensions()  # what a file says of its size may be wrong
+    sheet.reset_dimensions()  # the size that a file states may be wrong
     formulas.reset_dimensions()
     rows: list[tuple[int, list[object]]] = []
     pairs = zip(sheet.iter_rows(values_only=True), formulas.iter_rows(values_only=True), strict=False)

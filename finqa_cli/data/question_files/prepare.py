@@ -80,7 +80,7 @@ class Preparation:
         read: Number of rows in the sources.
         problems: Malformed rows that were left out.
         shared_companies: Companies in more than one split; only a split by file can have any.
-        evaluation_only: The sources hold FinQA's test split only, or were not kept apart from it.
+        evaluation_only: The sources contain FinQA's test split only, or were not kept apart from it.
     """
 
     split_by: Literal["file", "company"]

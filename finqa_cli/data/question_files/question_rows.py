@@ -23,7 +23,8 @@ _FIELD_LIMIT = 2**30
 def read_rows(path: Path) -> Iterator[Row | Problem]:
     """Yields the rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
 
-    A row that is not an object, is ragged, or holds a value that cannot be taken (see `values`) comes as its problem.
+    A row that is not an object, is ragged, or contains a value that cannot be taken (see `values`) comes as its
+    problem.
 
     Raises:
         ProblemError: The file as a whole is missing, unreadable, of another kind, or broken from some place on.
@@ -43,7 +44,7 @@ def read_rows(path: Path) -> Iterator[Row | Problem]:
 def split_files(folder: Path) -> tuple[Path, ...]:
     """Returns the files of a folder of `finqa data prepare` or of the original FinQA: non-empty ones named by a split.
 
-    None for a data folder, whose questions and tables lie in folders of their own.
+    None for a data folder, which has questions and tables in separate folders.
     """
     try:
         if (folder / QUESTIONS_FILE).parent.exists():
@@ -57,7 +58,7 @@ def split_files(folder: Path) -> tuple[Path, ...]:
 def csv_rows(
     path: Path, required: Sequence[str] = (), separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]] | Problem]:
-    """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that hold it.
+    """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that contain it.
 
     Raises:
         ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the
@@ -126,7 +127,7 @@ def _csv_rows(
 def csv_cells(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yields the header and then each row of a CSV file that is not a blank line, with its line from 1.
 
-    Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that hold them.
+    Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that contain them.
 
     Raises:
         ProblemError: The file is missing or unreadable, or the quoting is broken from some row on.

@@ -87,7 +87,7 @@ def parse_json(text: str, *, unique: bool = False) -> object:
         unique: Refuse an object that names a key twice, of which Python keeps the last one.
 
     Raises:
-        ValueError: It is none; the message says what is wrong and where.
+        ValueError: It is none; the message states what is wrong and where.
     """
     if not text.strip():
         raise ValueError("is empty")

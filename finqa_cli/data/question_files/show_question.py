@@ -41,7 +41,7 @@ class Shown:
     Attributes:
         facts: Public fields by name.
         text: The page around the table; empty for data without one.
-        tables: The tables that hold the answer; none when that is not known.
+        tables: The tables that contain the answer; none when that is not known.
         other_tables: Names of the company's other tables.
         solution: Fields that reveal the answer, by name.
     """

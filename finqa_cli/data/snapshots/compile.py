@@ -73,7 +73,7 @@ _CATALOG = (
 def compile_snapshot(dataset: DataSet, folder: Path) -> str:
     """Writes `tables.sqlite`, `tasks.jsonl`, `truth.jsonl` and `manifest.json` into an existing folder.
 
-    `tables.sqlite` holds `catalog(company, table_name, physical, info)`, where `physical` names the table with the
+    `tables.sqlite` contains `catalog(company, table_name, physical, info)`, where `physical` names the table with the
     rows (empty for a table without columns, which SQLite cannot hold) and `info` is the answer of get_table_info under
     pandas 2. `mixed(company, table_name, column_name)`, there only when it has rows, names the columns of texts beside
     numbers, which pandas 3 calls `object` still; those of texts alone it calls `str`.
@@ -169,7 +169,7 @@ def _tables(dataset: DataSet) -> bytes:
 
 
 def _mixed_columns(table: Table) -> list[str]:
-    """Columns that hold texts beside numbers."""
+    """Columns that contain texts beside numbers."""
     return [
         column
         for place, column in enumerate(table.columns)

@@ -36,7 +36,11 @@ _LEFTOVER_SECONDS = 3600.0
 
 
 class LocalSnapshots:
-    """Snapshots are immutable; building a changed source under a name adds one and makes it current."""
+    """Snapshots are immutable; building a changed source under a name adds one and makes it current.
+
+    A name is a label that moves, as the tag of a container image does. Runs record digests: once a name has other data,
+    an earlier run is not resumed on it, and not compared with later ones.
+    """
 
     def __init__(self, home: Path) -> None:
         self._root = home / "snapshots"
@@ -105,6 +109,12 @@ class LocalSnapshots:
         if not _SHORT.fullmatch(short):
             raise DataError(f"{folder / _CURRENT} is damaged.", remedy=remedy)
         return _verified(name, folder / short)
+
+    def current(self, name: str) -> Snapshot | None:
+        """Returns the current snapshot of a name, or None if there is none that is intact."""
+        with contextlib.suppress(DataError):
+            return self.get(name)
+        return None
 
     def get_or_build(self, name: str) -> tuple[Snapshot, bool]:
         """Returns the current snapshot like `get`; the default one is built from the embedded data set when missing."""

@@ -201,7 +201,7 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def _notes_on_seeds(methods: Sequence[Method]) -> list[str]:
-    """Says of which methods two runs were given, whose spread is hardly known."""
+    """Names the methods with two runs only, whose variation is hardly known."""
     pairs = [method.label for method in methods if len(method.runs) == 2]
     few = (
         f"Two runs each of {', '.join(pairs)}: two runs give a very uncertain estimate of the "

@@ -171,7 +171,7 @@ def _blind_spot(comparison: Comparison, level: float) -> str:
 
 
 def folder_names(paths: Sequence[Path]) -> list[str]:
-    """Returns the last parts of each path: as few as tell all of them apart."""
+    """Returns the last parts of each path: as few as distinguish all of them."""
     depths = range(1, max(len(path.parts) for path in paths) + 1)
     tails = ([str(Path(*path.parts[-depth:])) for path in paths] for depth in depths)
     return next((names for names in tails if len(set(names)) == len(names)), [str(path) for path in paths])
@@ -236,7 +236,7 @@ def accuracy_lines(folder: Path) -> list[str]:
         f"{method['interval'][1]:.3f}] on {method['questions']} questions, "
         f"{counted(method['companies'], compared['clustered_by'])}, {counted(len(method['runs']), 'run')}"
         for method in compared.get("methods", ())
-        if "questions" in method  # comparisons of earlier versions do not say
+        if "questions" in method  # comparisons of earlier versions do not record it
     ]
 
 

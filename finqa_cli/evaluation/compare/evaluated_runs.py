@@ -144,7 +144,7 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
 
 
 def _was_a_path(path: Path, target: str) -> bool:
-    """Whether the policy that was evaluated lay in a folder that the user named, by the digests of its files."""
+    """Whether the policy that was evaluated was in a folder that the user named, by the digests of its files."""
     policy = read_document(path / MANIFEST).get("inputs", {}).get("policy", {})
     return "/" in target and bool(policy.get("files"))
 

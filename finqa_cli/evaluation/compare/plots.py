@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB")
 _LINES = ("-", "--", ":", "-.")
 """Curves of methods that go the same way for a while are all to be seen."""
-"""Paul Tol's bright scheme, distinct for the colour-blind."""
+"""Paul Tol's bright scheme, distinguishable with colour blindness."""
 
 _Draw = Callable[[CompareResult, "Axes"], None]
 

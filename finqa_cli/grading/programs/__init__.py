@@ -1,7 +1,7 @@
 """Programs of the original FinQA data (arXiv 2109.00122): reading, executing and comparing them.
 
 Pure, standard library only; reads text that a model or an opponent may have written. The rules are those of the data
-set's official evaluation; each module says where it is stricter or more lenient. Any text is judged in linear time.
+set's official evaluation; each module states where it is stricter or more lenient. Any text is judged in linear time.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ A prime of a special form, such as 2^255 - 19, would not do: a short program cou
 def difference(predicted: Program, gold: Program) -> str:
     """Why the programs are not equivalent by the official definition; empty when they are.
 
-    The gold program's literals and table steps are the only ones that the predicted program may hold, even in steps
+    The gold program's literals and table steps are the only ones that the predicted program may contain, even in steps
     that its last one does not use.
     """
     known = {symbol for step in gold.steps for symbol in _symbols(step)}

@@ -43,7 +43,7 @@ def execute(program: Program, table: ProgramTable) -> Value:
 
     Raises:
         ProgramError: A step has no result. It names step and reason: division by zero, a complex, too large or
-            undefined result, "yes" or "no" as an argument, or a row that is missing or holds anything but numbers.
+            undefined result, "yes" or "no" as an argument, or a row that is missing or contains anything but numbers.
     """
     results: list[Value] = []
     for place, step in enumerate(program.steps):

@@ -10,7 +10,7 @@ Three notations, all of which become the same list of steps:
 In a list of several items each item is one operation, so that the number of `#k` is never in doubt.
 
 Like the official tokenizer, a comma followed by a blank separates, and any other comma belongs to a number; so the
-names of rows that hold brackets or such a comma cannot be written. Unlike it, blanks around names, brackets and
+names of rows that contain brackets or such a comma cannot be written. Unlike it, blanks around names, brackets and
 commas do not matter, and a last step that is cut off is an error; the official script leaves it out.
 """
 
@@ -121,7 +121,7 @@ class _Parser:
         return literal[0]
 
     def _table_step(self, operation: str, start: int) -> Argument:
-        """Reads `row name, none)`; the name may hold any characters but brackets and a comma before a blank."""
+        """Reads `row name, none)`; the name may contain any characters but brackets and a comma before a blank."""
         end = self._text.find(")", start)
         names = _COMMA.split(self._text[start:end].strip() + " ") if end >= 0 else []
         names = [name.strip() for name in names]

@@ -55,7 +55,7 @@ def _aside_end(found: Sequence[Element], place: int) -> int:
 
 
 def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
-    """A bracket holds the two numbers that the one value before it is computed from: `57 (641 vs. 584)`."""
+    """A bracket contains the two numbers that the one value before it is computed from: `57 (641 vs. 584)`."""
     values = [one.value.number for one in kept if one.sort is Sort.VALUE and one.value]
     parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
     if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):

@@ -37,7 +37,7 @@ _COMPETING = re.compile(
     r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
     r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
 )
-"""Keys that may hold another answer, beside the one that is called so."""
+"""Keys that may contain another answer, beside the one that is called so."""
 _UNSURE = frozenset(("low", "very low", "none", "medium", "unsure", "uncertain"))
 _CALLS = word_set("arguments args parameters params input data function action_input tool_input")
 """What a tool call or a reply keeps its one object under."""

@@ -2,7 +2,7 @@
 
 Steps, each of which only narrows the text: after the last `answer is` or `so`; without the explanation after it;
 without what is named only to be set apart (`, not 85`, `vs. 74`); the result of an equation or an arrow. What is left
-holds one value, written once or in two notations of the same amount, or it has not decided.
+contains one value, written once or in two notations of the same amount, or it has not decided.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _contrast(found: Sequence[Element], place: int) -> int:
 
 
 def without_working(found: Sequence[Element]) -> list[Element]:
-    """Takes out brackets that hold an expression after a value, as in `47.3 days (365 / 7.717)`, square ones too."""
+    """Takes out brackets that contain an expression after a value, as in `47.3 days (365 / 7.717)`, square ones too."""
     kept: list[Element] = []
     place = 0
     while place < len(found):

@@ -272,7 +272,7 @@ class _Reader:
         return spaced and last is not None and last.sort is Sort.WORD
 
     def _closes(self, position: int) -> bool:
-        """The bracket holds one amount and nothing else."""
+        """The bracket contains one amount and nothing else."""
         inner = self._skip_blank(position + 1)
         if currency := CURRENCY_BEFORE.match(self._text, inner):
             inner = self._skip_blank(currency.end())

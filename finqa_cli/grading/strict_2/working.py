@@ -165,7 +165,7 @@ _TOTALS = word_set("average averages averaged mean total totals totaled totalled
 
 
 def _sentences(found: Sequence[Element]) -> list[list[Element]]:
-    """Sentences and lines that hold a value."""
+    """Sentences and lines that contain a value."""
     parts: list[list[Element]] = [[]]
     for one in found:
         if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
@@ -252,7 +252,7 @@ def _words_of(part: Sequence[Element]) -> list[str]:
 
 
 def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element]]]:
-    """Labels with what follows them, one for each line, clause or item that holds a value."""
+    """Labels with what follows them, one for each line, clause or item that contains a value."""
     parts: list[list[Element]] = [[]]
     for at, one in enumerate(found):
         following = found[at + 1].sort if at + 1 < len(found) else Sort.BREAK

@@ -10,7 +10,7 @@ from typing import Any
 from finqa_cli.grading.items import read_numbers
 
 _LONGEST_TEXT = 200_000
-"""Characters of one text in a report; a longer one is cut, and the page says so."""
+"""Characters of one text in a report; a longer one is cut, and the page notes it."""
 
 _MOST_ROWS = 500
 _MOST_COLUMNS = 60

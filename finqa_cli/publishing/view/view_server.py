@@ -76,7 +76,7 @@ def serve_view(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is ready for requests and signals, and whose threads stop reading files at its end."""
+    """A server that reports when it is ready for requests and signals; its threads stop reading files at its end."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event, ready: Callable[[], None]) -> None:
         super().__init__(config)

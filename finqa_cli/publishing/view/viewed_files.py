@@ -1,4 +1,4 @@
-"""Which files of a run may be read: regular files that lie in its folder, never what a link leads to elsewhere."""
+"""Which files of a run may be read: regular files in its folder, never the targets of links elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_id(path: Path) -> str:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Returns whether a path, with all links followed, lies in a folder or is the folder."""
+    """Returns whether a path, with all links followed, is in a folder or is the folder."""
     try:
         return path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
     except (OSError, RuntimeError):  # a circle of links is a RuntimeError before Python 3.13

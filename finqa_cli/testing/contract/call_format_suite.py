@@ -56,7 +56,7 @@ _hostile = st.lists(st.sampled_from([*_pieces, '"name": "f"', "\n", "\ud800", "\
 
 
 def test_a_call_comes_back_with_the_words_before_it(subject: CallFormat) -> None:
-    """Its name, its arguments with their types, and what was said before it."""
+    """Its name, its arguments with their types, and the text before it."""
 
     @_patient
     @given(arguments=_arguments, words=_text.map(str.strip).filter(lambda words: "{" not in words))
@@ -71,7 +71,7 @@ def test_a_call_comes_back_with_the_words_before_it(subject: CallFormat) -> None
 
 
 def test_any_text_gives_a_call_or_a_reason(subject: CallFormat) -> None:
-    """A model writes anything: what cannot be read is a CallError that says why."""
+    """A model writes anything: what cannot be read is a CallError with the reason."""
     valid = subject.render(ToolCall(name="look_up", arguments={"text": "x"}))
 
     @_patient

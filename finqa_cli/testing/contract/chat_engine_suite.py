@@ -43,7 +43,7 @@ async def engine(make: Make) -> AsyncIterator[ChatEngine]:
 
 
 async def answered(engine: ChatEngine, request: ChatRequest) -> AssistantTurn:
-    """The engine's turn; one that says with a ConfigError that it has no answer to such questions is not tested."""
+    """The engine's turn; one that reports by a ConfigError that it has no answer to such questions is not tested."""
     try:
         return await engine.respond(request)
     except ConfigError as error:
@@ -98,7 +98,7 @@ async def test_cancellation_does_not_affect_other_requests(engine: ChatEngine, q
 
 
 async def test_the_usage_of_an_episode_is_json(engine: ChatEngine, question: ChatRequest) -> None:
-    """An engine that does not count says nothing."""
+    """An engine that does not count reports nothing."""
     await answered(engine, question)
     usage = engine.usage(question.key.partition("#")[0])
     assert all(isinstance(name, str) for name in usage)
@@ -106,7 +106,7 @@ async def test_the_usage_of_an_episode_is_json(engine: ChatEngine, question: Cha
 
 
 async def test_start_and_close_are_idempotent(make: Make, question: ChatRequest) -> None:
-    """A closed engine says so with an EngineError."""
+    """A closed engine raises an EngineError."""
     engine = make()
     await asyncio.gather(engine.start(), engine.start())
     await engine.start()

@@ -103,7 +103,7 @@ def test_control_strings_in_contents_stay_text(subject: ChatCodec, tokenizer: An
 
 
 def test_any_text_can_be_a_content(subject: ChatCodec) -> None:
-    """Also an empty one, and one with half a character."""
+    """Contents include an empty text and one with half a character."""
     for way, encode in speakers(subject).items():
         for text in ("", "\ud800", "\x00", "\u202e\u00e9\U0001f600", "\n\n", "x" * 3000):
             assert encode(text), way
@@ -120,7 +120,7 @@ def test_a_turn_that_was_cut_is_closed_before_the_reply(subject: ChatCodec) -> N
 
 
 def test_a_demonstration_ends_as_a_sampled_turn_does(subject: ChatCodec) -> None:
-    """With a stop id, and none before it."""
+    """It ends with a stop id, and has none before it."""
     for message in (
         Message(role="assistant", content="It is 7."),
         Message(role="assistant", content="So", tool_call=ToolCall(name=TOOL.name, arguments={"text": "x"})),

@@ -66,7 +66,7 @@ async def next_version(engine: TokenEngine) -> int:
 
 
 async def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
-    """A closed engine says so."""
+    """A closed engine raises an error."""
     engine = make(model)
     await asyncio.gather(engine.start(), engine.start())
     await engine.start()
@@ -120,7 +120,7 @@ async def test_only_the_seed_determines_the_result(engine: TokenEngine) -> None:
 
 
 async def test_logprobs_are_those_of_the_model_over_several_turns(engine: TokenEngine, model: Path) -> None:
-    """A plain forward of the whole sequence says the same."""
+    """A plain forward of the whole sequence gives the same."""
     await engine.load(PolicyVersion(number=await next_version(engine), model=str(model)))
     played = await play_episodes(engine)
     assert worst_difference(model, played) <= 1e-3

@@ -51,7 +51,7 @@ def test_its_data_has_a_name_and_a_digest(subject: Environment) -> None:
 
 
 async def test_an_episode_opens_with_the_same_prompt_each_time(subject: Environment, sandbox: Sandbox | None) -> None:
-    """For the same task and seed; `opening` says the same, if it says anything."""
+    """For the same task and seed; `opening` returns the same, if it returns anything."""
     task = subject.tasks(subject.splits()[0])[0]
     first, second = [await subject.open(task, seed=1, sandbox=sandbox) for _ in range(2)]
     prompt = first.prompt()

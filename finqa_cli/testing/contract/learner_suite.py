@@ -76,7 +76,7 @@ def batch_of(samples: Sequence[Sample], cut: Sequence[Sequence[int]] | None = No
 
 
 def plain_logprobs(policy: PolicyVersion, samples: Sequence[Sample]) -> list[FloatRow]:
-    """[N][L] what a plain forward of what was published says, 0.0 where the mask is False."""
+    """[N][L] a plain forward of what was published, 0.0 where the mask is False."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -141,7 +141,7 @@ def test_a_step_reports_what_it_did(learner: Learner, model: Path, loss: Loss) -
 
 
 def test_steps_make_what_was_rewarded_likelier(learner: Learner, model: Path, loss: Loss) -> None:
-    """And what was punished less likely. The samples are as they were."""
+    """Tokens with a negative advantage become less likely. The samples do not change."""
     samples, untouched = samples_of(model), samples_of(model)
     before = likelihood(learner.logprobs(samples), samples)
     for _ in range(4):
@@ -182,7 +182,7 @@ def test_weights_of_samples_count(make: Make, model: Path, loss: Loss, tolerance
 def test_what_is_published_is_the_policy(
     learner: Learner, model: Path, loss: Loss, tmp_path: Path, tolerance: float
 ) -> None:
-    """An engine that loads it says the same; publishing again replaces it."""
+    """An engine that loads it computes the same; publishing again replaces it."""
     samples = samples_of(model)
     for number in (1, 2):
         learner.update(batch_of(samples), loss)
@@ -208,7 +208,7 @@ def test_resumed_steps_are_those_that_would_have_been(
 
 
 def test_the_state_of_another_model_is_refused(make: Make, learner: Learner, tmp_path: Path) -> None:
-    """The message says what does not fit."""
+    """The message states what does not fit."""
     learner.save(tmp_path / "state")
     with closing(make(make_tiny_qwen3(tmp_path / "other", hidden=96))) as other:
         other.start()

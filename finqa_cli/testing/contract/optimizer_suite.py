@@ -89,7 +89,7 @@ def test_a_fault_is_left_out_and_changes_nothing(plays: Optimizer, rewards: Sequ
 def test_any_group_gets_finite_numbers_or_the_reason_why_it_is_dropped(
     plays: Optimizer, members: tuple[float | Status, ...]
 ) -> None:
-    """Also one without a graded member, or with nothing but equals."""
+    """Groups include one without a graded member and one with equal rewards only."""
     credit = plays.credit(group_of(*members))
     assert len(credit.advantages) == len(members)
     assert all(one is None or math.isfinite(one) for one in credit.advantages), credit.advantages

@@ -44,7 +44,7 @@ def wrong() -> list[RewardRequest]:
 def test_any_answer_gets_the_same_finite_verdict_each_time(
     subject: Reward, right: list[RewardRequest], answer: str
 ) -> None:
-    """Also one that is empty, long, deeply nested or no valid Unicode."""
+    """Answers include empty, long and deeply nested ones, and invalid Unicode."""
     asked = replace(right[0], solution=answer)
     assert judged(subject, asked) == judged(subject, asked)
 

@@ -89,7 +89,7 @@ async def test_a_cancelled_start_leaves_nothing(make: ProviderFactory, serves: S
 
 
 async def test_a_failed_start_is_a_sandbox_error_and_leaves_nothing(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """Then another try may succeed."""
+    """A later attempt may succeed."""
     if not isinstance(serves, ServerSpec) or not serves.command:
         pytest.skip("only a command can be replaced by one that fails")
     broken = replace(serves, command=(sys.executable, "-c", "raise SystemExit('the data is damaged')"))

@@ -1,6 +1,6 @@
 """`python -P server_guard.py MODULE ARGUMENTS...` runs MODULE as a program that dies when its standard input is closed.
 
-The parent holds the other end of that pipe, and the kernel closes it however the parent ends, also by SIGKILL. Started
+The parent has the other end of that pipe, and the kernel closes it however the parent ends, also by SIGKILL. Started
 by its path, so that MODULE and all that it imports come from the image's own packages; imports nothing else of finqa.
 """
 

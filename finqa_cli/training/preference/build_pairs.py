@@ -26,7 +26,7 @@ from finqa_cli.training.preference.pair_sources import Judged, Source, check_ali
 
 BINS = 10
 ROBUST = 10_000
-"""So many pairs make DPO robust, says module 08 of the RL-LLM FinQA pipeline; with fewer the report says so."""
+"""Pairs that DPO needs according to module 08 of the RL-LLM FinQA pipeline; with fewer, the report notes it."""
 
 _BAR = 40
 
@@ -54,7 +54,7 @@ class PairRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefsResult:
-    """Where the pairs lie, and the content of report.json."""
+    """Folder of the pairs, and the content of report.json."""
 
     folder: Path
     report: dict[str, Any]
@@ -71,7 +71,7 @@ class Tally:
         single: Questions with one attempt.
         no_spread: Questions whose rewards are too close.
         right_missing: Questions without a right attempt; of them pairs teach form at best.
-        equal_texts: Pairs left out because both said the same.
+        equal_texts: Pairs left out because both texts are the same.
     """
 
     questions: int = 0

@@ -52,7 +52,7 @@ def open_source(path: Path) -> Source:
     """Finds the files of a run folder, or of a candidates.jsonl or trajectories.jsonl by itself.
 
     Raises:
-        DataError: There is nothing that holds attempts.
+        DataError: There is nothing that contains attempts.
     """
     run = path if path.is_dir() else path.parent
     facts = read_document(run / "run.json")
@@ -75,7 +75,7 @@ def check_alike(sources: Sequence[Source]) -> None:
     """Refuses runs over different data, or that were judged differently: their rewards cannot be compared.
 
     Raises:
-        DataError: Two differ; the message says in what.
+        DataError: Two differ; the message states in what.
     """
     first = sources[0]
     for other in sources[1:]:

@@ -44,7 +44,7 @@ LOOK_TRIES = 3
 """Tries of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
 
 CALIBRATION_LOOKS = 4
-"""Whose tokens are taken together for the tolerance."""
+"""First comparisons, whose tokens together determine the tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

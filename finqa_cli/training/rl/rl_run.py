@@ -66,7 +66,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to continue.
-        InterruptedRun: A signal stopped it; what the newest checkpoint holds is kept, later iterations are redone.
+        InterruptedRun: A signal stopped it; what the newest checkpoint contains is kept, later iterations are redone.
         ThresholdError: More episodes ended in faults than the settings allow.
         NothingToLearnError: A look before training, or the whole run, had no informative group.
     """

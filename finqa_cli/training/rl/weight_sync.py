@@ -80,7 +80,7 @@ async def sync_weights(
 async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyVersion) -> None:
     """Loads a version; where the engine, or each of its replicas, cannot be reached, it tries again until it can.
 
-    The events of the run say when the wait begins (`engine_away`) and ends (`engine_back`).
+    The events of the run record when the wait begins (`engine_away`) and ends (`engine_back`).
 
     Args:
         context: What the parts of the run share; `train.sync_wait_s` limits the wait.

@@ -63,7 +63,7 @@ def play_probes(
         render: The template's own rendering of a chat, generation prompt included.
         decode: Ids to text.
         role: Role of the replies.
-        thinking: Turns hold reasoning.
+        thinking: Turns contain reasoning.
         calls: Tool calls of a turn; 0 where the user chose a format that is not the template's.
     """
     probes: list[Probe] = []
@@ -153,7 +153,7 @@ class Replay:
         self._turns: list[tuple[str, str, str, Ids]] = []
 
     def add(self, turn: PlayedTurn) -> str:
-        """The content that stands for the turn."""
+        """The content in place of the turn."""
         said, stop = (turn.completion_ids[:-1], turn.completion_ids[-1:]) if turn.stopped else (turn.completion_ids, ())
         whole = self._place(said)
         text, rest = self._read(said)

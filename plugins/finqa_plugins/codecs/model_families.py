@@ -66,7 +66,7 @@ def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> C
     """The codec of the family whose turn end the tokenizer has; `plain` where its chat template offers no tools.
 
     Raises:
-        ConfigError: It is of no known family, or an option is set that the family does not have.
+        ConfigError: It is of an unknown family, or an option is set that the family does not have.
     """
     options = config or ThinkingCodecConfig()
     tokenizer = load_tokenizer(context.model, template=False)

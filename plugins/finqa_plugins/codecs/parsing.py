@@ -39,7 +39,7 @@ def without_reasoning(text: str) -> str:
 
 
 def without_empty_reasoning(text: str) -> str:
-    """`text` without its closed reasoning blocks that say nothing."""
+    """`text` without its closed reasoning blocks that are empty."""
     return _EMPTY.sub("", text)
 
 
@@ -105,7 +105,7 @@ def choose_format(name: str, context: CodecContext, render: Render) -> tuple[Cal
 
     Args:
         name: Name of a call format, or `auto` for the first that the template writes; those of this plugin come first.
-        context: Holds the formats and names the model.
+        context: Contains the formats and names the model.
         render: The chat template.
 
     Raises:

@@ -7,8 +7,8 @@ more role for tools. A turn is its role in a line of text, the content, and the 
     What was the revenue?</s>
     <|assistant|>
 
-Roles are ordinary text in most tokenizers, so a tool's reply may well read like a turn of the user. What tells turns
-apart is the end token, an id: a role counts only behind it, and no content can bring it in (see `shielding`).
+Roles are ordinary text in most tokenizers, so a tool's reply may well read like a turn of the user. What separates
+turns apart is the end token, an id: a role counts only behind it, and no content can bring it in (see `shielding`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PlainCodec(ChatCodec):
         return parse_turn(self._text.decode(completion_ids[:end]), self._format, self._schemas, several=several)
 
     def _chat(self, prompt: Prompt) -> Iterator[tuple[str, str]]:
-        """Role and content of each turn. The first system text tells the tools; without one it is made."""
+        """Role and content of each turn. The first system text lists the tools; without one it is made."""
         messages = list(prompt.messages)
         if prompt.tools:
             told = messages.pop(0).content if messages and messages[0].role == "system" else ""
@@ -157,7 +157,7 @@ def _lines(tool: ToolSpec) -> Iterator[str]:
 
 
 def _kind(schema: Any) -> str:
-    """The type by its name, or the whole schema where it says more than that."""
+    """The type by its name, or the whole schema if it has more than that."""
     if not isinstance(schema, Mapping):
         return json.dumps(schema)
     kind = schema.get("type")

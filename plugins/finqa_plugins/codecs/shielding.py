@@ -2,7 +2,7 @@
 
 A tokenizer turns `<|im_start|>` into the control id wherever it reads it, so a question or a tool reply could speak
 for the system. Contents are therefore rendered as placeholders, and contents that hold such strings are encoded in
-pieces, cut inside every control-token string: no piece holds a whole one, and the decoded text is unchanged.
+pieces, cut inside every control-token string: no piece contains a whole one, and the decoded text is unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Shield:
         return value
 
     def _hold_key(self, key: Any, contents: dict[str, str], mark: str) -> Any:
-        """Also a key that a template could make a control token of, by writing it as a tag."""
+        """Return the key, or a placeholder if a template would turn it into a control token by writing it as a tag."""
         if isinstance(key, str) and self._pattern.fullmatch(f"<{key}>"):
             return add_placeholder(key, contents, mark)
         return self.hold(key, contents, mark)
@@ -69,7 +69,7 @@ class Shield:
 def control_strings(tokenizer: Any) -> list[str]:
     """Strings that the tokenizer turns into tokens which control the format.
 
-    Qwen3 adds `<tool_call>` as an ordinary token, so `special` alone does not tell.
+    Qwen3 adds `<tool_call>` as an ordinary token, so `special` alone does not show it.
     """
     added = tokenizer.added_tokens_decoder.values()
     return [token.content for token in added if token.special or _LOOKS_LIKE_CONTROL.fullmatch(token.content)]

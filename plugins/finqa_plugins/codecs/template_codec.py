@@ -44,7 +44,7 @@ def _slot(place: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What tells one family of chat models from another.
+    """What distinguishes one family of chat models from another.
 
     Attributes:
         name: Name in error messages.
@@ -71,7 +71,7 @@ class TemplateCodec(ChatCodec):
             tokenizer: Tokenizer of the model.
             family: The family whose format it has.
             options: How calls are written, and what is done where the template rewrites earlier turns.
-            context: Holds the call formats, and names the model in errors.
+            context: Contains the call formats, and names the model in errors.
         """
         self._tokenizer = tokenizer
         self._family = family
@@ -181,7 +181,7 @@ class TemplateCodec(ChatCodec):
         return parse_turn(text, self._format, self._schemas, reasoning=reasoning, several=several)
 
     def _as_chats(self, prompt: Prompt) -> tuple[list[dict[str, Any]], list[Any] | None, dict[str, str], str]:
-        """Messages and tools for the template, what their placeholders stand for, and a mark for more of them."""
+        """Messages and tools for the template, the values of their placeholders, and a mark for more of them."""
         tools = [tool.as_function() for tool in prompt.tools]
         calls = [_parts(call) for message in prompt.messages for call in message.calls]
         mark = free_mark(json.dumps(part, ensure_ascii=False) for part in (tools, calls))

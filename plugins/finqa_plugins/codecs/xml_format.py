@@ -1,7 +1,7 @@
 """The `xml` format of Qwen3-Coder and its successors: one tag per parameter, values as plain text.
 
 Source: the published chat templates of these models. A string is written as it is, an object or a list as JSON, any
-other value as Python's `str` writes it; the tool's schema tells what a text stands for.
+other value as Python's `str` writes it; the tool's schema gives the type of a text.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _write(value: Any) -> str:
 
 
 def _read(key: str, text: str, schema: Any) -> Any:
-    """The value that `text` stands for by its schema; a text that fits no other type stays text.
+    """The value of `text` by its schema; a text that fits no other type stays text.
 
-    The environment validates arguments and tells the model about a wrong type.
+    The environment validates arguments and reports a wrong type to the model.
     """
     types = set(_types(schema))
     word = text.strip()

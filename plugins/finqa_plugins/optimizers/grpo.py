@@ -188,13 +188,13 @@ class Grpo(PolicyGradient[GrpoConfig]):
         return group_credit(group, self.advantages, self._config.minimum_members)
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
-        """[G] rewards less the baseline, divided by the group's deviation where the options say so."""
+        """[G] rewards less the baseline, divided by the group's deviation if the options are set so."""
         baseline = fmean(rewards) if self._config.baseline == "mean" else median(rewards)
         scale = 1.0 / standard_deviation(rewards) if self._config.normalize_std == "group" else 1.0
         return [(reward - baseline) * scale for reward in rewards]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Divides by the batch's deviation where the options say so."""
+        """Divides by the batch's deviation if the options are set so."""
         return divide_by_batch_std(groups, credits) if self._config.normalize_std == "batch" else tuple(credits)
 
     def loss(self) -> PolicyGradientLoss:

@@ -77,7 +77,7 @@ class Ppo(PolicyGradient[PpoConfig]):
         return Passes(epochs=config.epochs, minibatches=config.minibatches, target_kl=config.target_kl)
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Also the stop at a target KL, without a second step."""
+        """Add the stop at a target KL, which has no effect without a second step."""
         found = super().idle_options(steps)
         if steps > 1 or not self._config.target_kl:
             return found

@@ -109,7 +109,7 @@ class Rloo(PolicyGradient[RlooConfig]):
         return [factor * advantage for advantage in subtract_mean(rewards)]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Whitens where the options say so."""
+        """Whitens if the options are set so."""
         return divide_by_batch_std(groups, credits) if self._config.whiten_rewards else tuple(credits)
 
     def loss(self) -> PolicyGradientLoss:

@@ -221,7 +221,7 @@ def check_version(version: str, node: str) -> None:
 
 
 def check_versions(message: str) -> None:
-    """Refuse a cluster of another Ray or Python, as Ray's error about it says.
+    """Refuse a cluster of another Ray or Python, as Ray's error about it does.
 
     Raises:
         ConfigError: The error is about versions.
@@ -247,7 +247,7 @@ def _reach(address: str) -> None:
 
 
 def _note(data: Mapping[str, Any], ignore_prefix: bool) -> None:
-    """Logs what Ray says of nodes. It would print to stdout, which is for a command's result, and has no option."""
+    """Logs the messages of Ray about nodes. Ray has no option for this and prints to stdout, where results belong."""
     del ignore_prefix
     log.debug("Ray says", lines=data["lines"])
 

@@ -23,7 +23,7 @@ from finqa_plugins.ray_cluster.folder_files import FolderFiles, write_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What an engine on a node says of itself.
+    """What an engine on a node reports about itself.
 
     Attributes:
         version: Version of finqa on the node.
@@ -55,7 +55,7 @@ class EngineActor:
         Args:
             name: The wrapped engine.
             options: Its options.
-            context: What the controller tells it.
+            context: Context from the controller.
             run: Name of the folder of its versions, below the node's temporary folder.
         """
         self._name, self._options, self._context = name, options, context

@@ -200,7 +200,7 @@ def _token() -> bool:
 
 
 def _lacks(components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what keeps components from running here, as the finqa of this node says."""
+    """Return what keeps components from running here, according to the finqa of this node."""
     try:
         extend = importlib.import_module("finqa_cli.extend")
     except ImportError:

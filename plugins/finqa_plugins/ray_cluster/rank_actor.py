@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What the wrapped learner says of itself; see `Learner`."""
+    """What the wrapped learner reports about itself; see `Learner`."""
 
     keeps_reference: bool
     has_value_function: bool

@@ -50,7 +50,7 @@ def find_component(kind: str, name: str) -> Component | None:
     """Return None, as rewards are found by their registered names alone.
 
     Raises:
-        ConfigError: The name is a Python file; the remedy says how its function is used.
+        ConfigError: The name is a Python file; the remedy shows how its function is used.
     """
     if kind == "reward" and (name.endswith(".py") or ".py:" in name):
         raise ConfigError(

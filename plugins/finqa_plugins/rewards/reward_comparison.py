@@ -69,7 +69,7 @@ def compare(answer: str, truth: str) -> Match:
 
 
 def is_prose(truth: str) -> bool:
-    """It holds more than numbers, yes and no, so that no comparison can judge an answer in other words."""
+    """It contains more than numbers, yes and no, so that no comparison can judge an answer in other words."""
     return any(isinstance(item.value, str) and item.value not in ("yes", "no") for item in truth_items(truth))
 
 

@@ -123,7 +123,7 @@ def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:
 def _check_arguments(function: Callable[..., object], place: str, name: str, extra: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C tell nothing; the first call will
+    except (TypeError, ValueError):  # some functions written in C show nothing; the first call will
         return
     try:
         signature.bind(data_source="", solution_str="", ground_truth="", extra_info={}, **extra)

@@ -161,7 +161,7 @@ def resolve(options: BaseModel, file: Path | None) -> RewardSpec:
 
 
 def load(file: Path) -> RewardSpec:
-    """Read the specification in a file, with defaults where it is silent. Raises like `resolve`."""
+    """Read the specification in a file, with defaults for what it does not set. Raises like `resolve`."""
     path = file.expanduser()
     try:
         text = path.read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ def model_shapes(model: str) -> Shapes:
         for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
             found |= _shapes(_header(path)[0])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return {}  # the server reads them itself, and says so if it cannot
+        return {}  # the server reads them itself, and reports an error if it cannot
     return found
 
 

@@ -17,7 +17,7 @@ from finqa_plugins.engines._http.json_documents import BadReplyError, first_choi
 from finqa_plugins.engines._http.usage import Usage, read_usage
 
 IMPOSSIBLE = -9999.0
-"""What vLLM writes for minus infinity, which JSON cannot say."""
+"""What vLLM writes for minus infinity, which JSON has no number for."""
 
 ROUNDING = 1e-3
 """Nats above 0 that a log-probability in low precision may round to."""

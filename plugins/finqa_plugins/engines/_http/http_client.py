@@ -134,7 +134,7 @@ class Client:
         self._transport = Transport(config, key)
 
     async def listing(self) -> tuple[ModelCard, ...] | None:
-        """The models that the server lists, by name; None when it does not say.
+        """The models that the server lists, by name; None if it does not report it.
 
         Raises:
             ServiceUnavailableError: Nothing answers at the address.
@@ -238,7 +238,7 @@ class Client:
             body: JSON; None sends nothing.
             timeout_s: Seconds for the whole call.
             query: Parameters of the address.
-            root: The path lies beside `/v1`, not below it (vLLM: `/sleep`, `/pause`).
+            root: The path is beside `/v1`, not below it (vLLM: `/sleep`, `/pause`).
 
         Returns:
             The JSON object of the reply; empty where it is something else.
@@ -261,7 +261,7 @@ class Client:
         raise ControlError(f"{self.config.base_url} refused {path}: {refusal.text} (HTTP {answer.status})", refusal)
 
     async def healthy(self, timeout_s: float) -> bool:
-        """Whether the server says so under `/health` beside `/v1` (vLLM, SGLang, llama.cpp)."""
+        """Whether the server reports it under `/health` beside `/v1` (vLLM, SGLang, llama.cpp)."""
         try:
             answer = await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)
         except PassingError:

@@ -15,7 +15,7 @@ from finqa_plugins.engines._http.refusals import NAME_MODEL
 
 
 class BadReplyError(Exception):
-    """The server answered something that is not a completion; the message says what."""
+    """The server answered something that is not a completion; the message states what."""
 
 
 def parse_document(data: bytes) -> Mapping[str, Any]:
@@ -27,7 +27,7 @@ def parse_document(data: bytes) -> Mapping[str, Any]:
     try:
         try:
             document = from_json(data, allow_inf_nan=False)
-        except ValueError:  # takes lone surrogates, and says what is wrong
+        except ValueError:  # accepts lone surrogates, and states what is wrong
             document = json.loads(data, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadReplyError(f"the reply is not JSON ({error})") from error
@@ -72,7 +72,7 @@ class ModelCard:
         name: How requests call it.
         root: What it was loaded from (vLLM, SGLang), else empty.
         parent: Base model of an adapter; empty for a base model.
-        max_context: Longest prompt plus completion in tokens; 0 where the server does not say.
+        max_context: Longest prompt plus completion in tokens; 0 if the server does not report it.
     """
 
     name: str

@@ -78,8 +78,8 @@ class Refusal:
         text: The server's words on one line, at most 400 characters.
         code: The server's name for the error; may be empty.
         field: The field of the request that it is about; may be empty.
-        retry_after_s: Seconds that it asks us to wait; None when it does not say.
-        room: Tokens left for a completion, where the server says how long prompt and context are; may be negative.
+        retry_after_s: Seconds that it asks us to wait; None if it does not report it.
+        room: Tokens left for a completion, if the server reports the lengths of prompt and context; may be negative.
         written: What the model wrote, where the server could not read its tool call and hands it over (Groq).
     """
 
@@ -190,7 +190,7 @@ class PromptTooLongError(Exception):
     """The conversation is longer than the model's context: the episode's own limit, no fault.
 
     Attributes:
-        room: Tokens left for a completion, where the server says so: the prompt itself fits when it is positive.
+        room: Tokens left for a completion, if the server reports it: the prompt itself fits when it is positive.
     """
 
     def __init__(self, room: int | None) -> None:

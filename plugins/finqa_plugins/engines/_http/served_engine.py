@@ -49,7 +49,7 @@ class ServedTokenEngine(TokenEngine):
 
     Args:
         server: The server, reachable when `start` is called.
-        context: What wiring says; `lora_rank` is the largest rank that the server takes.
+        context: What wiring provides; `lora_rank` is the largest rank that the server takes.
         tolerance: See `TokenEngine.probe_tolerance`.
         revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
         price: Price of the model's tokens.
@@ -168,7 +168,7 @@ class ServedTokenEngine(TokenEngine):
         return self._ledger.episode(episode)
 
     async def close(self) -> None:
-        """Has the server forget the adapters, says what was used and closes the connections. Idempotent."""
+        """Unloads the adapters of the server, reports what was used and closes the connections. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -238,7 +238,7 @@ class ServedTokenEngine(TokenEngine):
 
 
 def _folders(log_dir: Path | None) -> tuple[Path, ...]:
-    """Where the run's files lie, nearest first: what a server of another file system is likely to see."""
+    """Folders of the run's files, nearest first: what a server of another file system is likely to see."""
     return () if log_dir is None else (log_dir, log_dir.parent)
 
 
@@ -334,7 +334,7 @@ async def check_adapters(
     """Proves that adapters of the run's rank can be loaded and change what is served.
 
     Where the base model lies on this machine a small one is made, loaded and unloaded; else one is asked for that does
-    not exist, which tells at least whether the server loads any.
+    not exist, which shows at least whether the server loads any.
 
     Raises:
         ConfigError: They cannot; with the reason and how to start a server that does.

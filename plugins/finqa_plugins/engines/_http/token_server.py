@@ -96,7 +96,7 @@ class TokenServer:
         """One completion under the model or adapter `served_name`.
 
         Raises:
-            PromptTooLongError: The server's context is shorter than it said.
+            PromptTooLongError: The server's context is shorter than it reported.
             UnknownModelError: The server does not have `served_name`.
             NoAnswerError: The server does not answer, or gives nothing usable.
             EngineError: The request is refused.
@@ -122,7 +122,7 @@ class TokenServer:
         )
 
     async def answer(self, served_name: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """What a model or adapter says to `PROMPT`, greedily and from no cached prefix: it tells one from another.
+        """What a model or adapter generates for `PROMPT`, greedily and without a cached prefix; it distinguishes them.
 
         Not vLLM's `prompt_logprobs`: with adapters they are wrong, and beside other requests they end its engine
         (https://github.com/vllm-project/vllm/issues/16668).
@@ -169,7 +169,7 @@ class TokenServer:
                 raise
 
     def seen_by_server(self, path: Path) -> str:
-        """The folder's path on the server's file system, by the longest folder of `paths` that it lies in."""
+        """The folder's path on the server's file system, by the longest folder of `paths` that contains it."""
         here = path.resolve()
         found = [(Path(local).resolve(), there) for local, there in self._paths.items()]
         inside = [(local, there) for local, there in found if here.is_relative_to(local)]

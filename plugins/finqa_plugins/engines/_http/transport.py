@@ -28,7 +28,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class BadBodyError(Exception):
-    """It is too long, or packed in a way that was not asked for; the message says what."""
+    """It is too long, or packed in a way that was not asked for; the message states what."""
 
 
 class Body:
@@ -143,7 +143,7 @@ class Transport:
             content: JSON.
             timeout_s: Seconds for connection, request and reply together.
             query: Parameters of the address.
-            root: The path lies beside `/v1`, not below it.
+            root: The path is beside `/v1`, not below it.
 
         Raises:
             PassingError: No whole reply came.
@@ -164,7 +164,7 @@ class Transport:
             raise PassingError(one_line(said) or type(error).__name__) from error
 
     def refusal(self, answer: Answer) -> Refusal:
-        """What the server says in an answer that is not a completion."""
+        """The message of the server in an answer that is not a completion."""
         refusal = read_refusal(answer.status, answer.headers, answer.text, answer.document())
         return replace(refusal, text=self._without_key(refusal.text.encode()).decode())
 

@@ -19,7 +19,7 @@ MOST_TOKENS = 10**9
 """Largest count of tokens that one request can report; a larger one counts as missing."""
 
 REPORT_EVERY = 100
-"""Requests between two lines that say what was used so far."""
+"""Requests between two lines that report what was used so far."""
 
 
 class Price(BaseModel):
@@ -41,7 +41,7 @@ class Usage:
         prompt_tokens: Including the cached ones.
         cached_tokens: Tokens of the prompts that the server had from earlier requests.
         completion_tokens: Including those of thoughts that are not shown.
-        unmetered: Requests whose reply did not say what it used; they are missing in tokens and cost.
+        unmetered: Requests whose reply did not report its usage; they are missing in tokens and cost.
     """
 
     requests: int = 0
@@ -96,7 +96,7 @@ class Ledger:
         self.total = Usage()
 
     def add(self, key: str, usage: Usage) -> None:
-        """Books the reply to the request `key`; says now and then what all used."""
+        """Records the reply to the request `key`; reports now and then what all used."""
         episode = key.rpartition("#")[0]
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
         self._episodes.move_to_end(episode)

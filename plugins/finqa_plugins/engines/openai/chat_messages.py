@@ -24,7 +24,7 @@ CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 THINK_OPEN, THINK_CLOSE = "<think>\n", "\n</think>\n\n"
 _THOUGHTS = re.compile(re.escape(THINK_OPEN) + "(.*?)" + re.escape(THINK_CLOSE), re.DOTALL)
 NOTHING_SAID = "(empty reply)"
-"""Stands for an empty reply in the history: several servers refuse a message without content."""
+"""Placeholder for an empty reply in the history: several servers refuse a message without content."""
 
 
 def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -> dict[str, Any]:

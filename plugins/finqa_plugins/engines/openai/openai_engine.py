@@ -64,7 +64,7 @@ class OpenAIEngine(ChatEngine):
     async def respond(self, request: ChatRequest) -> AssistantTurn:
         """The next assistant turn.
 
-        A reply that holds no call, several or an unreadable one is a turn with a parse error.
+        A reply that contains no call, several or an unreadable one is a turn with a parse error.
 
         Raises:
             EngineError: The server failed for this request after all repetitions.
@@ -91,7 +91,7 @@ class OpenAIEngine(ChatEngine):
         return self._ledger.episode(episode)
 
     async def close(self) -> None:
-        """Says what was used and closes the connections. Idempotent."""
+        """Reports what was used and closes the connections. Idempotent."""
         client, self._client = self._client, None
         if client is None:
             return

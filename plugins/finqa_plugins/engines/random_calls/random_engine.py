@@ -35,7 +35,7 @@ class RandomEngine(ChatEngine):
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """Call one of the tools; without tools, or at random, say a number or word of the last message."""
+        """Call one of the tools; without tools, or at random, answer with a number or word of the last message."""
         rng = random.Random(f"random:{self._seed}:{request.sampling.seed}:{request.key.rpartition('#')[2]}")
         text = "\n".join(message.content for message in request.messages if message.role in ("user", "tool"))
         if not request.tools or rng.random() < self._config.plain_words:

@@ -45,11 +45,11 @@ class TableInfo:
 
     @property
     def label_column(self) -> str:
-        """The column that holds the line items."""
+        """The column that contains the line items."""
         return next(iter(self.dtypes), "line_item")
 
     def is_text(self, column: str) -> bool:
-        """The column holds text, so that numbers in it must be cast."""
+        """The column contains text, so that numbers in it must be cast."""
         return not self.dtypes.get(column, "int64").startswith(("int", "float"))
 
     def column_for(self, year: str) -> str | None:
@@ -104,7 +104,7 @@ def find_labels(info: TableInfo, phrases: Sequence[str]) -> tuple[str, ...] | No
 
 
 def guess_label(info: TableInfo, question: str) -> tuple[str, float]:
-    """The label that shares most words with a question, and the share of the label's words that the question holds."""
+    """The label that shares most words with a question, and the share of its words that the question contains."""
     asked = set(_words(question).split())
 
     def score(label: str) -> tuple[float, int]:
@@ -126,7 +126,7 @@ class Intent:
     Attributes:
         kind: A question type of the generator; `lookup` when nothing else was recognised.
         phrases: Line items in words, one or two; empty when none was recognised.
-        years: The years in the order in which they were said.
+        years: The years in the order in which they occur.
     """
 
     kind: str

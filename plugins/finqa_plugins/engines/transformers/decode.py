@@ -45,7 +45,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A batch buffer that holds its prompts.
+    """A batch buffer that contains its prompts.
 
     Attributes:
         buffer: [layers, 2, N, kv heads, columns, D].
@@ -185,7 +185,7 @@ class Job:
 
     @property
     def place(self) -> str:
-        """Under which its keys and values are kept."""
+        """Name under which its keys and values are kept."""
         return self.episode or self.request.key
 
     @property

@@ -80,7 +80,7 @@ def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, k
         dtype: Type of weights, keys and values.
         max_batch: Rows decoded together.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
-        kv_bytes: What the settings give to one batch, and again to what is kept; None when they do not say.
+        kv_bytes: What the settings give to one batch, and again to what is kept; None if they do not set it.
     """
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
@@ -131,7 +131,7 @@ def _cgroup_room() -> int | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python ran out of memory; on a CPU torch says so only in words."""
+    """Whether torch or Python ran out of memory; on a CPU only the message of torch shows it."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 

@@ -89,7 +89,7 @@ LOADING = threading.Lock()
 """from_pretrained changes torch's and its own globals while it runs: two at once leave weights out of both models."""
 
 _OF_NO_WEIGHT = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
-"""Keys of a config.json that say nothing of the architecture."""
+"""Keys of a config.json that have no effect on the architecture."""
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json", "spiece.model")
 
@@ -265,7 +265,7 @@ def same_architecture(left: nn.Module, right: nn.Module) -> bool:
 
 
 def _architecture(module: Any) -> tuple[Any, ...]:
-    """What the configuration says, and names, shapes and ties of the weights."""
+    """The configuration, and names, shapes and ties of the weights."""
     first = {id(weight): name for name, weight in module.named_parameters()}
     ties = {name: first[id(weight)] for name, weight in module.named_parameters(remove_duplicate=False)}
     return (

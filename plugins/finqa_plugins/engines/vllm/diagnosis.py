@@ -62,7 +62,7 @@ def need(
     lora_rank: int,
     loras: int,
 ) -> Need | None:
-    """The need of one device; None when the folder does not tell (a hub id, an unknown architecture).
+    """The need of one device; None if the folder does not show it (a hub id, an unknown architecture).
 
     Args:
         model: Folder with config.json and safetensors.

@@ -61,11 +61,11 @@ class Pulse:
         self._answered = self._worked = self._watched_s
 
     def heard(self) -> None:
-        """A completion came: a server that is overloaded may have no time for looks, but it lives."""
+        """A completion came: a server that is overloaded may have no time for looks, but it is running."""
         self._answered = self._worked = self._now()
 
     async def answers(self, timeout_s: float) -> bool:
-        """Whether it says now that it is well. Never raises."""
+        """Whether it reports now that it is healthy. Never raises."""
         try:
             return (await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)).status == 200
         except PassingError:
@@ -160,7 +160,7 @@ class Supervisor:
 
         Raises:
             ConfigError: vllm is not installed, memory does not suffice, an option is wrong.
-            ServiceUnavailableError: It died for another reason or was not ready in time; says its own words.
+            ServiceUnavailableError: It died for another reason or was not ready in time; the message has its output.
         """
         python = self._config.python
         if python is not None and shutil.which(str(python.expanduser())) is None:
@@ -201,7 +201,7 @@ class Supervisor:
         """Returns once a server answers; restarts it if it is dead or hung. Callers at the same time share a restart.
 
         Raises:
-            ServiceUnavailableError: It died more often than the settings allow, or does not come up again.
+            ServiceUnavailableError: It died more often than the settings allow, or does not start again.
             EngineError: The engine is closed.
         """
         if self._revival is None or self._revival.done():

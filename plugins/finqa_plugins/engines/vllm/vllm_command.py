@@ -95,7 +95,7 @@ def _program(config: VllmEngineConfig, context: EngineContext) -> tuple[str, ...
 
 
 def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu: bool) -> list[str]:
-    # What a run's results depend on is said even where it is vLLM's default today.
+    # What a run's results depend on is passed even if it is vLLM's default today.
     arguments = [
         *("--host", HOST, "--port", str(port)),
         *("--model", model_path(context.model), "--served-model-name", SERVED_NAME),

@@ -108,7 +108,7 @@ class Weights:
 
 
 def check_folder(model: str) -> None:
-    """Looks whether a model folder is complete: vLLM would say so after half a minute only.
+    """Looks whether a model folder is complete: vLLM would report it after half a minute only.
 
     Raises:
         ConfigError: It is not.
@@ -130,7 +130,7 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
     """Looks whether a server can take other weights in place.
 
     Without a GPU vLLM keeps a packed copy of the output matrix, and of one that is tied to the embeddings it keeps the
-    old (seen in 0.32): it would continue with parts of both versions and say nothing.
+    old (seen in 0.32): it would continue with parts of both versions and report nothing.
 
     Raises:
         ConfigError: It cannot.

@@ -113,7 +113,7 @@ def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -
     read by `--help`.
 
     Raises:
-        FinqaError: Something does not work; says the program's own words.
+        FinqaError: Something does not work; the message has the program's output.
     """
     log = folder / "check.log"
     written = _run([str(python), "-I", "-c", _IMPORT], log, "vllm cannot be imported")

@@ -37,7 +37,7 @@ REFUSALS = ("VALIDATION_ERROR", "INVALID_JSON")
 """Codes with which a server refuses the form of a request."""
 
 FAILED_STEP = "EXECUTION_ERROR"
-"""Code with which it says that the environment raised an exception."""
+"""Code by which it reports that the environment raised an exception."""
 
 QUEUE_NOTICES = {"X-OpenEnv-Queue-Notices": "1"}
 LONGEST_QUEUE_S = 1800.0
@@ -83,7 +83,8 @@ class OpenEnvClient:
         Args:
             url: Address of the server.
             sandbox: Id of the sandbox that the server runs in, if any. Errors name it then and not the address, which
-                may hold a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its query.
+                may contain a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its
+                query.
             token: Bearer token of a server that needs one; sent to the server of this address only.
             connect_timeout_s: Seconds for the connection to stand.
             reply_timeout_s: Seconds for each reply.
@@ -307,7 +308,7 @@ class OpenEnvClient:
         return f"in sandbox {self._sandbox}" if self._sandbox else f"at {_shown(self._url)}"
 
     def _reason(self, error: Exception) -> str:
-        """Say what went wrong without the address, which a redirection or a certificate of another host would name."""
+        """Describe what went wrong without the address, which redirections and certificates of other hosts name."""
         host = urlsplit(self._url).hostname
         if not self._sandbox or not host:
             return str(error)
@@ -319,7 +320,7 @@ class OpenEnvClient:
 
     def _unexpected_error(self, raw: str | bytes) -> Exception:
         kind, data = self._frame(raw)
-        if kind == "error" and data.get("code") in _SANDBOX_CODES:  # how a server without a free session says so
+        if kind == "error" and data.get("code") in _SANDBOX_CODES:  # how a server without a free session reports it
             return self._server_error(data)
         return self._breach("an unexpected frame")
 

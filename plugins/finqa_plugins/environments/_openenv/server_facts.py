@@ -1,4 +1,4 @@
-"""What an OpenEnv server says about itself over HTTP: `/metadata` and `/schema` (openenv-core 0.3)."""
+"""What an OpenEnv server reports about itself over HTTP: `/metadata` and `/schema` (openenv-core 0.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finqa_cli.errors import SandboxError
 from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
 LOOK_S = 2.0
-"""Seconds in which a running server answers, or is called mute."""
+"""Seconds within which a running server must answer."""
 
 MAX_BYTES = 2**20
 
@@ -27,8 +27,8 @@ class ServerFacts:
     """A server's description of itself.
 
     Attributes:
-        name: Name of the environment, such as `EchoEnvironment`; empty where the server does not say.
-        description: What it says about it.
+        name: Name of the environment, such as `EchoEnvironment`; empty if the server does not report it.
+        description: Its description of the environment.
         action: JSON schema of its actions; empty where it has none.
     """
 
@@ -42,7 +42,7 @@ async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s:
 
     Args:
         url: Address of the server.
-        sandbox: Id of the sandbox that it runs in, if any: errors name it, for signed addresses hold a key.
+        sandbox: Id of the sandbox that it runs in, if any: errors name it, for signed addresses contain a key.
         token: Bearer token of a server that needs one.
         timeout_s: Seconds for each of both answers.
 
@@ -56,12 +56,12 @@ async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s:
             *(_get(url, path, where, token, timeout_s) for path in ("metadata", "schema"))
         )
     except urllib.error.HTTPError as error:
-        if sandbox:  # its address may have expired; the session's connection will tell
+        if sandbox:  # its address may have expired; the session's connection will show it
             return ServerFacts()
         raise refusal(error.code, error.read(MAX_BYTES), where=where, token=token) from None
     action = schema.get("action")
     name, description = str(metadata.get("name") or ""), str(metadata.get("description") or "")
-    if description == f"{name} environment":  # what openenv-core says where an environment says nothing
+    if description == f"{name} environment":  # the default of openenv-core for an environment without one
         description = ""
     return ServerFacts(name=name, description=description, action=action if isinstance(action, dict) else {})
 

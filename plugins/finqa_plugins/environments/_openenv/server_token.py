@@ -1,4 +1,4 @@
-"""The bearer token of a running server: which variable has it, and what a refusal says."""
+"""The bearer token of a running server: which variable has it, and the error of a refusal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refusal(status: int, body: bytes | None, *, where: str, token: str) -> Finqa
 
     Args:
         status: The HTTP status.
-        body: Body of the answer; our server says why in `detail`.
+        body: Body of the answer; our server gives the reason in `detail`.
         where: The server as messages call it.
         token: The token that was sent, if any; it is not shown.
     """

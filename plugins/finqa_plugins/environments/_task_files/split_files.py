@@ -26,8 +26,8 @@ def load_by_split(
 ) -> TaskData[Row]:
     """Read the rows at a path.
 
-    A folder holds a file for each split. A single file called test is `test`, and one called dev or val is `dev`; any
-    other is training data.
+    A folder contains a file for each split. A single file called test is `test`, and one called dev or val is `dev`;
+    any other is training data.
 
     Args:
         path: File or folder.

@@ -1,4 +1,4 @@
-"""Reads the files in which users bring tasks, and says what is wrong with them: file, row, field and reason."""
+"""Reads the files that users write tasks in, and reports what is wrong with them: file, row, field and reason."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _MAX_CHARACTERS = 100_000
 
 
 class TestProblem(ValueError):
-    """The test cannot be taken apart; the message says why."""
+    """The test cannot be taken apart; the message states why."""
 
     __test__ = False
 

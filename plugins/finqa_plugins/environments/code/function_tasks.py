@@ -113,7 +113,7 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
 
 
 def load_tasks(path: Path) -> tuple[DataInfo, tuple[FunctionTask, ...]]:
-    """Read the tasks at a path. A table without `split` is of the split that its file's name tells, else `train`.
+    """Read the tasks at a path. A table without `split` is of the split that its file's name gives, else `train`.
 
     Raises:
         DataError: The path or a task is missing or malformed (file, task, field, reason), or there is no task.

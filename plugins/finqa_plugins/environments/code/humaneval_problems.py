@@ -83,7 +83,7 @@ class WholeCheck:
         function: Name of the function that it calls.
         source: Defines `check`.
         helpers: Imports and functions that the problem gives.
-        reference: A solution, whose calls tell what is asked; empty when the data has none.
+        reference: A solution, whose calls show what is asked; empty when the data has none.
     """
 
     function: str

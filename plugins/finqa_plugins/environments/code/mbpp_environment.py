@@ -78,7 +78,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         )
 
     def task(self, problem: CodeProblem, split: str) -> Task:
-        """Return the task of a problem, with the shown tests: MBPP has problems that only they tell apart."""
+        """Return the task of a problem, with the shown tests: MBPP has problems that differ in them only."""
         prompt = problem.opening(self._config.shown_tests)
         return Task(id=problem.id, prompt=prompt, split=split, cluster=problem.id)
 
@@ -90,7 +90,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
     async def judge(self, problem: CodeProblem, text: str, sandbox: ExecutingSandbox) -> MbppVerdict:
         """Execute the solution in a reply and compare its values outside of its process.
 
-        Shown and hidden tests have a process each: the author reads what an error says of a shown test, so hidden ones
+        Shown and hidden tests have a process each: the author reads the error of a shown test, so hidden ones
         must not be there.
         """
         code, shown = extract_code(text), self._shown(problem)

@@ -4,7 +4,7 @@ Rows of HumanEval and of programs are taken too, see `humaneval_problems` and `s
 
 | field                               | meaning                                                               |
 | ----------------------------------- | --------------------------------------------------------------------- |
-| `task_id`                           | number; tells the split where the file does not                       |
+| `task_id`                           | number; gives the split if the file does not                          |
 | `text`, in sanitized files `prompt` | what is asked                                                         |
 | `code`                              | a solution; may be missing                                            |
 | `test_list`                         | assert statements                                                     |
@@ -126,7 +126,7 @@ def embedded_problems() -> TaskData[CodeProblem]:
 def load_problems(path: Path) -> TaskData[CodeProblem]:
     """Read the problems at a path.
 
-    A file called train, dev, validation or test is that split; elsewhere `task_id` tells it. Of a folder the files in
+    A file called train, dev, validation or test is that split; elsewhere `task_id` gives it. Of a folder the files in
     its folder `full` are read, where there is one, else its own.
 
     Raises:

@@ -93,7 +93,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         return found
 
     def question(self, row: Dialogue, place: int) -> str:
-        """Return what follows a reply: the question at this place, from 1, after the right answer if that is told."""
+        """Return what follows a reply: the question at this place, from 1, after the right answer if that is shown."""
         if place >= len(row.turns):
             return ""
         question = f"Question: {row.turns[place].question}"

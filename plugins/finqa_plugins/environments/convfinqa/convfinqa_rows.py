@@ -80,7 +80,7 @@ def load(path: Path, config: ConvFinQAConfig) -> TaskData[Dialogue]:
 
 
 def read_dialogue(value: object) -> Dialogue:
-    """Read a dialogue in either form: `doc` tells the second.
+    """Read a dialogue in either form: `doc` marks the second.
 
     Raises:
         RowError: A field is missing or malformed, or a gold program does not give its answer.

@@ -70,7 +70,7 @@ class TextRow:
 
 
 def read_row(value: object) -> TextRow:
-    """Read a row in either form: `input_text` tells the second.
+    """Read a row in either form: `input_text` marks the second.
 
     Raises:
         RowError: A field is missing or malformed.

@@ -3,8 +3,8 @@
 For every row an uncertainty u is drawn. The facts in the prompt have one signal, which depends on the type of the
 question; the truth is the signal with probability 1 - u, and else drawn evenly from all answers. So a policy that
 answers the signal is right with a probability that is known, `extra_info.signal_probability`: the best accuracy, and
-the confidence that is calibrated. The more uncertain a row, the more its prices jitter, so that a policy can tell; with
-`track_record` the prompt states the probability, to a whole percent.
+the confidence that is calibrated. The more uncertain a row, the more its prices jitter, so that a policy can see it;
+with `track_record` the prompt states the probability, to a whole percent.
 """
 
 from __future__ import annotations

@@ -221,9 +221,9 @@ def divide(
 def load(path: Path, config: ForecastConfig) -> TaskData[ForecastRow]:
     """Read the rows at a path.
 
-    A folder holds one file for each split (train..., dev or val..., test...). A single file called test is `test`, one
-    called dev or val is `dev`; any other is training data. Where there is training data and nothing to look at while
-    training, the share `holdout` of its clusters becomes `dev`.
+    A folder contains one file for each split (train..., dev or val..., test...). A single file called test is `test`,
+    one called dev or val is `dev`; any other is training data. Where there is training data and nothing to look at
+    while training, the share `holdout` of its clusters becomes `dev`.
 
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.

@@ -5,7 +5,7 @@
 | `pure_forecast`          | exp(-5 relative error) of the one number that the answer is                            |
 | `event_detection`        | it begins with the word yes or no, is the right one, and hedges nowhere                |
 | `multi_signal_reasoning` | as above; or the one day (0.7 and 0.3 for one and two days off); or the one strategy   |
-| `macro_fundamental`      | yes or no, or the one direction; counting the words of reasons says nothing about them |
+| `macro_fundamental`      | yes or no, or the one direction; counting the words of reasons shows nothing about them |
 | `news_sentiment`         | yes or no, or the one sentiment                                                        |
 | `analysis`               | the direction that its first sentence names; where the truth names none, F1 of words   |
 | any other                | the same text, apart from case and punctuation                                         |

@@ -108,7 +108,7 @@ class OpenEnvEnvironment(Environment):
         return find_answer(self._given[task.id].values)
 
     async def check_ready(self) -> None:
-        """Look at a running server, so that a wrong or mute one is named before anything is started.
+        """Look at a running server, so that a wrong or unresponsive one is named before anything is started.
 
         Raises:
             SandboxError: It does not answer, or is not an OpenEnv server.
@@ -165,7 +165,7 @@ class OpenEnvEnvironment(Environment):
         return OpenEnvSession(client, self._config, facts, self._tools, self._opening(facts, given, first))
 
     async def _look(self, client: OpenEnvClient, url: str, sandbox: str) -> ServerFacts:
-        """Return what the server says about itself, asked once for all sessions."""
+        """Return what the server reports about itself, requested once for all sessions."""
         async with self._looking:
             if self._facts is None:
                 token = read_token(self._config.token_env)

@@ -85,7 +85,7 @@ def _folder(module: str) -> Path | None:
 
 
 def _described(file: Path) -> Mapping[str, Any]:
-    """Return what openenv.yaml says; nothing where there is none."""
+    """Return the contents of openenv.yaml; empty if there is none."""
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

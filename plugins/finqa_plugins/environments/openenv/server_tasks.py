@@ -1,7 +1,7 @@
 """The tasks that an OpenEnv server lists: its Task API, from openenv 0.4.1 on (https://huggingface.co/docs/openenv).
 
-`reset(split=..., index=...)` begins an episode of one of them. What a server says about a task besides is not read: it
-may hold the answer.
+`reset(split=..., index=...)` begins an episode of one of them. Other facts of a task are not read: it
+may contain the answer.
 """
 
 from __future__ import annotations

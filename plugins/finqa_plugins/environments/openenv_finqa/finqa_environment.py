@@ -43,7 +43,7 @@ from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEED
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
-"""Of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
+"""Limit of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
 NO_ANSWER = "no answer submitted"
 _FIELDS = ("id", "company", "user_query", "split")
 
@@ -111,7 +111,7 @@ class FinQAEnvironment(Environment):
         return self._tasks[split]
 
     async def check_ready(self) -> None:
-        """Look at a running server, so that a wrong or mute one is named before anything is started.
+        """Look at a running server, so that a wrong or unresponsive one is named before anything is started.
 
         Raises:
             SandboxError: It does not answer within 2 s, or is not an OpenEnv server.
@@ -125,7 +125,7 @@ class FinQAEnvironment(Environment):
         facts = await read_facts(url, token=read_token(self._config.token_env))
         if not facts.name or "finqa" in facts.name.lower():
             return
-        client = self._client(url, None)  # of a server that calls itself something else, an episode tells
+        client = self._client(url, None)  # of a server with another name, an episode shows it
         try:
             await client.connect()
             await client.reset()
@@ -217,10 +217,10 @@ class FinQAEnvironment(Environment):
         return self._truths.of(task)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return the next turn of a question's gold solution, where the data says that its gold SQL is the expert.
+        """Return the next turn of a question's gold solution, if the data marks its gold SQL as the expert.
 
         That turn is a look at the tables, then at the one with the answer, the gold query, the gold answer. Without
-        that mark None: the wording of generated questions tells what to do.
+        that mark None: the wording of generated questions determines what to do.
 
         Raises:
             ConfigError: The data has the mark, and no gold SQL for this question.
@@ -405,7 +405,7 @@ def read_tasks(path: Path, name: str) -> list[Task]:
 
 
 def _task(line: str) -> Task:
-    """Read one line; a ValueError says what is wrong with it."""
+    """Read one line; a ValueError states what is wrong with it."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -454,7 +454,7 @@ async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: in
     """Reset, at most `limit` times, until the server's question is the task's.
 
     OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its
-    own, one a reset, and only `state` tells which. So the state is always requested.
+    own, one a reset, and only `state` shows which. So the state is always requested.
 
     Raises:
         SandboxError: The connection is lost.

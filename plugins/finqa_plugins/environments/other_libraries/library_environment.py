@@ -130,13 +130,13 @@ class _Conversation(BaseSession):
         return self._prompt
 
     async def reply(self, text: str) -> Observation:
-        """Return what the loop says to a turn in words; it is over where the loop asks no more."""
+        """Return the reply of the loop to a turn in words; the episode ends if the loop asks nothing more."""
         added = await self._say({"role": "assistant", "content": text, "tool_calls": []})
         said, images = _joined(added)
         return Observation(text=said or "Answer received.", done=self._verdict is not None, images=images)
 
     async def grade(self) -> Rewards:
-        """Return the library's score, of an episode cut by a limit or not; 0 where the policy said nothing to it.
+        """Return the library's score, of an episode cut by a limit or not; 0 if the policy sent nothing to it.
 
         Raises:
             EnvironmentFault: A reward or scorer failed.

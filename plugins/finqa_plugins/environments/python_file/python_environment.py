@@ -230,7 +230,7 @@ class _Calls:
             raise _fault(self._config, name, method, error) from error
 
     async def tool(self, name: str, method: Callable[..., Any], call: Callable[[], Any]) -> Observation | Any:
-        """Return what a tool returns, or the error message that the model reads where the options say so."""
+        """Return what a tool returns, or the error message that the model reads if the options are set so."""
         if self._config.tool_exceptions == "fault":
             return await self.call(name, method, call)
         try:

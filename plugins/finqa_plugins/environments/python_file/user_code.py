@@ -145,7 +145,7 @@ def _import_module(name: str) -> tuple[ModuleType, Path]:
 
 
 def _make_importable(folder: Path) -> None:
-    """Let the code import what lies beside it; installed packages of the same name win."""
+    """Let the code import modules beside it; installed packages of the same name have priority."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -199,7 +199,7 @@ def _of_class(source: str, target: Any, module: ModuleType, file: Path) -> UserC
 
 
 def _returned(function: Callable[..., Any]) -> type:
-    """The class that a factory says it returns."""
+    """The class that the annotation of a factory returns."""
     made = typing.get_type_hints(function).get("return")
     if not isinstance(made, type):
         place = definition(function)

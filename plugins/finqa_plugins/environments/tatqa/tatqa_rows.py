@@ -38,7 +38,7 @@ class TatQARow:
         answer: The truth: texts of a span, or the text of a number.
         scale: One of `SCALES`.
         kind: One of `KINDS`.
-        source: Where the answer stands: `table`, `text` or `table-text`; empty where the data does not say.
+        source: Where the answer stands: `table`, `text` or `table-text`; empty if the data does not name it.
     """
 
     id: str

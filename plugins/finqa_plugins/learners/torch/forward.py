@@ -190,7 +190,7 @@ def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> 
     """Whether logits are to be float32 although the model computes in another dtype.
 
     Raises:
-        ConfigError: The options say so, and the head is no plain linear layer, because an adapter is on it.
+        ConfigError: The options require it, and the head is no plain linear layer, because an adapter is on it.
     """
     if dtype == torch.float32 or config.head_dtype == "model":
         return False

@@ -64,7 +64,7 @@ class TokenizerSpec(BaseModel):
 
 
 class PolicySpec(BaseModel):
-    """What `configs/models/tiny.toml` holds."""
+    """What `configs/models/tiny.toml` contains."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     architecture: Literal["qwen3"] = "qwen3"
@@ -98,7 +98,7 @@ def create_policy(spec: PolicySpec, texts: Sequence[str], folder: Path, seed: in
 
     Args:
         spec: Sizes of the network and of the vocabulary.
-        texts: What the demonstrations say: system texts, tool schemas, questions, calls as JSON, tool replies. Each
+        texts: Texts of the demonstrations: system texts, tool schemas, questions, calls as JSON, tool replies. Each
             counts as often as it occurs.
         folder: Is created; files of the same names are overwritten.
         seed: Decides every weight.
@@ -162,7 +162,7 @@ def _spell(
 
 
 def _phrases(spec: TokenizerSpec, lines: Sequence[str]) -> list[str]:
-    """The given phrases, what the chat template itself says, and the given lines; no control-token strings."""
+    """The given phrases, the texts of the chat template itself, and the given lines; no control-token strings."""
     candidates = (*spec.phrases, *_template_texts(), *lines)
     return list(dict.fromkeys(piece for text in candidates for piece in _CONTROL.split(text) if len(piece) > 1))
 

@@ -17,7 +17,7 @@ _MODEL_REMEDY = "name a model folder, or a hub id of a model with a config.json"
 def inspect(reference: str) -> Architecture:
     """What a model folder or hub id is built of.
 
-    Configurations of common families that say everything are read as they are; for others, transformers builds the
+    Configurations of common families that are complete are read as they are; for others, transformers builds the
     model without weights, which takes seconds of imports.
 
     Raises:

@@ -95,7 +95,7 @@ def describe(config: Any, model: Any, dtype: str) -> Architecture:
 
 
 def _number(config: Any, name: str) -> int:
-    """What a configuration says, 0 where it does not: older ones have names of their own."""
+    """A value of a configuration, 0 if it has none: older ones have names of their own."""
     value = getattr(config, name, None)
     return value if isinstance(value, int) else 0
 
@@ -116,7 +116,7 @@ def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
 
 
 def _kv_values_per_token(model: Any) -> int:
-    """What the cache holds after two tokens, halved; 0 where the model keeps something else than keys and values.
+    """What the cache contains after two tokens, halved; 0 where the model keeps something else than keys and values.
 
     Measured and not computed, because architectures differ (grouped heads, latent keys, layers without attention).
     """
@@ -144,7 +144,7 @@ def _warnings(model: Any, linear: tuple[LinearLayer, ...], *, tied: bool, kept: 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' warnings about token ids and kernels, which say nothing about the architecture."""
+    """Without transformers' warnings about token ids and kernels, which have nothing to do with the architecture."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

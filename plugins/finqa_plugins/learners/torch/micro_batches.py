@@ -91,14 +91,14 @@ def named(work: str, device: torch.device | str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device's memory is full. cuBLAS, Triton, NCCL and CUDA itself say so only in words."""
+    """Whether a device's memory is full. cuBLAS, Triton, NCCL and CUDA itself report it only in the message."""
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
     )
 
 
 def first_line(error: BaseException) -> str:
-    """The first sentence or line of what PyTorch says."""
+    """The first sentence or line of the message of PyTorch."""
     return str(error).split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
 
 

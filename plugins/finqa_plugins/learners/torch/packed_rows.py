@@ -75,7 +75,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """A row of T tokens that holds B sequences.
+    """A row of T tokens that contains B sequences.
 
     Attributes:
         token_ids: [T].
@@ -227,7 +227,7 @@ def segment_attention(
         query: [1, H, T, D].
         key: [1, K, T, D]; each serves H / K heads.
         value: [1, K, T, D].
-        attention_mask: None: `segments` says what sees what.
+        attention_mask: None: `segments` determines which tokens see each other.
         scaling: Factor on the products; None: 1 / sqrt(D).
         dropout: Share of the weights that are dropped.
         segments: Segments of the row.
@@ -350,12 +350,12 @@ def _variable_length_kernel() -> Callable[..., torch.Tensor] | None:
 
 @functools.cache
 def _shares_heads(kernel: Callable[..., torch.Tensor]) -> bool:
-    """Whether the kernel takes fewer heads of keys than of queries: `varlen_attn` says so since PyTorch 2.12."""
+    """Whether the kernel takes fewer heads of keys than of queries: `varlen_attn` documents it since PyTorch 2.12."""
     return "enable_gqa" in inspect.signature(kernel).parameters
 
 
 def _partial_attention(config: Any) -> str | None:
-    """Why layers of this configuration do not see all earlier tokens; None when nothing says so."""
+    """Why layers of this configuration do not see all earlier tokens; None if nothing shows that."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         return f"it has layers of {', '.join(sorted(kinds))}"

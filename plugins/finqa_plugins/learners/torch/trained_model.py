@@ -89,7 +89,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def check_folder(model: str) -> None:
-    """Says what a local model folder lacks; a hub id passes.
+    """Reports what a local model folder lacks; a hub id passes.
 
     Raises:
         ConfigError: Configuration, weights or tokenizer are missing from it.
@@ -136,7 +136,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # where layers of both kinds are adapted, PEFT tells for each how it reads the weight
+        # where layers of both kinds are adapted, PEFT records for each how it reads the weight
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         torch.manual_seed(context.seed)
         adapted = get_peft_model(base, options)
@@ -145,7 +145,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
 
 
 def fingerprint(base: Any) -> str:
-    """Tells base models apart: sha256 over each parameter's name, shape and first 32 values, rounded to bfloat16.
+    """Identifies base models: sha256 over each parameter's name, shape and first 32 values, rounded to bfloat16.
 
     Rounding makes it the same whether the model was loaded in float32 or bfloat16.
     """

@@ -22,7 +22,7 @@ class ValueHead:
     """V(s) = w h(s) + b, h the policy's last hidden state where the next token is about to be sampled.
 
     It is float32 and begins at 0, so that the first advantages are those without a value function. It is no part of
-    the model: no published adapter holds it.
+    the model: no published adapter contains it.
 
     AdamW moves every weight by about its rate, and a sum over H of them by H times as much; so the rate of the weights
     is the given one divided by H (Tensor Programs V, arXiv 2203.03466, table 3, output weights under Adam), and one

@@ -1,7 +1,7 @@
 """Puts sharded FSDP checkpoints together, in the layout of verl's trainers.
 
-A folder holds `model_world_size_W_rank_R.pt` of each of W processes, state dicts of DTensors (or, from one process, of
-plain tensors), `fsdp_config.json`, and in `huggingface/` the model's configuration and tokenizer. Facts: verl's
+A folder contains `model_world_size_W_rank_R.pt` of each of W processes, state dicts of DTensors (or, from one process,
+of plain tensors), `fsdp_config.json`, and in `huggingface/` the model's configuration and tokenizer. Facts: verl's
 `verl/model_merger/fsdp_model_merger.py` and `utils/checkpoint/fsdp_checkpoint_manager.py`. Files are read with
 `weights_only`, so nothing in them is executed.
 """
@@ -25,12 +25,12 @@ _REPLICAS = ("ddp", "dp", "dp_replicate", "replicate")
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether the folder holds shards."""
+    """Whether the folder contains shards."""
     return folder.is_dir() and any(_RANK.fullmatch(path.name) for path in folder.iterdir())
 
 
 def description_of(folder: Path) -> Path:
-    """Where configuration and tokenizer lie: `huggingface/`, or in older checkpoints beside the shards.
+    """Folder of configuration and tokenizer: `huggingface/`, or in older checkpoints beside the shards.
 
     Raises:
         DataError: There is no configuration.
@@ -117,7 +117,7 @@ def _recorded_size(folder: Path) -> int | None:
     try:
         return int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # older checkpoints have none; the names of the files say it
+        return None  # older checkpoints have none; the names of the files give it
 
 
 def _read(path: Path) -> dict[str, Any]:

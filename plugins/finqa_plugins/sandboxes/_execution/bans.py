@@ -45,7 +45,7 @@ _BETWEEN = {tokenize.NEWLINE: "\n", tokenize.STRING: "''"}
 
 
 class UnreadableError(ValueError):
-    """The text is no Python; the message says why in one line."""
+    """The text is no Python; the message states why in one line."""
 
 
 def parse(code: str) -> ast.Module:
@@ -176,7 +176,7 @@ def _tokens(source: str) -> list[tuple[str, int]]:
     """Tokens with their lines; all strings are alike, lines and names in the form that Python gives to them."""
     split = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", source)).readline)
     found: list[tuple[str, int]] = []
-    # A pattern such as "(" is not a whole text; its tokens come before the error says so.
+    # A pattern such as "(" is not a whole text; its tokens come before the error.
     with suppress(tokenize.TokenError, SyntaxError):
         for token in split:
             if token.type not in _LAYOUT:
@@ -200,7 +200,7 @@ _HARMLESS_MODULES = _words(
     "math cmath itertools functools collections collections.abc random string re decimal fractions statistics "
     "bisect heapq copy abc numbers array time datetime json json.decoder __future__"
 )
-"""What may be imported beside a ban on something else; other modules hold ways to everything."""
+"""What may be imported beside a ban on something else; other modules contain ways to everything."""
 
 _HARMLESS_PARTS = {
     "dataclasses": _words("dataclass field KW_ONLY"),
@@ -214,13 +214,13 @@ _HARMLESS_PARTS = {
     ),
 }
 """What may be imported from modules that also read attributes by name (`astuple`, `fields`, `_convert_`), evaluate
-texts, or hold modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on, `getattr_static`."""
+texts, or contain modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on, `getattr_static`."""
 
 _INNER_MODULES = _words(
     "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle contextlib "
     "dataclasses enum"
 )
-"""Names under which harmless modules hold such modules: `collections._sys`, `typing.sys`, `re.enum`."""
+"""Names under which harmless modules contain such modules: `collections._sys`, `typing.sys`, `re.enum`."""
 
 _FRAMES = _words(
     "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame tb_next f_back f_builtins f_globals f_locals f_code "

@@ -140,7 +140,7 @@ def confine(limits: dict[str, Any], threads: int, denied: bytes) -> None:
 
 
 def used(folder: str, uid: int) -> int:
-    """Return the bytes that the command's files hold, in its folder and in those that everybody may write to."""
+    """Return the bytes of the command's files, in its folder and in those that every user may write to."""
     size = seen = 0
     waiting = [folder]
     if uid != os.geteuid():
@@ -197,7 +197,7 @@ def descendants(pid: int, found: list[tuple[int, int]]) -> set[int]:
 
 
 def left_in_shared_folders(uid: int) -> Iterator[str]:
-    """Yield what a user has in folders that everybody may write to."""
+    """Yield what a user has in folders that every user may write to."""
     for shared in SHARED_FOLDERS:
         with contextlib.suppress(OSError), os.scandir(shared) as entries:
             for entry in list(entries):

@@ -35,7 +35,7 @@ class Evaluation:
 
     Attributes:
         values: Values of the expressions, in order, up to the one that failed.
-        error: Why it stopped: a few lines that hold no path, no address and nothing of this module, so that the same
+        error: Why it stopped: a few lines that contain no path, no address and nothing of this module, so that the same
             code gives the same text; empty when every expression was evaluated.
         failed_at: Place of the expression that failed; None when none did, also when the code itself failed.
         ending: How the process ended.
@@ -68,8 +68,8 @@ async def evaluate(
     """Execute `code`, then `setup`, then evaluates each expression in that namespace, all in one process.
 
     What code can do to the process is no more than return other values: it ends early, prints, forges a frame or sends
-    two, and the evaluation has failed or holds values that its functions might as well have returned. So nothing that
-    is not to be known may be in any argument, and what is right is decided elsewhere.
+    two, and the evaluation has failed or contains values that its functions might as well have returned. So nothing
+    that is not to be known may be in any argument, and what is right is decided elsewhere.
 
     Args:
         sandbox: Sandbox that runs the process.
@@ -116,7 +116,7 @@ def _program() -> str:
 
 
 class _ForgedError(ValueError):
-    """The channel holds what our program does not write."""
+    """The channel contains what our program does not write."""
 
 
 def _read(result: ExecutionResult, nonce: str, count: int, limits: ExecutionLimits) -> Evaluation:

@@ -136,7 +136,7 @@ def _place(error: SyntaxError, source: str) -> list[str]:
         shown, end = text[begin:][:_LONGEST_LINE], begin + _LONGEST_LINE
         below = "".join(character if character == "\t" else " " for character in text[begin:first].ljust(first - begin))
         found += [f"    {shown}", f"    {below}{'^' * max(min(last, end) - first, 1)}"] if shown else []
-    except BaseException:  # one that the code made itself may hold anything
+    except BaseException:  # one that the code made itself may contain anything
         return found[:1]
     return found
 

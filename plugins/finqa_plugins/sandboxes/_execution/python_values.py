@@ -39,7 +39,7 @@ _MODULES = {
 
 
 class Unencodable(ValueError):
-    """The value is not plain data, or too large; the message says which."""
+    """The value is not plain data, or too large; the message states which."""
 
 
 class Malformed(ValueError):

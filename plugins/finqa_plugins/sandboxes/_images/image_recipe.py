@@ -24,7 +24,7 @@ BASE_IMAGE = "python:3.12-slim-bookworm@sha256:0f5b26b9518d002b6173fd61daad821fa
 
 FOLDER = "/opt/finqa"
 SNAPSHOT_FOLDER = f"{FOLDER}/snapshot"
-"""Where the compiled snapshot lies inside a sandbox: the value of FINQA_SNAPSHOT."""
+"""Path of the compiled snapshot inside a sandbox: the value of FINQA_SNAPSHOT."""
 
 REQUIREMENTS = "requirements.txt"
 DOCKERFILE = "Dockerfile"
@@ -32,7 +32,7 @@ _NAME = re.compile(r"finqa-(?P<snapshot>.+)-(?P<digest>[0-9a-f]{12})")
 _MANIFEST = "manifest.json"
 
 SERVER_FOLDER = f"{FOLDER}/server"
-"""Where the folder of a server of another maker lies."""
+"""Path of the folder of a server by another author."""
 
 _PIP = "python -m pip install --no-cache-dir --disable-pip-version-check"
 _WAITING = ("sleep", "infinity")
@@ -69,7 +69,7 @@ class Recipe:
         digest: Hex sha256 over the snapshot, the code, its dependencies and the resources of the sandboxes.
         dockerfile: Its build, in the folder that `write_context` fills.
         files: Path in that folder -> content, or file on this machine.
-        dockerfile_path: Where the Dockerfile lies in that folder.
+        dockerfile_path: Path of the Dockerfile in that folder.
         arguments: Arguments of the build (`ARG` in the Dockerfile).
     """
 
@@ -91,7 +91,7 @@ def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
     """The image of a spec. Reads all sources of the package at its first call, about 0.3 s.
 
     Raises:
-        ConfigError: The server that the spec names is not part of this package, so that no image can hold it.
+        ConfigError: The server that the spec names is not part of this package, so that no image can contain it.
     """
     if spec.source is not None:
         make = _source_recipe if spec.source.dockerfile is None else _own_recipe
@@ -200,7 +200,7 @@ def served_snapshot(spec: ServerSpec, options: ImageOptions) -> Snapshot:
     """Return the snapshot of a spec that names a module and a snapshot.
 
     Raises:
-        ConfigError: It does not: images hold modules of finqa and a snapshot, or the folder of a server.
+        ConfigError: It does not: images contain modules of finqa and a snapshot, or the folder of a server.
     """
     if not spec.module or spec.snapshot is None:
         raise ConfigError(

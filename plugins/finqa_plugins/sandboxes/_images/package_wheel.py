@@ -50,7 +50,8 @@ class Wheel:
 def package_wheel() -> Wheel:
     """The wheel of the running package, read once per process.
 
-    It holds Python sources only, so neither weights nor anything that lies about in a checkout: a server needs no more.
+    It contains Python sources only, so neither weights nor other files of a checkout: a server needs no
+    more.
 
     Raises:
         ConfigError: The package is not installed, or was imported from something else than files.

@@ -16,8 +16,8 @@ class SlidingWindow:
 
     The service counts a request at some moment between its sending and its reply. A place is therefore free again only
     `window_s` after the reply, so that no window of the service, however it is aligned and for all latencies,
-    holds more than `limit`. A request without a reply is taken as counted `settle_s` after its sending: a sandbox that
-    takes minutes to start must not hold its place for as long.
+    contains more than `limit`. A request without a reply is taken as counted `settle_s` after its sending: a sandbox
+    that takes minutes to start must not hold its place for as long.
     """
 
     def __init__(self, limit: int, window_s: float, settle_s: float = SETTLE_S) -> None:

@@ -94,7 +94,7 @@ def _lacks(name: str, variable: str) -> Check:
 def mapped(config: CoreWeaveSandboxConfig, environment: Mapping[str, str]) -> CoreWeaveSandboxConfig:
     """The options of today for the variables of then: AVIATO_API_KEY first, else W&B's key with entity and project.
 
-    What the options say already wins, and CWSANDBOX_API_KEY over W&B's key.
+    What the options set already has priority, and CWSANDBOX_API_KEY over W&B's key.
 
     Raises:
         AuthenticationError: There is no key; or it is W&B's, and WANDB_ENTITY_NAME, which was required, is missing.

@@ -60,7 +60,7 @@ class Access:
 
     Attributes:
         base_url: `https://host`, or `http://` on this machine.
-        auth: Headers that hold the key; never shown.
+        auth: Headers that contain the key; never shown.
     """
 
     base_url: str
@@ -184,7 +184,8 @@ class Cloud:
         )
 
     async def status(self, sandbox: Sandbox) -> SandboxStatus:
-        """What the service says of a sandbox now. Asked for in a thread: of all that we use, the SDK only blocks here.
+        """What the service reports about a sandbox now. Asked for in a thread: of all that we use, the SDK only blocks
+        here.
 
         Raises:
             CWSandboxError: It does not answer, or knows no such sandbox.

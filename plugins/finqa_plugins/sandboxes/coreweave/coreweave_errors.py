@@ -1,4 +1,4 @@
-"""What the SDK's exceptions mean for us: what may pass, what is certain, and what to tell the user."""
+"""What the SDK's exceptions mean for us: what may pass, what is certain, and the message for the user."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNev
 _SIZE = re.compile(r"CEILING_EXCEEDED|PLACEMENT_CONSTRAINT|NO_SUITABLE_RUNNER")
 
 _BROKEN_CALL = "Internal error from Core"
-"""What gRPC's asyncio client says when a call ends while it still writes to it: what the service said is lost
-(`set_internal_error` in grpc/_cython/_cygrpc/aio/call.pyx.pxi). Asked again, the service says it again."""
+"""What gRPC's asyncio client reports when a call ends while it still writes to it: the reply of the service is lost
+(`set_internal_error` in grpc/_cython/_cygrpc/aio/call.pyx.pxi). A repeated request gets the reply again."""
 
 
 def is_passing(error: CWSandboxError) -> bool:
@@ -49,14 +49,14 @@ def is_passing(error: CWSandboxError) -> bool:
 
 
 def is_refusal(error: CWSandboxError) -> bool:
-    """The service said no, so that nothing was carried out."""
+    """The service refused, so that nothing was carried out."""
     return (
         _code(error) in _REFUSALS or isinstance(error, CWSandboxAuthenticationError) or "QUOTA" in (error.reason or "")
     )
 
 
 def pause_asked_s(error: CWSandboxError) -> float | None:
-    """Seconds that the service asks us to wait; None: not said."""
+    """Seconds that the service asks us to wait; None: not given."""
     return error.retry_delay.total_seconds() if error.retry_delay else None
 
 

@@ -74,10 +74,10 @@ class Creation:
                 raise SandboxError(f"Sandbox {self._name} was {sandbox.status} as soon as it had started.")
         except BaseException:
             self._given_up = True
-            # A create in progress is not cut: its answer says what there is to end.
+            # A create in progress is not cut: its answer shows what there is to end.
             await asyncio.wait({creating})
             if not creating.cancelled():
-                creating.exception()  # told already, or of no interest any more
+                creating.exception()  # reported already, or no longer relevant
             await self._undo(sandbox)
             raise
         return sandbox

@@ -121,7 +121,7 @@ async def _execute(sandbox: Sandbox, argv: Sequence[str], stdin: bytes, limit_s:
     process = sandbox.exec(argv, timeout_seconds=limit_s, stdin=True)
     assert process.stdin is not None
     try:
-        with contextlib.suppress(SandboxExecutionError):  # it is over already: its result says why
+        with contextlib.suppress(SandboxExecutionError):  # it is over already: its result has the reason
             await process.stdin.write(stdin)
             await process.stdin.close()
         return await process

@@ -1,6 +1,6 @@
 """How a sandbox is marked in the service, whose only marks are tags: plain strings, all of which a search must name.
 
-`finqa` says that a sandbox is ours, `finqa-<12 hex digits>` is its name, `job-<run>` and `problem-<task>` are for
+`finqa` marks a sandbox as ours, `finqa-<12 hex digits>` is its name, `job-<run>` and `problem-<task>` are for
 people who look into the console, and `label:<name>=<value>` are the labels that it was started with.
 """
 

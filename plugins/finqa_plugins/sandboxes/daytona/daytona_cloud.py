@@ -1,4 +1,4 @@
-"""The one SDK client of a provider, and how its requests are repeated and its errors told."""
+"""The one SDK client of a provider, and how its requests are repeated and its errors translated."""
 
 from __future__ import annotations
 

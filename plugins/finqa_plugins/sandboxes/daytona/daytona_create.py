@@ -137,7 +137,7 @@ class Creation:
         return self._request.result()
 
     def _answer(self) -> AsyncSandbox | None:
-        """The sandbox, when the last request has made it and said so. Learns from a failure whether one may be left."""
+        """The sandbox that the last request made and reported. A failure shows whether one may be left."""
         assert self._request is not None
         if not self._request.done() or self._request.cancelled():
             return None

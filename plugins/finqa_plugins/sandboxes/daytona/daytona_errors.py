@@ -1,4 +1,4 @@
-"""What the SDK's exceptions mean for us: what to wait for, what to look up, and what to tell the user."""
+"""What the SDK's exceptions mean for us: what to wait for, what to look up, and the message for the user."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def status_of(error: DaytonaError) -> int:
 
 
 def is_full(error: DaytonaError) -> bool:
-    """Nothing was carried out, and all others would hear the same now.
+    """Nothing was carried out, and all other requests would get the same reply now.
 
-    Too many requests; or no runner holds the image yet, which takes minutes after an image was built.
+    Too many requests; or no runner has the image yet, which takes minutes after an image was built.
     """
     return isinstance(error, DaytonaRateLimitError) or bool(_NO_RUNNER.search(error.message))
 
@@ -111,7 +111,7 @@ def remedy_of(error: BaseException) -> str | None:
 
 
 def retry_after_s(headers: Mapping[str, object], now: datetime | None = None) -> float | None:
-    """Seconds that the service asks us to wait, from `Retry-After` or a limit's own variant of it; None: not said.
+    """Seconds that the service asks us to wait, from `Retry-After` or a limit's own variant of it; None: not given.
 
     Names are compared without case: the SDK hands headers over as they came. The value is seconds or an HTTP date
     (RFC 9110, 10.2.3); `X-RateLimit-Reset-*` (seconds) counts where nothing remains.

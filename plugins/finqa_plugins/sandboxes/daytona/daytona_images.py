@@ -70,7 +70,7 @@ class Images:
             ) from error
 
     async def images(self) -> Sequence[ImageInfo]:
-        """Images that this product made for anybody in the organisation, by snapshot and age."""
+        """Images that this product made for anyone in the organisation, by snapshot and age."""
         found = [_described(image) async for image in self._all()]
         return sorted(found, key=lambda image: (image.snapshot, image.created, image.name))
 
@@ -233,7 +233,7 @@ class _BuildLog:
 
 
 _under_way: set[_BuildLog] = set()
-"""Builds of this process. Whose a follower is cannot be told, so none is ended while another build may need its own."""
+"""Builds of this process. The owner of a follower is unknown, so none is ended while another build may need its own."""
 
 
 async def _end_followers() -> None:

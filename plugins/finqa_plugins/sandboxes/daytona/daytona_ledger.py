@@ -1,7 +1,7 @@
 """Names of sandboxes on this machine's disk, each written before the sandbox is requested, and the end of those left.
 
-One JSONL file per provider object. Its owner holds a lock on it, so that others can tell whether the owner still lives,
-also after kill -9. A line opens a name, or says that its sandbox is gone; a torn last line is normal.
+One JSONL file per provider object. Its owner holds a lock on it, so that others can find out whether the owner still
+runs, also after kill -9. A line opens a name, or records that its sandbox is gone; a torn last line is normal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OpenName:
         name: What the sandbox is called at Daytona.
         labels: What it was asked for with.
         asked: When, in Unix seconds.
-        file: The ledger file that says so.
+        file: The ledger file that records it.
         owned: The process that asked for it is running.
     """
 

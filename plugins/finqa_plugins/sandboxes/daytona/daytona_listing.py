@@ -89,7 +89,7 @@ def _common(name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig) 
 
 
 def query_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """What to ask the list for, so that it holds sandboxes of this product only."""
+    """What to ask the list for, so that it contains sandboxes of this product only."""
     return {**labels, **_PRODUCT_LABELS}
 
 
@@ -115,7 +115,7 @@ def described(remote: AsyncSandbox) -> SandboxInfo:
 
 
 def _created(remote: AsyncSandbox) -> float:
-    """Unix seconds: what we wrote, else what Daytona says; 0.0 when neither can be read."""
+    """Unix seconds: what we wrote, else what Daytona reports; 0.0 when neither can be read."""
     with contextlib.suppress(ValueError):
         return float(remote.labels.get(CREATED_LABEL, ""))
     with contextlib.suppress(ValueError):

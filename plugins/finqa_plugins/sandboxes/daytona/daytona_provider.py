@@ -254,7 +254,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._ledger.gone([sandbox.name])
 
     async def _say_why(self, sandbox: DaytonaSandbox) -> None:
-        """Warns once: what ends a hundred servers has one reason, and a sandbox that is gone has nothing to say."""
+        """Warns once: many servers that end together have one reason, and a removed sandbox has no logs."""
         with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
             async with asyncio.timeout(OUTPUT_TIMEOUT_S):
                 output = await sandbox.output()

@@ -27,8 +27,8 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 _LOOK_S = 1.5
 """Seconds between looks at why a server does not answer yet."""
 OUT_OF_REACH_S, _PROBE_PAUSE_S = 3.0, 0.5
-"""How long a server may be out of reach before it counts as silent: what fails may be Daytona's proxy, in front of all
-sandboxes at once, while it is restarted."""
+"""How long a server may be out of reach before it counts as unresponsive: what fails may be Daytona's proxy, in front
+of all sandboxes at once, while it is restarted."""
 URL_MARGIN = 0.8
 """Share of an address's life after which it is replaced."""
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
@@ -216,7 +216,7 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
 class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
     """A sandbox of Daytona that executes code.
 
-    Executions take turns. Sandboxes have one virtual CPU unless they are told otherwise, and what two of them could see
+    Executions take turns. Sandboxes have one virtual CPU unless they are set otherwise, and what two of them could see
     of each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up
     ends by its own limits.
     """

@@ -35,7 +35,7 @@ class CreateGate:
         """Waits for a place and holds it while the request in the block runs.
 
         Raises:
-            FinqaError: What `refuse` was told, or the quota cannot be used.
+            FinqaError: The error given to `refuse`, or the quota cannot be used.
         """
         quota = self._opened()
         async with self._turn:

@@ -50,7 +50,7 @@ class Container:
         created: Unix time in seconds.
         exit_code: What its first process ended with; 0 while it runs.
         out_of_memory: The kernel killed one of its processes at the limit of memory.
-        reason: What the engine says about an end before the first process ran.
+        reason: What the engine reports about an end before the first process ran.
         ports: Port inside -> port on this machine.
     """
 
@@ -125,7 +125,7 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
 def run_variables(environment: Mapping[str, str], spec: ServerSpec) -> Mapping[str, str]:
     """The environment of `run_command`: ours, with the values of the server's variables.
 
-    Proxies of this process are not passed on: podman would pass them on, and their addresses may hold passwords.
+    Proxies of this process are not passed on: podman would pass them on, and their addresses may contain passwords.
     """
     own = {name: value for name, value in environment.items() if not _PROXIES.fullmatch(name)}
     return {**own, **container_variables(spec)}

@@ -27,7 +27,7 @@ DOCTOR_REMEDY = "finqa doctor --sandbox docker"
 _POLL_S = 0.2
 _INSPECTIONS = 3
 _ENDING = "no such process"
-"""podman says so of a container whose process ends while it is inspected; asked again, it knows that it has ended."""
+"""podman reports this for a container whose process ends while it is inspected. A repeated call shows the end."""
 _AT_ONCE = 16
 """Programs at once: each is a process of some 30 MB."""
 _LINE_BYTES = 2**20

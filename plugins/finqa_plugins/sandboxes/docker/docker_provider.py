@@ -170,7 +170,7 @@ class DockerSandboxProvider(SandboxProvider):
     async def _created(
         self, engine: Engine, spec: ServerSpec, image: RunImage, name: str, labels: Mapping[str, str]
     ) -> Container:
-        """The container, which runs. The create is not cut: its end says what there is to remove."""
+        """The container, which runs. The create is not cut: its result shows what there is to remove."""
         command = run_command(spec, image.id, name, labels, self._owner, self._config)
         variables = run_variables(os.environ, spec)
         creating = asyncio.create_task(
@@ -206,7 +206,7 @@ class DockerSandboxProvider(SandboxProvider):
         self._sandboxes.discard(sandbox)
 
     async def _say_why(self, sandbox: DockerSandbox) -> None:
-        """Warn once: what ends many servers has one reason, and a container that is removed has nothing to say."""
+        """Warn once: many servers that end together have one reason, and a removed container has no logs."""
         try:
             why = await sandbox.why()
         except FinqaError:

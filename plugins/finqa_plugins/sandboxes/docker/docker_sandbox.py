@@ -20,7 +20,7 @@ from finqa_plugins.sandboxes.docker.container_commands import Container, ending_
 from finqa_plugins.sandboxes.docker.container_engine import Engine
 
 LISTING_HOLDS_S = 1.0
-"""Seconds for which a listing says which containers run. A listing is a program of its own."""
+"""Seconds for which a listing of running containers is used. A listing is a program of its own."""
 
 MEMORY_REMEDY = "--set sandbox.options.memory_mib=N gives each container more"
 
@@ -37,7 +37,7 @@ class Watch:
     async def runs(self, container: str, since: float) -> bool:
         """Whether a container that was started at this time of the monotonic clock runs.
 
-        An engine that does not answer says nothing about its containers, so it counts as a yes.
+        An engine that does not answer reports nothing about its containers, so it counts as a yes.
         """
         async with self._listing:
             now = time.monotonic()

@@ -35,10 +35,10 @@ USR = (
 )
 """Below /usr. Not all of it: images keep what they work on in /usr/src, with its data and its keys."""
 LIBRARIES = ("bin", "lib", "lib64")
-"""Below the prefix of a Python that is elsewhere: a conda has all its environments beside them."""
+"""Folders below the prefix of a Python outside of /usr, without the environments that conda keeps beside them."""
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
-"""The first command in a sandbox: says that it is there and waits for a line of input. By then bubblewrap has tied the
+"""The first command in a sandbox: reports that it runs and waits for a line of input. By then bubblewrap has tied the
 sandbox to the life of its owner. A sandbox whose owner ended before executes nothing: its input is at its end."""
 
 USER = 1000

@@ -22,14 +22,14 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PREFIX = "finqa-box"
 NAME = re.compile(rf"{PREFIX}-(?P<pid>\d+)-(?P<started>\w+)-\w+")
 OVERHEAD_BYTES, OVERHEAD_PROCESSES = 32 * 2**20, 4
-"""Of bubblewrap itself, and of what the kernel keeps for a sandbox."""
+"""Memory and processes of bubblewrap itself and of the kernel for a sandbox."""
 
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 PROCESSES_FILE = "pids.max"
 PEAK_SLACK_BYTES = 4 * 2**20
-"""By how much less than its limit a group that is at it may have used: a huge page did not fit, or what processors take
-in advance."""
+"""Bytes by which the peak of a group that reached its limit may be below it: a huge page that did not fit, or memory
+that processors reserve in advance."""
 
 
 @dataclass(frozen=True, slots=True)

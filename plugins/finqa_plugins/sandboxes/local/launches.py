@@ -36,7 +36,7 @@ unset PWD OLDPWD SHLVL
 exec "$@"
 """
 """Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable: what
-shells set themselves is unset, but bash tells every command its name."""
+shells set themselves is unset, but bash passes its name to every command."""
 
 ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
 

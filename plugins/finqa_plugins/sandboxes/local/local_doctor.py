@@ -1,4 +1,4 @@
-"""What `finqa doctor` says about executing code on this machine."""
+"""What `finqa doctor` reports about executing code on this machine."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class LocalSandboxProvider(SandboxProvider):
 
         Raises:
             SandboxError: The server did not become healthy; the message ends with its own last words.
-            ConfigError: Code cannot be isolated here; or it need not be, and an option says otherwise; or the server is
+            ConfigError: Code cannot be isolated here; or it need not be, and an option requires it; or the server is
                 an image.
             MissingDependencyError: The server needs packages that are not installed.
         """
@@ -295,7 +295,7 @@ async def _end_foreign(entry: ServerEntry, timeout_s: float) -> None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
             deadline = time.monotonic() + timeout_s
-            while is_running(entry) and time.monotonic() < deadline:  # noqa: ASYNC110  not our child: no event tells
+            while is_running(entry) and time.monotonic() < deadline:  # noqa: ASYNC110  not our child: no event reports it
                 await asyncio.sleep(POLL_S)
     finally:
         os.close(handle)

@@ -13,7 +13,7 @@ NAME = "local"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The provider. What a server needs that runs here, its environment says."""
+    """The provider. The environment names what a server that runs here needs."""
     return [
         Component(
             kind="sandbox",

@@ -35,7 +35,7 @@ class Launch:
 
     Attributes:
         child_fds: What the command inherits.
-        status_fd: A file in which bubblewrap tells of its child, see `--json-status-fd` in bwrap(1); None for a bare
+        status_fd: A file in which bubblewrap reports its child, see `--json-status-fd` in bwrap(1); None for a bare
             process.
         starved: Whether it was killed because other processes used up the memory; asked when it has ended.
     """
@@ -118,7 +118,7 @@ class _Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Also after a failure here: the process is ended and reaped."""
+        """End and reap the process, also after an exception."""
         self._kill_now()
         self._process.wait()
         if self._init is not None:
@@ -135,7 +135,7 @@ class _Execution:
                 os.close(fd)
 
     def run(self, stop_fd: int) -> ExecutionResult:
-        """Until the process has exited, every pipe is at its end, and the sandbox is empty."""
+        """Run until the process has exited, every pipe is at its end, and the sandbox is empty."""
         self._selector.register(stop_fd, selectors.EVENT_READ, "stop")
         while self._ended is None:
             self._turn(self._deadline())
@@ -276,12 +276,12 @@ class _Execution:
             exit_code=code if ending is Ending.EXITED else None,
             stdout=bytes(self._read["stdout"]),
             stderr=bytes(self._read["stderr"]),
-            seconds=max(self._ended - self._started, 0.0),  # both may be heard of at once
+            seconds=max(self._ended - self._started, 0.0),  # both may be reported at once
         )
 
 
 def _spare(bubblewrap: int) -> None:
-    """Has code go first that uses up the memory of its group: bubblewrap would not be there to tell, else, and that
+    """Has code go first that uses up the memory of its group: otherwise bubblewrap could not report it, and that
     looks like a fault of the machine. It is put on a level with us; what is in the sandbox stays at 1000.
     """
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Tells a client that its call waits in a queue of this server, so that neither it nor its policy counts that time.
+"""Notifies a client that its call waits in a queue of this server, so that neither it nor its policy counts that time.
 
 A client that sends the header `X-OpenEnv-Queue-Notices: 1` gets, between a request and its reply, frames
 `{"type": "queue", "data": {"waiting": true, "queued_s": 1.5}}`: one when the call has waited for a moment, further ones

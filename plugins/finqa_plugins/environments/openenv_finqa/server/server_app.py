@@ -170,7 +170,7 @@ class QuietWebSockets:
                 event = {**event, "text": _brief(event["text"])}
             try:
                 await send(event)
-            except (OSError, RuntimeError):  # the peer vanished while we were answering; receive will say so
+            except (OSError, RuntimeError):  # the peer vanished while we were answering; receive will report it
                 gone = True
 
         await self._application(scope, receive_object, send_unless_gone)

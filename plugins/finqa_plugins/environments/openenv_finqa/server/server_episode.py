@@ -32,7 +32,7 @@ class ServerOptions:
     Attributes:
         max_steps: Calls after which an episode ends without reward.
         session_timeout_s: Seconds after which an idle session expires.
-        hints: Replies to common mistakes end with a line that says what to do instead.
+        hints: Replies to common mistakes end with a line about what to do instead.
         joins: A query may read all tables of its company, not only the one that it names.
         grader: Profile of the grader.
         pandas: The pandas of the OpenEnv server whose answers get_table_info gives.

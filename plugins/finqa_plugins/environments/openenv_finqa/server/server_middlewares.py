@@ -36,7 +36,7 @@ Application = Callable[[Event, Receive, Send], Awaitable[None]]
 LINGER_S = 5.0
 """Seconds in which the rest of a refused body is read and dropped, so that its sender gets to read the refusal."""
 OPEN_PATHS = ("/health",)
-"""Answered without a check: checks of containers have no token, and the answer says nothing."""
+"""Answered without a check: checks of containers have no token, and the answer reveals nothing."""
 SESSION_PATHS = ("/ws", "/mcp")
 POLICY_VIOLATION = 1008
 _READING = ("GET", "HEAD", "OPTIONS")

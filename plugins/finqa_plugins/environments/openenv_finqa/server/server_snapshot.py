@@ -26,7 +26,7 @@ FILES = ("tables.sqlite", "tasks.jsonl", "truth.jsonl")
 
 
 class SnapshotError(Exception):
-    """The folder is not a readable snapshot; the message names it, says why and which command builds it again."""
+    """The folder is not a readable snapshot; the message names it, the reason and which command builds it again."""
 
 
 @dataclass(frozen=True, slots=True)

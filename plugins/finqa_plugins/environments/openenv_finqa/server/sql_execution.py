@@ -1,7 +1,7 @@
 """Runs queries in this process: takes a guarded connection, or makes one, and turns the result into the tool's reply.
 
 Texts are those of OpenEnv's FinQA environment for the same mistake, where it has one: `Execution failed on sql '...'`
-is how pandas reports what SQLite says.
+is how pandas reports errors of SQLite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUICK = QueryBudget(steps=200_000, seconds=0.005, heap_bytes=FULL.heap_bytes)
 
 NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
 NO_COLUMNS = 'Error executing query: near ")": syntax error'
-"""What SQLite says of `CREATE TABLE "name" ()`, by which OpenEnv's server loads a table without columns."""
+"""The error of SQLite for `CREATE TABLE "name" ()`, by which OpenEnv's server loads a table without columns."""
 
 OUT_OF_MEMORY = "Error executing query: out of memory"
 NO_FILTER = "Error: Query must include filters (WHERE, HAVING, etc.)"
@@ -84,8 +84,8 @@ def refusal(query: str) -> str:
 class QueryRunner:
     """Runs queries; each takes an idle connection to the tables it may see, or builds one.
 
-    SQLite's heap limit counts for the whole process. So a process that has to tell which query used up the memory runs
-    one query at a time and keeps no idle connections.
+    SQLite's heap limit counts for the whole process. So a process that has to find out which query used up the memory
+    runs one query at a time and keeps no idle connections.
 
     Args:
         joins: A query sees all tables of its company, not only the one that it names.
@@ -115,7 +115,7 @@ class QueryRunner:
     def run(self, company: str, table: str, query: str) -> str:
         """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist.
 
-        A query that needs more than the full budget gets a reply that says so.
+        A query that needs more than the full budget gets a reply with this reason.
         """
         if self.is_empty(company, table):
             return NO_COLUMNS
@@ -254,7 +254,8 @@ def _reply(found: QueryRows) -> str:
 def records_json(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Write rows as `pandas.DataFrame.to_json(orient="records")` does, without pandas: one JSON object per row.
 
-    A column of numbers that holds a fraction or a NULL becomes a column of doubles, as in a DataFrame: 5 reads `5.0`.
+    A column of numbers that contains a fraction or a NULL becomes a column of doubles, as in a DataFrame: 5 reads
+    `5.0`.
 
     Raises:
         ValueError: Two columns share a name, or a blob is not UTF-8 text.

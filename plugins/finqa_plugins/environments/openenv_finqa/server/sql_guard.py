@@ -76,7 +76,7 @@ _WIDE_FORMAT = re.compile(r"\*|\d{3}")
 
 
 class QueryError(Exception):
-    """A query that cannot be answered; `from_sqlite` when SQLite did not begin to, and says why."""
+    """A query that cannot be answered; `from_sqlite` if SQLite rejected it, with its reason."""
 
     def __init__(self, message: str, *, from_sqlite: bool = False) -> None:
         super().__init__(message)
@@ -197,7 +197,7 @@ class GuardedConnection:
         """Have SQLite make the virtual tables that the query names.
 
         It declares their columns by a CREATE TABLE, which it does once for each connection, and which the authorizer
-        cannot tell from one of the query.
+        cannot distinguish from one of the query.
         """
         text = query.lower()
         if "json_" not in text and "pragma_" not in text:  # nearly every query, and quicker than the expression

@@ -6,7 +6,7 @@
 3. What needs more runs in one of a few processes for long queries, with the full budget.
 
 Both kinds of process have a fair queue in front. Where a query runs changes nothing of its reply, and what it needs
-beyond the full budget is its own doing: the reply says so, and the episode continues.
+beyond the full budget counts as an error of the query: the reply reports it, and the episode continues.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ SHORT = QueryBudget(steps=50_000, seconds=0.002, heap_bytes=4 * 2**20)
 
 SHORT_IDLE_TABLES = 32
 NICENESS = 5
-"""Of processes for long queries: the server and short queries get the processor first, and long ones still get some."""
+"""Niceness of processes for long queries: the server and short queries get more of the processor."""
 
 CPU_MARGIN_S = 4
 """Processor time beyond the budget after which the kernel ends this process: SQLite cannot be stopped in a function."""

@@ -119,7 +119,7 @@ class LimitedHttp(HttpToolsProtocol):
             self._peer = None
 
     def _end(self, status: int) -> None:
-        """Close the connection; where a head has started, say why."""
+        """Close the connection; if a head has started, send the reason."""
         self._forget()
         self._unset_keepalive_if_required()
         if self.transport.is_closing():

@@ -121,7 +121,7 @@ class WorkerPool:
         """Queue a query of a session; `started` is called in another thread when the query leaves the queue.
 
         The result is the reply, or None where it needs more than the budget of this role. No query makes it an
-        exception: OSError says that no process can be started, WorkerFrozenError that the machine does not run it.
+        exception: OSError if no process can be started, WorkerFrozenError if the machine does not run it.
         """
         job = _Job(session, pickle.dumps(request), started)
         with self._condition:
@@ -186,5 +186,5 @@ class WorkerPool:
         return None, self._budget.seconds
 
     def _final(self, reply: str) -> str | None:
-        """Only a process with the full budget says what became of a query."""
+        """Only a process with the full budget reports what became of a query."""
         return reply if self._options.role == "full" else None

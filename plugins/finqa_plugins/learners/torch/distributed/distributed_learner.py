@@ -57,7 +57,7 @@ def join() -> TorchrunProcesses:
 
 
 def open_store(folder: Path, size: int, rank: int) -> Store:
-    """The store over which the processes of one machine find each other. Says that this one is there."""
+    """The store over which the processes of one machine find each other. Announces this one."""
     store = FileStore(str(folder / "store"), size)
     store.set(f"here/{rank}", "")
     return store

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _BETWEEN_CALLS = timedelta(days=7)
 _IN_A_STEP = timedelta(minutes=30)
 PIECE_BYTES = 64 * 2**20
-"""Of a file that passes to another machine at once."""
+"""Largest part of a file that is sent to another machine at once."""
 
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 _OF_ITS_KIND = ("ROLE_", "GROUP_", "TORCHELASTIC_")
@@ -389,6 +389,6 @@ def _over_loopback() -> Iterator[None]:
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    """Whether an error says no more than that another process cannot be reached. NCCL without memory says more."""
+    """Whether an error only reports that another process cannot be reached. NCCL without memory reports more."""
     lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
     return lost and not is_out_of_memory(error)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 Ask = Callable[[list[dict[str, Any]], list[dict[str, Any]]], Awaitable[dict[str, Any]]]
-"""Messages and tools -> the assistant message that the model under test says next."""
+"""Messages and tools -> the next assistant message of the model under test."""
 
 
 class StopEpisode(Exception):

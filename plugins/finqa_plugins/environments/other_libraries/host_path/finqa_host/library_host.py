@@ -67,7 +67,7 @@ class Conversation:
         return {"verdict": _finite(self._task.result())}
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Let the loop continue with what the policy said."""
+        """Let the loop continue with the text of the policy."""
         assert self._answer is not None
         self._answer.set_result(message)
 

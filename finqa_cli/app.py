@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any
 
@@ -79,10 +80,7 @@ class LazyGroup(typer.core.TyperGroup):
         """Return the loaded command, or None when there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
+        return _make_command(importlib.import_module(COMMANDS[cmd_name][0]).app, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, without importing any command."""
@@ -94,6 +92,14 @@ class LazyGroup(typer.core.TyperGroup):
         return [
             CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
         ]
+
+
+@cache
+def _make_command(application: typer.Typer, name: str) -> Any:
+    """Build the parser of a command, once, because building that of `train` takes longer than most calls of it."""
+    command = typer.main.get_command(application)
+    command.name = name
+    return command
 
 
 def _print_version(wanted: bool) -> None:

@@ -209,8 +209,9 @@ class _Merged(LayeredSettings):
 
 def _merged(layers: Sequence[Layer]) -> Settings:
     """Return the settings that pydantic-settings merges from the layers; a later one wins over an earlier one."""
+    given: dict[str, Any] = {"layers": layers}
     try:
-        return Settings.model_validate(_Merged(layers=layers).model_dump())
+        return Settings.model_validate(_Merged(**given).model_dump())
     except ValidationError as error:
         first = error.errors()[0]
         known = winners(layers)

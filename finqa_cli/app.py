@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import cache
 from types import FrameType
 from typing import Annotated, Any
 
@@ -68,6 +67,10 @@ NEW_OBJECTS = 10_000
 transformers, 2 million objects that stay, take an eighth longer."""
 
 
+_BUILT: dict[typer.Typer, Any] = {}
+"""Parsers of commands, kept because building that of `train` takes longer than most of its calls in Python."""
+
+
 class LazyGroup(typer.core.TyperGroup):
     """Lists commands from the static table and imports a command's module when it is called."""
 
@@ -80,7 +83,11 @@ class LazyGroup(typer.core.TyperGroup):
         """Return the loaded command, or None when there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        return _make_command(importlib.import_module(COMMANDS[cmd_name][0]).app, cmd_name)
+        application = importlib.import_module(COMMANDS[cmd_name][0]).app
+        if application not in _BUILT:
+            _BUILT[application] = typer.main.get_command(application)
+            _BUILT[application].name = cmd_name
+        return _BUILT[application]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, without importing any command."""
@@ -92,14 +99,6 @@ class LazyGroup(typer.core.TyperGroup):
         return [
             CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)
         ]
-
-
-@cache
-def _make_command(application: typer.Typer, name: str) -> Any:
-    """Build the parser of a command, once, because building that of `train` takes longer than most calls of it."""
-    command = typer.main.get_command(application)
-    command.name = name
-    return command
 
 
 def _print_version(wanted: bool) -> None:

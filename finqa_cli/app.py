@@ -71,6 +71,10 @@ NEW_OBJECTS = 10_000
 transformers, 2 million objects that stay, take an eighth longer."""
 
 
+_BUILT: dict[typer.Typer, Any] = {}
+"""Parsers of commands, kept because building that of `train` takes longer than most of its calls in Python."""
+
+
 class LazyGroup(typer.core.TyperGroup):
     """Lists commands from the static table and imports a command's module when it is called."""
 
@@ -83,10 +87,11 @@ class LazyGroup(typer.core.TyperGroup):
         """Return the loaded command, or None when there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
+        application = importlib.import_module(COMMANDS[cmd_name][0]).app
+        if application not in _BUILT:
+            _BUILT[application] = typer.main.get_command(application)
+            _BUILT[application].name = cmd_name
+        return _BUILT[application]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, without importing any command."""

@@ -13,8 +13,8 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from functools import cache, lru_cache
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -317,13 +317,7 @@ class Registry:
         )
 
     def _load(self, entry: EntryPoint) -> PluginReport:
-        distribution = entry.dist
-        facts: dict[str, Any] = {
-            "name": entry.name,
-            "module": entry.value,
-            "distribution": distribution.name if distribution else "",
-            "version": distribution.version if distribution else "",
-        }
+        facts: dict[str, Any] = {"name": entry.name, "module": entry.value, **_source(entry.dist)}
         printed = io.StringIO()
         began = time.perf_counter()
         # A stranger's module may raise anything, or end the process; the rest of the product must continue.
@@ -376,6 +370,13 @@ class Registry:
             else:
                 found[key] = component
         return tuple(found.values()), left_out
+
+
+@cache
+def _source(distribution: Distribution | None) -> Mapping[str, str]:
+    """Name and version of a distribution, read once for all its plugins: each reading parses its whole METADATA."""
+    found = distribution.metadata if distribution else {"Name": "", "Version": ""}
+    return {"distribution": found["Name"], "version": found["Version"]}
 
 
 def package_of(module: str) -> str:

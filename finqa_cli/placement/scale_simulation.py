@@ -14,6 +14,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
@@ -66,6 +67,12 @@ class _Account:
     counted: list[float] = field(default_factory=list)
 
 
+@cache
+def _draw_steps(latency: LatencyModel, seed: int) -> Sequence[int]:
+    """Draw decode steps of turns, once for all variants of a design: it takes as long as a short simulation."""
+    return tuple(latency.steps(seed, number) for number in range(DRAWN))
+
+
 class Simulation:
     """One run of a design; `run` may be called once."""
 
@@ -83,7 +90,7 @@ class Simulation:
         """
         self._design, self._costs, self._latency, self._turns_of = design, costs, latency, turns
         self._rng = random.Random(seed)
-        self._drawn_steps = [latency.steps(seed, number) for number in range(DRAWN)]
+        self._drawn_steps = _draw_steps(latency, seed)
         self._steps = itertools.cycle(self._drawn_steps)
         self._factors = itertools.cycle([self._rng.lognormvariate(0.0, SPREAD) for _ in range(DRAWN)])
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -103,6 +110,8 @@ class Simulation:
         self._members: dict[int, int] = {}
         self._ready: list[float] = []
         self._lags: list[float] = []
+        self._on_time = 0
+        self._next_sample: float = float("inf")
         self._most: float = 0
         self._recorded = self._groups = self._turns = 0
         self._reply_s = self._idle_reply_s = self._leased_s = 0.0
@@ -127,16 +136,20 @@ class Simulation:
             self._start_sandboxes()
         if episodes:
             self._fill_places(self._under_way() if filled and since else None)
-            self._at(LAG_EVERY_S, self._sample_lag)
+            self._next_sample = LAG_EVERY_S
         before = self._state()
         enough = episodes or float("inf")
         while self._events and self._events[0][0] <= seconds and self._recorded < enough:
-            self._now, _, event, arguments = heapq.heappop(self._events)
+            when, _, event, arguments = heapq.heappop(self._events)
+            self._sample_lags(when)
+            self._now = when
             event(*arguments)
             if since and self._recorded >= since and not before[1]:
                 before = self._state()
                 self._lags.clear()
+                self._on_time = 0
         if seconds < float("inf"):
+            self._sample_lags(seconds)
             self._now = seconds
         return self._outcome(before)
 
@@ -166,7 +179,7 @@ class Simulation:
             creates=[sorted(account.counted) for account in self._accounts],
             controller=controller / span,
             workers=[busy / span for busy in workers],
-            lags=sorted(self._lags),
+            lags=[0.0] * self._on_time + sorted(self._lags),
             engine_load=served / span,
             engine_slowdown=reply_s / idle_reply_s if idle_reply_s else 1.0,
             in_sandboxes=leased_s / span,
@@ -178,10 +191,17 @@ class Simulation:
     def _latency_s(self, median_s: float) -> float:
         return median_s * next(self._factors)
 
-    def _sample_lag(self) -> None:
-        self._lags.append(max(0.0, self._controller.free_at - self._now))
-        if self._live or self._most > self._begun:
-            self._at(self._now + LAG_EVERY_S, self._sample_lag)
+    def _sample_lags(self, until: float) -> None:
+        """Sample how late the controller's timers are at the moments before an event, between which nothing changes."""
+        free_at, runs = self._controller.free_at, bool(self._live) or self._most > self._begun
+        while self._next_sample <= until:
+            if self._next_sample < free_at:
+                self._lags.append(free_at - self._next_sample)
+                moments = 1
+            else:
+                moments = int((until - self._next_sample) / LAG_EVERY_S) + 1 if runs else 1
+                self._on_time += moments
+            self._next_sample = self._next_sample + moments * LAG_EVERY_S if runs else float("inf")
 
     # Sandboxes
 

@@ -487,7 +487,8 @@ def source_commit() -> str:
         return ""  # git is not installed, or the checkout belongs to another user
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """finqa, Python and the packages that make a policy."""
     found = {"finqa": __version__, "python": platform.python_version()}
     for name in _PACKAGES:

@@ -191,18 +191,27 @@ def _defaults() -> Layer:
     return layer
 
 
+class _Merged(LayeredSettings):
+    """The settings that pydantic-settings merges from `layers`, its only argument."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(init_settings, InitSettingsSource)
+        layers: Sequence[Layer] = init_settings.init_kwargs["layers"]
+        return tuple(InitSettingsSource(settings_cls, init_kwargs=nest(layer)) for layer in reversed(layers))
+
+
 def _merged(layers: Sequence[Layer]) -> Settings:
     """Return the settings that pydantic-settings merges from the layers; a later one wins over an earlier one."""
-
-    class Merged(LayeredSettings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(InitSettingsSource(settings_cls, init_kwargs=nest(layer)) for layer in reversed(layers))
-
+    given: dict[str, Any] = {"layers": layers}
     try:
-        return Settings.model_validate(Merged().model_dump())
+        return Settings.model_validate(_Merged(**given).model_dump())
     except ValidationError as error:
         first = error.errors()[0]
         known = winners(layers)

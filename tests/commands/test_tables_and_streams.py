@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.app import main
+from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 
 FINQA = (sys.executable, "-m", "finqa_cli")
 EVALUATE = ("eval", "scripted", "--engine=scripted", "--sandbox=local", "--limit=3")
@@ -54,21 +55,21 @@ LOG_LINE = re.compile(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two evaluations."""
+def folder(tmp_path_factory: pytest.TempPathFactory, finqa_home: Path) -> Path:
+    """A folder with two evaluations, and a snapshot in the home of all tests."""
+    LocalSnapshots(finqa_home).get_or_build(DEFAULT_NAME)
     place = tmp_path_factory.mktemp("runs")
-    for name, seed in (("first", 0), ("second", 1)):
-        command = [*FINQA, *EVALUATE, f"--set=train.seed={seed}", f"--run-dir=runs/{name}"]
-        subprocess.run(command, cwd=place, check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("FINQA_HOME", str(finqa_home))
+        for name, seed in (("first", 0), ("second", 1)):
+            assert main([*EVALUATE, "--quiet", f"--set=train.seed={seed}", f"--run-dir=runs/{name}"]) == 0
     return place
 
 
 @pytest.fixture
-def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """That folder, and a home with a snapshot."""
+def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    assert main(["snapshot", "build"]) == 0
-    capsys.readouterr()
 
 
 def arguments(name: str, out: Path) -> list[str]:

@@ -46,6 +46,7 @@ _RAISED = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5",
            "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8"}  # fmt: skip
 _VULGARS = re.compile(f"[{''.join(_VULGAR)}]")
+_CONTROL = re.compile(r"[\x00-\t\x0b-\x1f\x7f]")
 _HIDDEN = word_set("Cc Cf Cs Co Cn Mn Me Mc Nl No")
 
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,!;: ]|,\\!)(?=[0-9]{3})")
@@ -94,11 +95,7 @@ def without_hidden(text: str) -> str | None:
     text = _VULGARS.sub(lambda match: f" {_VULGAR[match[0]]}", text)
     if not text.isascii() and any(_is_hidden(character) for character in text):
         return None
-    return (
-        None
-        if any((ord(character) < 32 and character != "\n") or ord(character) == 127 for character in text)
-        else text
-    )
+    return None if _CONTROL.search(text) else text
 
 
 def _is_hidden(character: str) -> bool:

@@ -46,13 +46,15 @@ WORDS = ["0", "5", "12", "1,234", "2023", "2024: ", " to ", " and ", " or ", "e9
 FRAGMENTS = st.lists(st.sampled_from([*SYNTAX, *WORDS, *PROSE]), max_size=30).map("".join)
 
 
-@pytest.mark.parametrize("profile", VERSIONED)
+@pytest.mark.parametrize(
+    ("profile", "question"),
+    [(profile, question) for profile in VERSIONED for question in (QUESTIONS if profile == "strict-2" else [""])],
+)
 @pytest.mark.parametrize("truth", ["6.118", r"\boxed{1} \boxed{2}", r"\boxed{2022: 1, 2023: 2}", KEYED, "Yes"])
 @pytest.mark.timeout(30)  # a guard against hanging, not a measurement
-def test_hostile_answers_cost_no_time_and_win_nothing(profile: str, truth: str) -> None:
+def test_hostile_answers_cost_no_time_and_win_nothing(profile: str, question: str, truth: str) -> None:
     for answer in ATTACKS:
-        for question in QUESTIONS if profile == "strict-2" else [""]:
-            assert grade(answer, truth, profile, question).reward == 0, answer[:40]
+        assert grade(answer, truth, profile, question).reward == 0, answer[:40]
 
 
 @pytest.mark.parametrize("profile", VERSIONED)

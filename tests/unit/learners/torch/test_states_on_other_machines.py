@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fixtures.reserved_ports import reserved_port
+from fixtures.warm_python import WarmProcess
 
 HANG_GUARD_S = 120
 SIZES = {"weights": 5_000_000, "about": 10, "empty": 0}
 
-CODE = """
-import json, os, sys
-from pathlib import Path
-from finqa_plugins.learners.torch.distributed import distributed_learner, process_group
-process_group.PIECE_BYTES = 2_000_000
-processes = distributed_learner.join()
-with processes.received(Path("state")) as folder:
-    found = {path.name: [path.stat().st_size, path.read_bytes()[:1].hex()] for path in folder.iterdir()}
-    print(json.dumps([str(folder.resolve()), found]), flush=True)
-processes.gather(None)
-print(folder.exists())
-"""
-
 
 def run_ranks(machines: list[list[int]], folder: Path) -> list[list[str]]:
-    """Runs the code in a process for each rank, in a folder for each machine; the lines of each."""
+    """Runs `fixtures.received_state` in a process for each rank, in a folder for each machine; the lines of each."""
     started = []
     with reserved_port() as port:
         for number, ranks in enumerate(machines):
@@ -39,14 +25,8 @@ def run_ranks(machines: list[list[int]], folder: Path) -> list[list[str]]:
                 numbers = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(ranks)}
                 own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
                 environment = {name: str(value) for name, value in {**numbers, **own}.items()}
-                process = subprocess.Popen(
-                    [sys.executable, "-c", CODE],
-                    cwd=here,
-                    env={**os.environ, **environment, "TMPDIR": str(here / "tmp")},
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-                started.append(process)
+                variables = {**os.environ, **environment, "TMPDIR": str(here / "tmp")}
+                started.append(WarmProcess("fixtures.received_state", environment=variables, cwd=here))
         try:
             return [process.communicate(timeout=HANG_GUARD_S)[0].splitlines() for process in started]
         finally:

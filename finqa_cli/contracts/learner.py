@@ -157,8 +157,11 @@ class LearnerProcesses(ABC):
     """This is the first process: it does all that a command does, and its learners make the others take part."""
 
     @abstractmethod
-    def serve(self) -> int:
+    def serve(self, model: str = "") -> int:
         """Take part in each call of the learners of the first process. Called in all other processes.
+
+        Args:
+            model: Folder or hub id of the base model on this machine; empty: the one that the first process names.
 
         Returns:
             The exit status, once the first process closed or is gone. After a failure of its own it may end this

@@ -17,7 +17,7 @@ FREE_SHARE = 0.95
 """Share of a device's memory that must be free: the placement counts on all of it."""
 
 SHARED_GIB = 2.0
-"""GiB of /dev/shm: Ray's object store keeps the last four adapters there (0.26 GB each for rank 16 of a 14B model), and
+"""GiB of /dev/shm: Ray's object store keeps parts of adapters and models there (0.25 GiB that this process sends), and
 NCCL and vLLM their segments. Containers have 64 MB by default."""
 
 FILES, FEWEST_FILES = 8192, 1024
@@ -152,10 +152,13 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
         if needs.folder
         else f"hf download {needs.model} on that node, as the user who runs ray start"
     )
+    status: Literal["warn", "fail"] = "warn" if needs.folder else "fail"  # a folder of the controller is sent
+    sent = "; the controller's are sent when the run starts" if needs.folder else ""
     if not node.model:
-        fetches = not needs.folder and not node.offline
-        status: Literal["warn", "fail"] = "warn" if fetches else "fail"
-        then = "; it is downloaded when the run starts" if fetches else ""
+        if needs.folder:
+            then = "; it is sent when the run starts"
+        else:
+            status, then = ("fail", "") if node.offline else ("warn", "; it is downloaded when the run starts")
         yield _finding(node, status, f"the model {needs.model} is not there{then}", copy)
         return
     seen: dict[str, list[str]] = {}
@@ -167,9 +170,9 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
     differing = [name for name, digest in node.model.items() if known[name] != digest]
     lacking = [name for name in known if name.endswith(".safetensors") and name not in node.model]
     if differing:
-        yield _finding(node, "fail", f"other files of {needs.model} than elsewhere: {_listed(differing)}", copy)
+        yield _finding(node, status, f"other files of {needs.model} than elsewhere: {_listed(differing)}{sent}", copy)
     if lacking:
-        yield _finding(node, "fail", f"files of {needs.model} are missing: {_listed(lacking)}", copy)
+        yield _finding(node, status, f"files of {needs.model} are missing: {_listed(lacking)}{sent}", copy)
 
 
 def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from finqa_cli.contracts import ChatEngine, Environment, TokenEngine, WorkerProcesses
+from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine, WorkerProcesses
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
@@ -28,6 +29,8 @@ from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_
 
 log = structlog.get_logger(__name__)
 
+TOKENIZER_FILES = (".json", ".txt", ".model", ".jinja")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSetup:
@@ -36,6 +39,8 @@ class WorkerSetup:
     Attributes:
         settings: Settings of the run, with absolute paths and this worker's share of the sandboxes.
         model: Model of the codec; empty for a chat engine.
+        tokenizer: Files of the model's folder without its weights, by their names; empty for a hub id. The folder may
+            be that of the run, which other machines do not see.
         labels: Labels of its sandboxes, which name the controller as their owner.
         sandboxes: Its share; see `make_pool`.
         pause_s: See `RolloutWorker`.
@@ -43,6 +48,7 @@ class WorkerSetup:
 
     settings: Settings
     model: str
+    tokenizer: Mapping[str, bytes]
     labels: Mapping[str, str]
     sandboxes: int
     pause_s: float
@@ -71,8 +77,16 @@ class WorkerSetup:
             queue.event,
             breaker=ReportingBreaker(queue),
         )
-        codec = await asyncio.to_thread(make_codec, settings, self.model) if self.model else None
+        codec = await asyncio.to_thread(self._make_codec, settings) if self.model else None
         return Scene(environment=environment, pool=pool, codec=codec)
+
+    def _make_codec(self, settings: Settings) -> ChatCodec:
+        if not self.tokenizer:
+            return make_codec(settings, self.model)
+        with tempfile.TemporaryDirectory(prefix="finqa-tokenizer-") as folder:
+            for name, content in self.tokenizer.items():
+                (Path(folder) / name).write_bytes(content)
+            return make_codec(settings, folder)
 
 
 def make_workers(
@@ -118,8 +132,7 @@ def make_workers(
         make_provider(settings).check_key()
     sent = _portable(settings, len(shares))
     model = policy.model if isinstance(engine, TokenEngine) else ""
-    if model and Path(model).exists():
-        model = str(Path(model).absolute())
+    tokenizer = _read_tokenizer(Path(model)) if model else {}
 
     def labels(number: int, generation: int) -> dict[str, str]:
         return {**owner_labels(run_id), WORKER_LABEL: str(number), GENERATION_LABEL: str(generation)}
@@ -128,6 +141,7 @@ def make_workers(
         return WorkerSetup(
             settings=sent,
             model=model,
+            tokenizer=tokenizer,
             labels=labels(number, generation),
             sandboxes=shares[number],
             pause_s=PAUSE_S * len(shares),
@@ -194,6 +208,14 @@ async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except
         await asyncio.gather(*(provider.reap(sandbox.id) for sandbox in left))
     finally:
         await provider.close()
+
+
+def _read_tokenizer(model: Path) -> dict[str, bytes]:
+    """Return the files of a model's folder but its weights; none for a hub id."""
+    if not model.is_dir():
+        return {}
+    paths = (path for path in sorted(model.iterdir()) if path.is_file() and path.suffix in TOKENIZER_FILES)
+    return {path.name: path.read_bytes() for path in paths}
 
 
 def _on_this_node(settings: Settings) -> Settings:

@@ -98,14 +98,6 @@ ELSEWHERE = {
         "tests/ray_cluster/test_ray_refusals.py::test_lockstep_is_refused_and_a_model_that_is_not_on_the_node_is_named",
         "--set engine.options.lockstep=false",
     ),
-    "plugins/finqa_plugins/ray_cluster/ray_engine.py:RayEngine.__init__": (
-        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
-        "--lora-rank 16",
-    ),
-    "plugins/finqa_plugins/ray_cluster/ray_learner.py:RayLearner.__init__": (
-        "tests/ray_cluster/test_ray_refusals.py::test_all_weights_are_refused",
-        "--lora-rank 16",
-    ),
     "finqa_cli/evaluation/play_question.py:play": (
         "tests/unit/wiring/test_rollout_worker_wiring.py::test_a_watched_episode_is_not_played_by_workers",
         "--set cluster.rollout_workers=0",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster.nodes import Cluster, running_cluster
+from ray_cluster.nodes import CAN_HIDE, Cluster, running_cluster
 
 from finqa_cli.testing.contract.engine_play import make_adapter
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
@@ -25,12 +28,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Where a loopback Daytona may be started that the processes on the nodes find."""
+
+    port: int
+    key: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"DAYTONA_API_URL": f"http://127.0.0.1:{self.port}/api", "DAYTONA_API_KEY": self.key}
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def account() -> Account:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return Account(port=free.getsockname()[1], key="loopback-ray-nodes")
+
+
+@pytest.fixture(scope="session")
+def cluster(account: Account) -> Iterator[Cluster]:
     """Two nodes of two CPUs, beside the head."""
     pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # for the nodes, which inherit it
-    with running_cluster() as started:
+    with running_cluster(account.variables) as started:
         yield started
 
 
@@ -64,6 +86,16 @@ def join_started(address: str) -> Any:
 
 
 @pytest.fixture
+def controller_folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
+    """A folder that only the controller sees; the nodes find nothing there."""
+    if not CAN_HIDE:
+        pytest.skip("nodes see all folders of this machine: `unshare --mount` is not permitted")
+    folder = cluster.controller / f"t{zlib.crc32(request.node.nodeid.encode()):08x}"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def one_place_a_node(two_nodes: Cluster) -> Iterator[Cluster]:
     """One CPU of each node is taken, so that two ranks are on two nodes."""
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -74,17 +106,27 @@ def one_place_a_node(two_nodes: Cluster) -> Iterator[Cluster]:
     remove_placement_group(group)
 
 
-def live_nodes(ray: object) -> list[str]:
-    """Addresses of the nodes with CPUs."""
-    nodes = ray.nodes()  # type: ignore[attr-defined]
-    return [node["NodeManagerAddress"] for node in nodes if node["Alive"] and "CPU" in node["Resources"]]
+def wait_until_reserved() -> None:
+    """Waits until Ray has moved what `one_place_a_node` took of a lost node to a new one."""
+    from ray.util.placement_group import placement_group_table
+
+    def is_reserved() -> bool:
+        groups = [group for group in placement_group_table().values() if group["strategy"] == "STRICT_SPREAD"]
+        return {group["state"] for group in groups} - {"REMOVED"} == {"CREATED"}
+
+    wait_for(is_reserved, JOIN_S)
+
+
+def live_nodes() -> list[str]:
+    """Addresses of the nodes with CPUs in the cluster of this process."""
+    import ray
+
+    return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"] and "CPU" in node["Resources"]]
 
 
 def wait_for_nodes(count: int) -> None:
     """Waits until so many nodes with CPUs have joined the cluster of this process."""
-    import ray
-
-    wait_for(lambda: len(live_nodes(ray)) == count, JOIN_S)
+    wait_for(lambda: len(live_nodes()) == count, JOIN_S)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from ray_cluster.conftest import wait_for_nodes
 from ray_cluster.nodes import Cluster
+from safetensors.torch import load_file, save_file
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import UnreachableEngineError
@@ -36,13 +37,28 @@ def ask(number: int, tokens: int = 8) -> GenerateRequest:
     return GenerateRequest(key=f"e{number}#0", token_ids=ids, sampling=Sampling(max_tokens=tokens, seed=number))
 
 
+def written(cluster: Cluster, name: str) -> list[Path]:
+    """Files of this name below the folders of processes on live nodes."""
+    live = [node for node in cluster.nodes if node.running()]
+    return [path for node in live for path in node.tmp.glob(f"finqa-node-*/{name}")]
+
+
 @asynccontextmanager
 async def running_replicas(
-    cluster: Cluster, model: Path, count: int, on_event: ReplicaListener = lambda name, facts: None
+    cluster: Cluster,
+    model: Path,
+    count: int,
+    on_event: ReplicaListener = lambda name, facts: None,
+    lora_rank: int = 8,
 ) -> AsyncIterator[EngineSet]:
     contexts = [
         EngineContext(
-            model=str(model), lora_rank=8, needs_tokens=True, cluster=cluster.address, replica=number, replicas=count
+            model=str(model),
+            lora_rank=lora_rank,
+            needs_tokens=True,
+            cluster=cluster.address,
+            replica=number,
+            replicas=count,
         )
         for number in range(count)
     ]
@@ -83,9 +99,34 @@ async def test_adapters_reach_four_replicas_on_two_nodes_and_no_request_gets_ano
         print(f"{LARGE_MB} MB to 4 replicas on 2 nodes: {min(seconds):.1f} s")
         assert min(seconds) <= LARGE_S  # the machine may be busy with other things in one of them
         noise = (tmp_path / "22" / "ballast.bin").read_bytes()
-        written = [path for node in two_nodes.nodes for path in node.tmp.glob("finqa-*/*/v00022-*/ballast.bin")]
-        assert len(written) == 4 and all(path.read_bytes() == noise for path in written)
-    assert not [path for node in two_nodes.nodes for path in node.tmp.glob("finqa-*/*/v*")]
+        arrived = written(two_nodes, "v00022/ballast.bin")
+        assert len(arrived) == 4 and all(path.read_bytes() == noise for path in arrived)
+        await _check_bfloat16(two_nodes, together, tiny_model, adapters[1], tmp_path / "rounded")
+    assert not written(two_nodes, "*")
+
+
+async def _check_bfloat16(cluster: Cluster, together: EngineSet, model: Path, adapter: Path, folder: Path) -> None:
+    """An adapter in bfloat16 has half the bytes and is the same version."""
+    import torch
+
+    engines: list[Any] = [replica.engine for replica in together._replicas]
+    assert not any(engine._rounds for engine in engines), "transformers computes adapters in float32"
+    shutil.copytree(adapter, folder)
+    noise = np.random.default_rng(0).standard_normal(10**6, dtype=np.float32)
+    save_file({"ballast": torch.from_numpy(noise)}, folder / "ballast.safetensors")
+    for engine in engines:
+        engine._rounds = True
+    await together.load(PolicyVersion(number=23, model=str(model), adapter=folder))
+    assert {(await engine.generate(ask(3))).policy_version for engine in engines} == {23}
+    sent = engines[0]._cluster.sent
+    whole, half = (sum(part.size for part, _ in sent.of(folder, rounded=rounded)) for rounded in (False, True))
+    assert half < 0.52 * whole
+    weights, arrived = load_file(adapter / "adapter_model.safetensors"), 0
+    for path in written(cluster, "v00023/adapter_model.safetensors"):
+        found = load_file(path)
+        assert all(torch.equal(found[name], weights[name].to(torch.bfloat16)) for name in weights)
+        arrived += 1
+    assert arrived == len(engines)
 
 
 async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newest_version(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from fixtures.shared_training import KINDS, _batch
+from ray_cluster.conftest import wait_until_reserved
 from ray_cluster.nodes import Cluster
 from safetensors.torch import load_file
 
@@ -63,13 +63,6 @@ def take_steps(learner: Any, first: int, last: int) -> list[dict[str, float]]:
     return [{"loss": report.loss, "grad_norm": report.grad_norm, **report.metrics} for report in reports]
 
 
-def _is_reserved() -> bool:
-    from ray.util.placement_group import placement_group_table
-
-    groups = [group for group in placement_group_table().values() if group["strategy"] == "STRICT_SPREAD"]
-    return {group["state"] for group in groups} - {"REMOVED"} == {"CREATED"}
-
-
 def test_four_steps_on_two_nodes_are_those_of_one_process_and_a_lost_node_is_no_lost_step(
     make: Maker, one_place_a_node: Cluster, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -103,8 +96,7 @@ def test_four_steps_on_two_nodes_are_those_of_one_process_and_a_lost_node_is_no_
         two.logprobs(samples)
 
     one_place_a_node.add()
-    while not _is_reserved():  # Ray moves the lost reservation of the fixture to the new node
-        time.sleep(0.1)
+    wait_until_reserved()
     resumed = make(config, context)
     resumed.start()
     assert node.address not in resumed.nodes and len(set(resumed.nodes)) == 2

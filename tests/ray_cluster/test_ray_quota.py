@@ -14,18 +14,27 @@ from typing import Any
 
 import pytest
 from fixtures.create_process import CreateWorker, check_rate
+from ray_cluster.conftest import Account
 from ray_cluster.nodes import Cluster
 
 from finqa_cli.contracts import AccountQuota, SandboxContext
+from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.settings import Settings
 from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+from finqa_cli.testing.daytona.loopback import LoopbackDaytona, LoopbackProcess
+from finqa_cli.types import ServerSpec
+from finqa_cli.wiring.build import open_environment
 from finqa_plugins.sandboxes._quota.shared_quota import open_quota
+from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
+from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 
 TESTS = Path(__file__).parents[1]
 LIMIT, WINDOW_S, EACH = 12, 20.0, 6
+FEW, FEW_S = 3, 8.0
 BACK_S = 60.0
 
 
@@ -82,6 +91,42 @@ async def test_two_runs_and_four_workers_on_two_nodes_keep_the_limit_of_their_ac
     assert len(created) == 6 * EACH
     assert not (tmp_path / "home" / "accounts").exists() and not (tmp_path / "elsewhere" / "accounts").exists()
     check_rate(created, LIMIT, WINDOW_S)
+
+
+def test_two_evaluations_with_two_workers_each_keep_the_limit_of_their_account(
+    two_nodes: Cluster, account: Account, tmp_path: Path
+) -> None:
+    """As a user runs them; the cloud counts the creates, and would accept more."""
+    settings = Settings.model_validate({"sandbox": {"name": "daytona"}, "data": {"home": tmp_path / "home"}})
+    spec = open_environment(settings, NullReporter()).sandbox_spec()
+    assert isinstance(spec, ServerSpec) and spec.snapshot
+    images = {image_name(spec, DaytonaSandboxConfig()): spec.snapshot.path}
+    config = LoopbackConfig(api_key=account.key, images=images, create_limit=0, create_window_s=FEW_S)
+    with LoopbackProcess(config, port=account.port) as loopback:
+        command = [sys.executable, "-m", "finqa_cli", "eval", "scripted", "--sandbox=daytona", "--sandboxes=4"]
+        command += ["--limit=4", f"--set=cluster.address={two_nodes.address}", "--set=cluster.rollout_workers=2"]
+        command += [f"--set=sandbox.options.create_limit={FEW}", f"--set=sandbox.options.create_window_s={FEW_S}"]
+        environment = {**os.environ, **account.variables, "FINQA_HOME": str(tmp_path / "home")}
+        runs = [
+            subprocess.Popen(
+                [*command, f"--run-dir={name}", "--json", "-q"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+            )
+            for name in ("one", "two")
+        ]
+        try:
+            for run in runs:
+                _, errors = run.communicate(timeout=BACK_S * 3)
+                assert run.returncode == 0, errors.decode()[-3000:]
+        finally:
+            for run in runs:
+                run.kill()
+        stats = loopback.control.stats()
+    assert stats["busiest_window"] == FEW < stats["sandboxes_ever"] <= 8 and stats["sandboxes"] == 0
+    for name in ("one", "two"):
+        ready = [facts for facts in read_jsonl(tmp_path / name / "events.jsonl") if facts["event"] == "sandbox_ready"]
+        assert {facts["worker"] for facts in ready} == {0, 1}
+        records = list(read_jsonl(tmp_path / name / "trajectories.jsonl"))
+        assert [record["status"] for record in records] == ["completed"] * 4
 
 
 async def test_after_its_actor_is_lost_nothing_is_granted_for_one_window(quota: AccountQuota) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray_cluster.nodes import Cluster
 
-from finqa_cli.contracts import EngineContext, LearnerContext
+from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.extend import registry
 
@@ -58,27 +57,12 @@ def test_lockstep_is_refused_and_a_model_that_is_not_on_the_node_is_named(
         start_and_close(engine(tmp_path / "nothere", two_nodes.address))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: engine(Path("m"), "auto", lora_rank=0, needs_tokens=True),
-        lambda: registry().create(
-            "learner", "ray:torch", {}, LearnerContext(model="m", learning_rate=1e-3, lora_rank=0)
-        ),
-    ],
-)
-def test_all_weights_are_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ConfigError, match=r"lora\.rank 0") as caught:
-        make()
-    assert caught.value.remedy == "--lora-rank 16"
-
-
 def test_a_learner_for_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from finqa_plugins.ray_cluster.rank_actor import Place, RankActor
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
     with pytest.raises(ConfigError, match="'mine' trains in one process, not in 2") as caught:
-        RankActor("mine", 1, 2).serve(Place(version="", node="127.0.0.1", port=1, pid=1))
+        RankActor("mine", 1, 2).serve(Place(version="", node="127.0.0.1", port=1, pid=1), "")
     assert caught.value.remedy == "--learner-processes 1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster.conftest import wait_for
+from ray_cluster.conftest import live_nodes, wait_for
 from ray_cluster.nodes import Cluster
 
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.testing.contract.engine_play import make_adapter
+from finqa_cli.wiring.policies import resolve
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 
@@ -98,11 +101,46 @@ def test_an_engine_node_that_dies_costs_no_group(moment: str, one_place_a_node: 
     assert len({record["id"] for record in trajectories}) == len(trajectories)
 
 
-def test_a_run_wholly_on_nodes_is_resumed(two_nodes: Cluster, tmp_path: Path) -> None:
-    words = ["--set=learner.name=ray:torch", "--learner-processes=2", "--run-dir=run"]
-    Training(tmp_path, two_nodes, *SMALL, *ON_NODES, *words, "--iterations=2").end()
-    resumed = Training(tmp_path, two_nodes, "--resume=run", "--iterations=3", "--json", "-q")
+WHOLE = [
+    *("--engine=ray:transformers", "--engine-replicas=1", "--set=engine.options.lockstep=false", "--run-dir=run"),
+    "--set=learner.name=ray:torch",
+]
+"""A run wholly on nodes, without their number of processes."""
+
+
+def test_all_weights_are_trained_on_nodes_and_resumed_on_others(two_nodes: Cluster, controller_folder: Path) -> None:
+    """The nodes see neither the run folder nor each other's: models and states reach them in parts."""
+    Training(
+        controller_folder, two_nodes, *SMALL, *WHOLE, "--lora-rank=0", "--learner-processes=1", "--iterations=1"
+    ).end()
+    for node in [node for node in two_nodes.nodes if node.running()]:
+        node.kill()
+    others = {two_nodes.add().address for _ in range(2)}
+    wait_for(lambda: set(live_nodes()) == others, 60)
+    resumed = Training(controller_folder, two_nodes, "--resume=run", "--iterations=2", "--json", "-q")
     resumed.end()
-    assert [record["iteration"] for record in resumed.metrics()] == [1, 2, 3]
+    assert [record["iteration"] for record in resumed.metrics()] == [1, 2]
     assert all(record["faults"] == 0 for record in resumed.metrics())
     assert resumed.events("weights")
+    assert sorted(path.name for path in (resumed.run / "policies" / "v00002").glob("*.safetensors")) == [
+        "model.safetensors"
+    ]
+    left = [path for node in two_nodes.nodes if node.running() for path in node.tmp.glob("finqa-*")]
+    assert not left, "no node keeps a version"
+
+
+def test_a_run_that_starts_from_an_adapter_reaches_nodes_that_do_not_see_it(
+    two_nodes: Cluster, controller_folder: Path
+) -> None:
+    """The adapter is merged in the run folder, which is on the controller alone, and so are base and tokenizer."""
+    base = shutil.copytree(resolve("embedded").model, controller_folder / "base")
+    adapter = make_adapter(base, controller_folder / "adapter", seed=1)
+    words = [word for word in SMALL if not word.startswith("--model")]
+    words += [*WHOLE, "--learner-processes=2", "--set=cluster.rollout_workers=1", f"--model={adapter}"]
+    Training(controller_folder, two_nodes, *words, "--iterations=1").end()
+    resumed = Training(controller_folder, two_nodes, "--resume=run", "--iterations=2", "--json", "-q")
+    resumed.end()
+    assert [record["iteration"] for record in resumed.metrics()] == [1, 2]
+    assert all(record["faults"] == 0 for record in resumed.metrics())
+    config = json.loads((resumed.run / "policies" / "v00002" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(resumed.run / "start")

@@ -14,22 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.ray_cluster.folder_files import Bytes, FolderFiles
+from finqa_plugins.ray_cluster.folder_files import Bytes
 
 _LENGTH = 8
 _ALIGNMENT = 8
-
-
-def round_weights(content: FolderFiles) -> FolderFiles:
-    """Return the files with each float32 tensor of `*.safetensors` rounded to bfloat16; others are unchanged.
-
-    Raises:
-        StorageError: A file of weights is damaged.
-    """
-    files = {
-        name: round_file(name, data) if name.endswith(".safetensors") else data for name, data in content.files.items()
-    }
-    return FolderFiles.of(files)
 
 
 def round_file(name: str, data: Bytes) -> Bytes:
@@ -60,7 +48,7 @@ def round_file(name: str, data: Bytes) -> Bytes:
             header[key] = {**facts, "data_offsets": [end, end + part.nbytes]}
             end += part.nbytes
             parts.append(part)
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{name} is no file of safetensors: {error}") from error
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(_LENGTH + len(text)) % _ALIGNMENT)

@@ -10,7 +10,7 @@ import re
 import signal
 import socket
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from finqa_cli import __version__
-from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError
+from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError, StorageError
 from finqa_cli.extend import registry
-from finqa_plugins.ray_cluster.bfloat16_weights import round_weights
-from finqa_plugins.ray_cluster.folder_files import FolderFiles, read_folder
+from finqa_plugins.ray_cluster.folder_files import Bytes
+from finqa_plugins.ray_cluster.node_probe import digest_model
+from finqa_plugins.ray_cluster.sent_parts import SentParts
 
 log = structlog.get_logger(__name__)
 
@@ -36,14 +37,17 @@ PLACE_S = 60.0
 REACH_S = 10.0
 """Seconds that the head may take to accept a connection."""
 
-MOST_SENT = 4
-"""Folders whose files stay in the object store, the last ones that were sent."""
-
 LOCAL = "local"
 
 
 class Cluster:
-    """A connection; see `join`."""
+    """A connection; see `join`.
+
+    Attributes:
+        address: The address that was joined.
+        users: Calls of `join` without their `leave`.
+        sent: What is sent to nodes. This process owns the objects: one that an actor puts is gone with its node.
+    """
 
     def __init__(self, address: str) -> None:
         """Connects.
@@ -56,8 +60,7 @@ class Cluster:
         self._groups: dict[str, PlacementGroup] = {}
         self._in_use: Counter[str] = Counter()
         self._placing = threading.Lock()
-        self._sent: OrderedDict[tuple[Path, bool], ray.ObjectRef[FolderFiles]] = OrderedDict()
-        self._sending = threading.Lock()
+        self.sent = SentParts(_put)
         self._connected = not ray.is_initialized()
         if self._connected:
             _connect(address)
@@ -91,27 +94,6 @@ class Cluster:
             self._in_use[name] -= 1
             if not self._in_use[name]:
                 remove_placement_group(self._groups.pop(name))
-
-    def send(self, folder: Path, *, rounded: bool = False) -> ray.ObjectRef[FolderFiles]:
-        """Put a folder's files into the object store, once for all that ask; a folder's content does not change.
-
-        This process owns the object: one that an actor puts is gone with its node.
-
-        Args:
-            folder: The folder.
-            rounded: Weights are sent in bfloat16; see `round_weights`.
-
-        Raises:
-            StorageError: The folder cannot be read.
-        """
-        with self._sending:
-            key = folder, rounded
-            if key not in self._sent:
-                files = read_folder(folder)
-                self._sent[key] = ray.put(round_weights(files) if rounded else files)
-                if len(self._sent) > MOST_SENT:
-                    self._sent.popitem(last=False)
-            return self._sent[key]
 
     def close(self) -> None:
         """End the connection, and with it everything that it started; not one that was there before."""
@@ -172,6 +154,18 @@ def options(group: PlacementGroup, index: int, resources: Mapping[str, float]) -
         "scheduling_strategy": strategy,
         "max_task_retries": 0,
     }
+
+
+def digest_folder(model: str) -> dict[str, str]:
+    """Return the digests by which a node knows whether it has a model, where that is a folder here; else none."""
+    return digest_model(model) if Path(model).is_dir() else {}
+
+
+def _put(content: Bytes) -> Any:
+    try:
+        return ray.put(content)
+    except RayError as error:
+        raise StorageError(f"Ray's object store on this machine takes no {content.nbytes} bytes: {error}") from error
 
 
 def cause(error: RayTaskError) -> BaseException:

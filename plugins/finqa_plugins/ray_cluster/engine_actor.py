@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +13,12 @@ import ray
 
 from finqa_cli import __version__
 from finqa_cli.contracts import EngineContext, TokenEngine
-from finqa_cli.errors import ConfigError, UnreachableEngineError
+from finqa_cli.errors import ConfigError, StorageError, UnreachableEngineError
 from finqa_cli.extend import registry
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
-from finqa_plugins.ray_cluster.folder_files import FolderFiles, write_folder
+from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part
+from finqa_plugins.ray_cluster.node_folder import NodeFolder
+from finqa_plugins.ray_cluster.node_probe import digest_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +43,70 @@ class Started:
 
 
 class EngineActor:
-    """A Ray actor. Every call names the generation that it is for, which `start` sets.
+    """A Ray actor. Every call names the generation that it is for, which `begin` sets.
 
     After a restart the actor has none, so that a call for an earlier process of it changes nothing. All calls share an
     event loop.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], context: EngineContext, run: str) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], context: EngineContext) -> None:
         """Starts nothing yet.
 
         Args:
             name: The wrapped engine.
             options: Its options.
             context: Context from the controller.
-            run: Name of the folder of its versions, below the node's temporary folder.
         """
         self._name, self._options, self._context = name, options, context
-        self._folder = Path(tempfile.gettempdir()) / run / str(context.replica)
+        self._folder: NodeFolder | None = None
         self._generation = 0
         self._engine: TokenEngine | None = None
+        self._model = context.model
+        self._loaded: list[str] = []
 
-    async def start(self, generation: int) -> Started:
-        """Makes and starts the engine, for a generation. An engine that was started before is kept.
+    async def begin(self, generation: int, model: Mapping[str, str]) -> bool:
+        """Begins a generation.
+
+        Args:
+            generation: Its number.
+            model: Digests of the files of the model that the engine starts with; none where it is no folder.
+
+        Returns:
+            Whether the files must be sent, because this node has others or none at that path.
+
+        Raises:
+            StorageError: The node's disk is full or may not be written to.
+        """
+        self._generation = generation
+        if self._engine is not None:
+            return False
+        await asyncio.to_thread(self._new_folder)
+        return bool(model) and await asyncio.to_thread(digest_model, self._context.model) != model
+
+    async def receive(self, generation: int, delivery: int, part: Part, content: Bytes) -> None:
+        """Writes a part of a folder into the node's own folder; see `Inbox`.
+
+        Raises:
+            StorageError: It arrived damaged, or cannot be written.
+        """
+        self._check(generation)
+        await asyncio.to_thread(self._inbox.receive, delivery, part, content)
+
+    async def start(self, generation: int, delivered: Delivered | None) -> Started:
+        """Makes and starts the engine. An engine that was started before is kept.
+
+        Args:
+            generation: As `begin`.
+            delivered: The model that was sent; None: the one at the path or hub id of the context.
 
         Raises:
             FinqaError: As `registry().create` and `Engine.start`.
         """
-        self._generation = generation
+        self._check(generation)
         if self._engine is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            context = replace(self._context, home=node_home(), replica=0, replicas=1)
+            if delivered is not None:
+                self._model = str(await asyncio.to_thread(self._inbox.take, delivered, "start"))
+            context = replace(self._context, model=self._model, home=node_home(), replica=0, replicas=1)
             engine = registry().create("engine", self._name, self._options, context)
             if not isinstance(engine, TokenEngine):
                 raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
@@ -99,26 +133,34 @@ class EngineActor:
             return await engine.generate(request)
         return (await engine.probe(request))[0]
 
-    async def load(self, generation: int, policy: PolicyVersion, adapter: FolderFiles | None) -> Path | None:
-        """Writes the adapter of a version into a folder of this node, checks it, and has the engine load it.
+    async def load(self, generation: int, policy: PolicyVersion, delivered: Delivered | None) -> None:
+        """Has the engine load a version whose weights were sent.
 
-        Returns:
-            The folder; None for a version without an adapter.
+        Args:
+            generation: As `begin`.
+            policy: The version.
+            delivered: Its adapter, or its whole model if it has none; None: the version is the model that the engine
+                started with.
 
         Raises:
-            StorageError: It arrived damaged, or cannot be written.
+            StorageError: Not all of it was received, or it cannot be written.
             EngineError: It cannot be loaded; the old version keeps serving.
         """
-        engine = self._current(generation)
-        folder = None
-        if adapter is not None:
-            folder = self._folder / f"v{policy.number:05d}-{adapter.digest[:16]}"
-            await asyncio.to_thread(write_folder, adapter, folder)
+        engine, keep = self._current(generation), self._context.versions + 1
+        if policy.model == self._context.model:
+            policy = replace(policy, model=self._model)
+        if delivered is not None:
+            name = f"v{policy.number:05d}"
+            folder = await asyncio.to_thread(self._inbox.take, delivered, name)
             self._current(generation)  # a late process must not load it
-        await engine.load(replace(policy, adapter=folder))
-        for old in sorted(self._folder.glob("v*"))[: -self._context.versions - 1]:
-            shutil.rmtree(old, ignore_errors=True)
-        return folder
+            if policy.adapter is not None:
+                policy = replace(policy, adapter=folder)
+            else:
+                policy, keep = replace(policy, model=str(folder)), 1  # an engine has read a model once it is loaded
+        await engine.load(policy)
+        if delivered is not None:
+            self._loaded = [*(one for one in self._loaded if one != name), name][-keep:]
+            await asyncio.to_thread(self._inbox.keep, self._loaded)
 
     async def close(self) -> None:
         """Ends the engine, and removes its folder."""
@@ -127,15 +169,32 @@ class EngineActor:
             if engine is not None:
                 await engine.close()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._folder is not None:
+                await asyncio.to_thread(self._folder.close)
+
+    def _new_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+        try:
+            self._folder = NodeFolder()
+        except OSError as error:
+            raise StorageError(f"This node has no temporary folder for weights: {error}") from error
+        self._inbox = Inbox(self._folder.path)
+
+    def _check(self, generation: int) -> None:
+        if generation != self._generation:
+            raise self._restarted(generation)
 
     def _current(self, generation: int) -> TokenEngine:
         if self._engine is None or generation != self._generation:
-            raise UnreachableEngineError(
-                f"Engine replica {self._context.replica} was started again, and this call is for its generation "
-                f"{generation}, not {self._generation}."
-            )
+            raise self._restarted(generation)
         return self._engine
+
+    def _restarted(self, generation: int) -> UnreachableEngineError:
+        return UnreachableEngineError(
+            f"Engine replica {self._context.replica} was started again, and this call is for its generation "
+            f"{generation}, not {self._generation}."
+        )
 
 
 def node_home() -> Path:

@@ -1,10 +1,11 @@
-"""A folder's files as arrays of bytes: how weights and states pass between nodes without a shared filesystem."""
+"""A folder's files in parts of bounded size: how weights and states pass between nodes without a shared filesystem."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,74 +16,181 @@ from finqa_cli.errors import StorageError
 
 Bytes = npt.NDArray[np.uint8]
 
+PART_BYTES = 64 * 2**20
+"""Most bytes of a part."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderFiles:
-    """What a folder contains.
+class Part:
+    """A part of a file, without its content.
 
     Attributes:
-        files: Path below the folder -> content [bytes]. Arrays, because Ray's object store shares them without copies.
-        digests: Path -> SHA-256 of the content, in hex.
+        name: Path of the file below the folder.
+        start: First byte of the part in its file.
+        size: Bytes of the content.
+        digest: SHA-256 of the content, in hex.
     """
 
-    files: dict[str, Bytes]
-    digests: dict[str, str]
+    name: str
+    start: int
+    size: int
+    digest: str
 
     @classmethod
-    def of(cls, files: dict[str, Bytes]) -> FolderFiles:
-        """Return the files with their digests."""
-        return cls(files=files, digests={name: _digest(content) for name, content in files.items()})
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all names and digests, in hex."""
-        return hashlib.sha256(repr(sorted(self.digests.items())).encode()).hexdigest()
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(content.nbytes for content in self.files.values())
+    def of(cls, name: str, start: int, content: Bytes) -> Part:
+        """Return the description of a content."""
+        return cls(name=name, start=start, size=content.nbytes, digest=_digest(content))
 
 
-def read_folder(folder: Path) -> FolderFiles:
-    """Read all files of a folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A folder whose parts were all sent.
+
+    Attributes:
+        delivery: Number of the delivery; see `Inbox`.
+        sizes: Bytes of each file by its path below the folder.
+    """
+
+    delivery: int
+    sizes: Mapping[str, int]
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """Return the size in bytes of each file by its path below the folder.
 
     Raises:
-        StorageError: There is no such folder, or a file cannot be read.
+        StorageError: There is no such folder, or it cannot be read.
     """
     if not folder.is_dir():
         raise StorageError(f"There is no folder {str(folder)!r}.")
     try:
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = {path.relative_to(folder).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     except OSError as error:
         raise StorageError(f"Reading {str(folder)!r} failed: {error}") from error
-    return FolderFiles.of(files)
 
 
-def write_folder(content: FolderFiles, folder: Path) -> Path:
-    """Write the files into a folder, which is complete or absent afterwards and replaces one that was there.
+def spans(size: int) -> Iterator[tuple[int, int]]:
+    """Yield the first byte and the number of bytes of each part of a file; an empty file has one empty part."""
+    for start in range(0, max(size, 1), PART_BYTES):
+        yield start, min(PART_BYTES, size - start)
+
+
+def cut(name: str, content: Bytes) -> Iterator[tuple[Part, Bytes]]:
+    """Yield the parts of a file that is in memory."""
+    for start, count in spans(content.nbytes):
+        piece = content[start : start + count]
+        yield Part.of(name, start, piece), piece
+
+
+def read_part(folder: Path, name: str, start: int, count: int) -> tuple[Part, Bytes]:
+    """Return a part of a file.
+
+    Args:
+        folder: The folder.
+        name: Path of the file below it.
+        start: First byte; see `spans`.
+        count: Number of bytes.
 
     Raises:
-        StorageError: The content is not the one that was read, the disk is full, or it may not be written to.
+        StorageError: It cannot be read, or has become shorter.
     """
-    for name, data in content.files.items():
-        if _digest(data) != content.digests.get(name):
-            raise StorageError(f"{name} arrived with other bytes than it was sent with (SHA-256 differs).")
+    path = folder / name
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
-            whole = Path(temporary) / "files"
-            whole.mkdir()
-            for name, data in content.files.items():
-                path = whole / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                data.tofile(path)
-            shutil.rmtree(folder, ignore_errors=True)
-            whole.rename(folder)
+        content = np.fromfile(path, dtype=np.uint8, count=count, offset=start)
     except OSError as error:
-        raise StorageError(f"Writing {str(folder)!r} failed: {error}") from error
-    return folder
+        raise StorageError(f"Reading {str(path)!r} failed: {error}") from error
+    if content.nbytes != count:
+        raise StorageError(f"{path} has changed while it was read.")
+    return Part.of(name, start, content), content
+
+
+class Inbox:
+    """Receives folders in parts, one folder at a time; the parts of a file may come in any order.
+
+    A delivery is complete or absent. Deliveries have rising numbers: parts of an earlier one, which was broken off,
+    are refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: Where they are put. Made when needed."""
+        self._folder = folder
+        self._delivery = 0
+        self._written: dict[str, dict[int, int]] = {}
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def receive(self, delivery: int, part: Part, content: Bytes) -> None:
+        """Check a part and write it.
+
+        Args:
+            delivery: Number of the delivery that it belongs to.
+            part: Its description.
+            content: Its content.
+
+        Raises:
+            StorageError: The content is another one, the delivery was broken off, or writing failed.
+        """
+        if delivery > self._delivery:
+            self.clear()
+            self._delivery = delivery
+        if delivery < self._delivery:
+            raise StorageError(f"{part.name} belongs to delivery {delivery}, which was broken off.")
+        if content.nbytes != part.size or _digest(content) != part.digest:
+            raise StorageError(f"{part.name} arrived with other bytes than it was sent with (SHA-256 differs).")
+        try:
+            path = self._files() / part.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("r+b" if path.exists() else "wb") as file:
+                file.seek(part.start)
+                content.tofile(file)
+        except OSError as error:
+            raise StorageError(f"Writing {part.name!r} below {str(self._folder)!r} failed: {error}") from error
+        self._written.setdefault(part.name, {})[part.start] = part.size
+
+    def take(self, delivered: Delivered, name: str) -> Path:
+        """Return the folder with what was received, which replaces one that was there.
+
+        Args:
+            delivered: What was sent.
+            name: Name of the folder below that of the inbox.
+
+        Raises:
+            StorageError: Not all of it was received, or it cannot be moved.
+        """
+        sizes = delivered.sizes
+        parts = self._written if delivered.delivery == self._delivery else {}
+        written = {name: sum(found.values()) for name, found in parts.items()}
+        lacking = sorted(name for name, size in sizes.items() if written.get(name) != size)
+        if lacking or len(written) != len(sizes):
+            raise StorageError(f"{name} arrived incomplete: {', '.join(lacking[:3]) or 'it has other files'}.")
+        folder = self._folder / name
+        try:
+            files = self._files()
+            shutil.rmtree(folder, ignore_errors=True)
+            files.rename(folder)
+        except OSError as error:
+            raise StorageError(f"Writing {str(folder)!r} failed: {error}") from error
+        self.clear()
+        return folder
+
+    def keep(self, versions: Collection[str]) -> None:
+        """Remove all versions, the folders `vN`, but those of these names."""
+        for old in self._folder.glob("v*"):
+            if old.name not in versions:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove what was received and not taken."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        self._temporary, self._written = None, {}
+
+    def _files(self) -> Path:
+        if self._temporary is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._temporary = tempfile.TemporaryDirectory(prefix=".part-", dir=self._folder)
+            (Path(self._temporary.name) / "files").mkdir()
+        return Path(self._temporary.name) / "files"
 
 
 def _digest(content: Bytes) -> str:

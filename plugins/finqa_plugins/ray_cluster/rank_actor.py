@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents, LearnerP
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.ray_cluster.folder_files import FolderFiles, read_folder, write_folder
+from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part, list_files, read_part
+from finqa_plugins.ray_cluster.node_folder import NodeFolder
+from finqa_plugins.ray_cluster.node_probe import digest_model
+
+_OUT = "out"
+_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,9 @@ class RankActor:
         self._learner: Learner | None = None
         self._processes: LearnerProcesses | None = None
         self._events: list[tuple[str, Mapping[str, Any]]] = []
+        self._folder = NodeFolder()
+        self._inbox = Inbox(self._folder.path)
+        self._base = ""
 
     def place(self) -> Place:
         """Return where this rank runs."""
@@ -73,19 +82,54 @@ class RankActor:
             port = free.getsockname()[1]
         return Place(version=__version__, node=node, port=port, pid=os.getpid())
 
-    def serve(self, leader: Place) -> int:
-        """In rank 1 and above: takes part in each call of rank 0, until that closes; the exit status."""
-        return self._join(leader).serve()
+    def lacks(self, model: str, digests: Mapping[str, str]) -> bool:
+        """Return whether this node has another model at a path than the one with these digests, or none."""
+        return digest_model(model) != digests
 
-    def start(self, leader: Place, options: Mapping[str, Any], context: LearnerContext) -> Abilities:
+    def receive(self, delivery: int, part: Part, content: Bytes) -> None:
+        """Writes a part of a folder into the node's own folder; see `Inbox`.
+
+        Raises:
+            StorageError: It arrived damaged, or cannot be written.
+        """
+        self._inbox.receive(delivery, part, content)
+
+    def take_model(self, model: Delivered) -> str:
+        """Return the folder of the base model, whose parts were received.
+
+        Raises:
+            StorageError: Not all of it was received, or it cannot be written.
+        """
+        return str(self._inbox.take(model, "model"))
+
+    def serve(self, leader: Place, model: str) -> int:
+        """In rank 1 and above: takes part in each call of rank 0, until that closes; the exit status.
+
+        Args:
+            leader: Place of rank 0.
+            model: Folder or hub id of the base model on this node.
+        """
+        try:
+            return self._join(leader).serve(model)
+        finally:
+            self._folder.close()
+
+    def start(self, leader: Place, options: Mapping[str, Any], context: LearnerContext, model: str) -> Abilities:
         """In rank 0: joins the others and starts the learner.
+
+        Args:
+            leader: Place of this rank.
+            options: Options of the learner.
+            context: Context on the controller, whose model is the one that is published.
+            model: Folder or hub id of the base model on this node.
 
         Raises:
             FinqaError: As `registry().create` and `Learner.start`.
         """
         if self._size > 1:
             self._processes = self._join(leader)
-        learner: Learner = registry().create("learner", self._name, options, context)
+        self._base = context.model
+        learner: Learner = registry().create("learner", self._name, options, replace(context, model=model))
         learner.report_to(
             LearnerEvents(event=lambda name, facts: self._events.append((name, facts)), failed=_report_in_a_call)
         )
@@ -103,32 +147,53 @@ class RankActor:
         events, self._events = self._events, []
         return result, events
 
-    def publish(self, number: int) -> tuple[PolicyVersion, FolderFiles]:
-        """In rank 0: the current weights as files."""
+    def publish(self, number: int) -> tuple[PolicyVersion, dict[str, int]]:
+        """In rank 0: writes the current weights; the size in bytes of each file, whose parts `part` returns."""
         assert self._learner is not None, "it is started"
-        with tempfile.TemporaryDirectory(prefix="finqa-policy-") as folder:
-            policy = self._learner.publish(Path(folder) / "policy", number)
-            return policy, read_folder(Path(folder) / "policy")
+        folder = self._clear()
+        policy = self._learner.publish(folder, number)
+        _name_base(folder, self._base)
+        return policy, list_files(folder)
 
-    def save(self) -> FolderFiles:
-        """In rank 0: the learner's state as files."""
+    def save(self) -> dict[str, int]:
+        """In rank 0: writes the learner's state; the size in bytes of each file, whose parts `part` returns."""
         assert self._learner is not None, "it is started"
-        with tempfile.TemporaryDirectory(prefix="finqa-state-") as folder:
-            self._learner.save(Path(folder) / "state")
-            return read_folder(Path(folder) / "state")
+        folder = self._clear()
+        self._learner.save(folder)
+        return list_files(folder)
 
-    def load(self, state: FolderFiles) -> None:
-        """In rank 0: restores what `save` returned, in all ranks."""
+    def part(self, name: str, start: int, count: int) -> tuple[Part, Bytes]:
+        """In rank 0: a part of a file of the last `publish` or `save`; see `read_part`."""
+        return read_part(self._folder.path / _OUT, name, start, count)
+
+    def forget(self) -> None:
+        """In rank 0: removes the files of the last `publish` or `save`."""
+        self._clear()
+
+    def load(self, state: Delivered) -> None:
+        """In rank 0: restores what `save` wrote and `receive` received, in all ranks."""
         assert self._learner is not None, "it is started"
-        with tempfile.TemporaryDirectory(prefix="finqa-state-") as folder:
-            self._learner.load(write_folder(state, Path(folder) / "state"))
+        folder = self._inbox.take(state, "state")
+        try:
+            self._learner.load(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """In rank 0: ends the learner, and the service of the others."""
-        if self._learner is not None:
-            self._learner.close()
-        if self._processes is not None:
-            self._processes.close()
+        try:
+            if self._learner is not None:
+                self._learner.close()
+            if self._processes is not None:
+                self._processes.close()
+        finally:
+            self._folder.close()
+
+    def _clear(self) -> Path:
+        """Returns where files are written, without any."""
+        out = self._folder.path / _OUT
+        shutil.rmtree(out, ignore_errors=True)
+        return out
 
     def _join(self, leader: Place) -> LearnerProcesses:
         """Joins the others with the variables of torchrun. Each rank sees its own GPUs only, so it is the first there.
@@ -145,6 +210,14 @@ class RankActor:
                 f"Learner {self._name!r} trains in one process, not in {self._size}.", remedy="--learner-processes 1"
             )
         return found
+
+
+def _name_base(folder: Path, base: str) -> None:
+    """Has an adapter name its base as the controller does: the model may be at another path on this node."""
+    path = folder / _ADAPTER
+    if path.is_file():
+        config = json.loads(path.read_text(encoding="utf-8")) | {"base_model_name_or_path": base}
+        path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _report_in_a_call(error: FinqaError) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,11 +18,12 @@ from ray.exceptions import RayError
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import EngineContext, TokenEngine
-from finqa_cli.errors import ConfigError, EngineError, FinqaError, UnreachableEngineError
+from finqa_cli.errors import ConfigError, EngineError, FinqaError, StorageError, UnreachableEngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
 from finqa_plugins.ray_cluster.engine_actor import EngineActor, Started
+from finqa_plugins.ray_cluster.folder_files import Delivered
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +37,6 @@ CLOSE_S = 15.0
 """Seconds that an engine may take to close before its process is ended."""
 
 MOST_EPISODES = 16_384
-
-_RUN = f"finqa-{secrets.token_hex(4)}"
-"""Name of the folders of this process's versions on the nodes."""
 
 
 def __getattr__(name: str) -> Any:
@@ -61,10 +59,6 @@ class RayEngine(TokenEngine):
     probe_tolerance = "measured"  # the weights are in a process on another machine
 
     def __init__(self, name: str, config: BaseModel | None, context: EngineContext) -> None:
-        if context.lora_rank == 0 and context.needs_tokens:
-            raise ConfigError(
-                f"Engine 'ray:{name}' gets adapters, not whole models (lora.rank 0).", remedy="--lora-rank 16"
-            )
         self._name, self._config, self._context = name, config, context
         self._cluster: Cluster | None = None
         self._actor: Any = None
@@ -74,6 +68,7 @@ class RayEngine(TokenEngine):
         self._starting = asyncio.Lock()
         self._reviving: asyncio.Task[None] | None = None
         self._started: Started | None = None
+        self._deliveries = 0
         self._rounds = False
         self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._closed = False
@@ -130,12 +125,13 @@ class RayEngine(TokenEngine):
 
         Raises:
             EngineError: It cannot be loaded; the old version keeps serving.
+            StorageError: Its files cannot be read here, or arrived damaged; the old version keeps serving.
             UnreachableEngineError: Its process or node is gone.
         """
         before, self._served = self._served, policy  # also of one that is gone: it comes back with this version
         try:
-            await self._call("load", policy, await self._files(policy))
-        except EngineError:
+            await self._guarded(partial(self._load, policy))
+        except (EngineError, StorageError):
             self._served = before
             raise
 
@@ -190,7 +186,7 @@ class RayEngine(TokenEngine):
             options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
             placed = cluster.options(group, context.replica, resources)
             made = ray.remote(EngineActor).options(**placed, max_restarts=-1, max_concurrency=CONCURRENCY)
-            self._actor = made.remote(self._name, options, sent, _RUN)
+            self._actor = made.remote(self._name, options, sent)
         except BaseException:
             if group is not None:
                 joined.release(self._group)
@@ -211,7 +207,10 @@ class RayEngine(TokenEngine):
     async def _begin(self) -> None:
         """Starts the engine in the actor's process, for a generation of its own, with the version that it served."""
         self._generation += 1
-        started: Started = await self._ask(self._actor.start, self._generation)
+        generation, model = self._generation, self._context.model
+        lacks = await self._ask(self._actor.begin, generation, await asyncio.to_thread(cluster.digest_folder, model))
+        delivered = await self._deliver(Path(model), generation) if lacks else None
+        started: Started = await self._ask(self._actor.start, generation, delivered)
         cluster.check_version(started.version, started.node)
         if started.lockstep:
             raise ConfigError(
@@ -222,17 +221,21 @@ class RayEngine(TokenEngine):
         loaded = replace(self._served, adapter=None)
         while loaded != self._served:  # a newer one may be published meanwhile
             loaded = self._served
-            await self._ask(self._actor.load, self._generation, loaded, await self._files(loaded))
+            await self._load(loaded, generation)
         self._started = started
         log.info("an engine runs", replica=self._context.replica, node=started.node, generation=self._generation)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
+        return await self._guarded(lambda generation: self._ask(getattr(self._actor, method), generation, *arguments))
+
+    async def _guarded(self, work: Callable[[int], Awaitable[Any]]) -> Any:
+        """Does something in the process of the current generation; what an earlier one still answers is not taken."""
         if self._actor is None:
             raise EngineError("The engine is closed." if self._closed else "The engine is not started.")
         generation = self._generation
         if self._back.is_set():
             try:
-                answer = await self._ask(getattr(self._actor, method), generation, *arguments)
+                answer = await work(generation)
             except UnreachableEngineError as error:
                 self._lost(generation, error)
                 raise
@@ -265,8 +268,42 @@ class RayEngine(TokenEngine):
                 self._back.set()
                 return
 
-    async def _files(self, policy: PolicyVersion) -> Any:
-        """Reference to the files of the adapter in the object store; None without one."""
-        if policy.adapter is None or self._cluster is None:
-            return None
-        return await asyncio.to_thread(self._cluster.send, policy.adapter, rounded=self._rounds)
+    async def _load(self, policy: PolicyVersion, generation: int) -> None:
+        """Sends the adapter of a version, or its whole model if it has none, and has the process load it."""
+        base = _is_same(policy.model, self._context.model)
+        policy = replace(policy, model=self._context.model) if base else policy
+        delivered = None
+        if policy.adapter is not None:
+            delivered = await self._deliver(policy.adapter, generation, rounded=self._rounds)
+        elif not base:
+            delivered = await self._deliver(Path(policy.model), generation)
+        await self._ask(self._actor.load, generation, policy, delivered)
+
+    async def _deliver(self, folder: Path, generation: int, *, rounded: bool = False) -> Delivered:
+        """Sends a folder part by part. While the node writes a part, the next one is read."""
+        if self._cluster is None:
+            raise EngineError("The engine is closed.")
+        self._deliveries += 1
+        delivery, sizes = self._deliveries, dict[str, int]()
+        parts = self._cluster.sent.of(folder, rounded=rounded)
+        under_way: asyncio.Task[Any] | None = None
+        try:
+            while (found := await asyncio.to_thread(next, parts, None)) is not None:
+                part, content = found
+                if under_way is not None:
+                    await under_way
+                answer = self._ask(self._actor.receive, generation, delivery, part, content)
+                under_way = asyncio.create_task(answer)
+                sizes[part.name] = part.start + part.size
+            if under_way is not None:
+                await under_way
+        finally:
+            if under_way is not None:
+                under_way.cancel()
+                await asyncio.gather(under_way, return_exceptions=True)
+        return Delivered(delivery=delivery, sizes=sizes)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names are those of one model, or lead to one folder."""
+    return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from ray.exceptions import RayError, RayTaskError
 
 from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents
-from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
+from finqa_cli.errors import FinqaError, LearnerProcessError
 from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.folder_files import FolderFiles, write_folder
+from finqa_plugins.ray_cluster.folder_files import Delivered, Inbox, spans
 from finqa_plugins.ray_cluster.rank_actor import Abilities, Place, RankActor
 
 log = structlog.get_logger(__name__)
@@ -48,17 +48,15 @@ class RayLearner(Learner):
     starts_processes = True
 
     def __init__(self, name: str, config: BaseModel | None, context: LearnerContext) -> None:
-        if context.lora_rank == 0:
-            raise ConfigError(
-                f"Learner 'ray:{name}' trains adapters, not all weights (lora.rank 0).", remedy="--lora-rank 16"
-            )
         self._name, self._config, self._context = name, config, context
         self._cluster: Cluster | None = None
         self._ranks: list[Any] = []
+        self._serving: list[Any] = []
         self._places: list[Place] = []
         self._able: Abilities | None = None
         self._events: LearnerEvents | None = None
         self._failure: FinqaError | None = None
+        self._deliveries = 0
         self._closing = threading.Event()
         self._watch: threading.Thread | None = None
 
@@ -114,21 +112,22 @@ class RayLearner(Learner):
         """Writes the files that rank 0 made into a folder of this machine."""
         self.start()
         policy: PolicyVersion
-        policy, files = self._ask(self._ranks[0].publish, number)
-        write_folder(files, folder)
-        return replace(policy, adapter=folder)
+        policy, sizes = self._ask(self._ranks[0].publish, number)
+        self._fetch(sizes, folder)
+        if policy.adapter is None:
+            return replace(policy, model=str(folder))
+        return replace(policy, model=self._context.model, adapter=folder)
 
     def save(self, folder: Path) -> None:
         """Writes the state of the learner into a folder of this machine."""
         self.start()
-        state: FolderFiles = self._ask(self._ranks[0].save)
-        write_folder(state, folder)
+        self._fetch(self._ask(self._ranks[0].save), folder)
 
     def load(self, folder: Path) -> None:
         """Restores what `save` wrote, in all ranks; they need not see the folder."""
         self.start()
-        assert self._cluster is not None
-        self._ask(self._ranks[0].load, self._cluster.send(folder))
+        rank = self._ranks[0]
+        self._ask(rank.load, self._deliver(folder, rank))
 
     def report_to(self, events: LearnerEvents) -> None:
         """Reports what the wrapped learner does, and when a rank is gone."""
@@ -141,7 +140,8 @@ class RayLearner(Learner):
         self._closing.set()
         joined, ranks, self._cluster, self._ranks = self._cluster, self._ranks, None, []
         if ranks and self._able is not None and self._failure is None:
-            ray.wait([ranks[0].close.remote()], timeout=CLOSE_S)
+            ending = [ranks[0].close.remote(), *self._serving]
+            ray.wait(ending, num_returns=len(ending), timeout=CLOSE_S)
         for rank in ranks:
             ray.kill(rank)
         if self._watch is not None:
@@ -149,6 +149,43 @@ class RayLearner(Learner):
         if ranks:
             joined.release(self._group)
         cluster.leave(joined)
+
+    def _deliver(self, folder: Path, rank: Any) -> Delivered:
+        """Sends a folder to a rank's node, part by part."""
+        assert self._cluster is not None, "its ranks have been placed"
+        self._deliveries += 1
+        delivery, sizes = self._deliveries, dict[str, int]()
+        for part, content in self._cluster.sent.of(folder):
+            self._ask(rank.receive, delivery, part, content)
+            sizes[part.name] = part.start + part.size
+        return Delivered(delivery=delivery, sizes=sizes)
+
+    def _fetch(self, sizes: Mapping[str, int], folder: Path) -> None:
+        """Writes files of rank 0 into a folder of this machine, part by part."""
+        inbox, rank = Inbox(folder.parent), self._ranks[0]
+        try:
+            for name, size in sizes.items():
+                for start, count in spans(size):
+                    inbox.receive(1, *self._ask(rank.part, name, start, count))
+            inbox.take(Delivered(delivery=1, sizes=sizes), folder.name)
+        finally:
+            inbox.clear()
+        self._ask(rank.forget)
+
+    def _models(self) -> list[str]:
+        """The base model on each rank's node, which gets the files of a folder that it lacks; once for all its ranks.
+
+        Raises:
+            StorageError: The folder cannot be read, or not be written there.
+        """
+        model, there = self._context.model, dict[str, str]()
+        digests = cluster.digest_folder(model)
+        for rank, place in zip(self._ranks, self._places, strict=True):
+            if place.node not in there:
+                lacks = bool(digests) and self._ask(rank.lacks, model, digests)
+                sent = self._deliver(Path(model), rank) if lacks else None
+                there[place.node] = self._ask(rank.take_model, sent) if sent is not None else model
+        return [there[place.node] for place in self._places]
 
     def _begin(self, joined: Cluster) -> Abilities:
         size, name = self._context.processes, self._name
@@ -161,14 +198,16 @@ class RayLearner(Learner):
         self._places = [self._ask(rank.place) for rank in self._ranks]
         for place in self._places:
             cluster.check_version(place.version, place.node)
-        leader = self._places[0]
-        others = [rank.serve.remote(leader) for rank in self._ranks[1:]]
+        leader, models = self._places[0], self._models()
+        self._serving = others = [
+            rank.serve.remote(leader, model) for rank, model in zip(self._ranks[1:], models[1:], strict=True)
+        ]
         if others:
             self._watch = threading.Thread(target=self._look, args=(others,), name="learner-ranks", daemon=True)
             self._watch.start()
         context = replace(self._context, devices=(), logs=None)
         options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
-        able: Abilities = self._ask(self._ranks[0].start, leader, options, context)
+        able: Abilities = self._ask(self._ranks[0].start, leader, options, context, models[0])
         log.info("a learner runs", nodes=self.nodes)
         if self._events is not None:
             self._events.event("learner_nodes", {"nodes": list(self.nodes)})

@@ -15,6 +15,9 @@ from finqa_cli.app import main
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.settings import Settings
+from finqa_cli.wiring.build import make_codec
+from finqa_cli.wiring.policies import resolve
 
 EVAL = ["eval", "scripted", "--limit=3", "--sandbox=local", "--sandboxes=3", "--json", "-q"]
 
@@ -41,6 +44,21 @@ def test_records_are_those_of_one_process_and_events_name_the_worker(
     assert records(tmp_path / "one") == records(tmp_path / "two") and len(records(tmp_path / "two")) == 3
     ready = [event for event in read_jsonl(tmp_path / "two" / "events.jsonl") if event["event"] == "sandbox_ready"]
     assert {event["worker"] for event in ready} <= {0, 1} and ready
+
+
+def test_a_worker_renders_as_the_controller_where_the_model_is_on_the_controller_alone(tmp_path: Path) -> None:
+    model = Path(resolve("embedded").model)
+    tokenizer = rollout_workers._read_tokenizer(model)
+    assert not any(name.endswith(".safetensors") for name in tokenizer)
+    setup = rollout_workers.WorkerSetup(
+        settings=Settings(), model=str(tmp_path / "gone"), tokenizer=tokenizer, labels={}, sandboxes=1, pause_s=0.0
+    )
+    there, here = setup._make_codec(Settings()), make_codec(Settings(), str(model))
+    assert there.user_reply("What was the revenue?", stopped=True) == here.user_reply(
+        "What was the revenue?", stopped=True
+    )
+    assert there.stop_ids == here.stop_ids
+    assert rollout_workers._read_tokenizer(Path("Qwen/Qwen3-4B")) == {}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -66,7 +66,7 @@ def open_store(folder: Path, size: int, rank: int) -> Store:
 class TorchrunProcesses(ProcessGroup, LearnerProcesses):
     """Those that share a learner."""
 
-    def serve(self) -> int:
+    def serve(self, model: str = "") -> int:
         """Under torchrun: does what the first process has this one do, until that closes or is gone; the exit status.
 
         After a failure it ends the process. The status is 0 then as well, where that breaks the connections and so
@@ -75,20 +75,24 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # the first decides when to stop, and needs the others until then
-        if (error := self.follow()) is not None:
+        if (error := self.follow(model)) is not None:
             if self.over_nccl:
                 print(f"error: process {self.rank + 1}: {error}", file=sys.__stderr__, flush=True)
             end_process(int(self.over_nccl))
         return 0
 
-    def follow(self) -> Exception | None:
-        """Does what the first process has this one do, until that closes or is gone; what failed, or None."""
+    def follow(self, model: str = "") -> Exception | None:
+        """Does what the first process has this one do, until that closes or is gone; what failed, or None.
+
+        `model` is the base model on this machine; empty: the one that the first process names.
+        """
         learner: TorchLearner | None = None
         while call := self.receive_call():
             name, arguments = call
             try:
                 if name == "start":
                     config, context = arguments
+                    context = replace(context, model=model or context.model)
                     learner = TorchLearner(config, context, self)
                     learner.start()
                 else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.contracts.engine_loans import EngineLoan
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
@@ -201,6 +202,14 @@ class TokenEngine(Engine):
             ServiceUnavailableError: The engine is not reachable.
         """
         raise ConfigError(f"Engine {type(self).__name__} cannot be probed.")
+
+    def lend(self) -> EngineLoan | None:
+        """Have the servers keep the current version for other processes, which ask them without this engine.
+
+        Returns:
+            How they are asked. None: they cannot be, or not now. Default: None, for engines without such servers.
+        """
+        return None
 
 
 class ChatEngine(Engine):

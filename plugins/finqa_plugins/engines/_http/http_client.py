@@ -123,7 +123,7 @@ class Client:
 
     def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int) -> None:
         self.config = config
-        self._seed = seed
+        self.seed = seed
         self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
         self._known: tuple[str, ...] = ()
         self._gate = Gate(
@@ -210,7 +210,7 @@ class Client:
                     failure = error
                 finally:
                     self._gate.used(spent, reserved)
-            jitter = jitter or random.Random(f"openai:{self._seed}:{key}")
+            jitter = jitter or random.Random(f"openai:{self.seed}:{key}")
             wait = max(self._backoff.pause_s(tries, jitter.random()), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:

@@ -47,6 +47,8 @@ class EngineContext:
         versions: Policy versions that may have requests in progress at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
+        lends: Rollout workers are to ask the servers that the engine starts themselves, see `TokenEngine.lend`.
+        host: Address at which servers that the engine starts listen.
         cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
             None when it has none.
@@ -67,6 +69,8 @@ class EngineContext:
     versions: int = 1
     home: Path | None = None
     log_dir: Path | None = None
+    lends: bool = False
+    host: str = "127.0.0.1"
     cluster: str = "auto"
     demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
 

@@ -76,8 +76,10 @@ class EngineLoan:
         end: Called once, when no request uses the version any more.
         suspect: Called with an episode, the part of its keys before `#`, and the replica that failed for it: the
             engine sends the episode's next request to that replica, and judges it by the result.
+        heard: Called now and then with a replica that has answered since the last call.
     """
 
     routes: tuple[EngineRoute | None, ...]
     end: Callable[[], None]
     suspect: Callable[[str, int], None] = lambda episode, replica: None
+    heard: Callable[[int], None] = lambda replica: None

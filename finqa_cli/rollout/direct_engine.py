@@ -105,6 +105,7 @@ class DirectEngine(TokenEngine):
             log.info("a request passes through the controller", key=request.key, reason=error.message)
             return await self._relayed(request, failed=server.number)
         server.succeeded()
+        self._queue.answered.add(server.number)
         return completion
 
     async def load(self, policy: PolicyVersion) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +108,12 @@ class LendingEngine(TokenEngine):
         """Has the engine send a request to the replica that failed for a worker, and judge that."""
         if (lent := self._lent.get(self._offer.number)) is not None:
             lent.loan.suspect(key.partition("#")[0], replica)
+
+    def heard(self, replicas: Iterable[int]) -> None:
+        """Tells the engine that these replicas answered workers."""
+        if (lent := self._lent.get(self._offer.number)) is not None:
+            for replica in replicas:
+                lent.loan.heard(replica)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """What the engine generates."""

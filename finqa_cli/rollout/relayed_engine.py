@@ -26,6 +26,7 @@ class ReportQueue:
         self._reports: list[Report] = []
         self._news = asyncio.Event()
         self.turned = False
+        self.answered: set[int] = set()
 
     def add(self, report: Report) -> None:
         """Add one."""
@@ -43,12 +44,12 @@ class ReportQueue:
                 await self._news.wait()
         return self._news.is_set()
 
-    def take(self) -> tuple[tuple[Report, ...], bool]:
-        """Return and forget all reports, and whether a turn was generated."""
-        taken, turned = tuple(self._reports), self.turned
-        self._reports, self.turned = [], False
+    def take(self) -> tuple[tuple[Report, ...], bool, frozenset[int]]:
+        """Return and forget all reports, whether a turn was generated, and the replicas that answered themselves."""
+        taken = tuple(self._reports), self.turned, frozenset(self.answered)
+        self._reports, self.turned, self.answered = [], False, set()
         self._news.clear()
-        return taken, turned
+        return taken
 
 
 class _Waiting:

@@ -410,6 +410,8 @@ class RemoteWorkers(Pool):
                 self._take(worker, report)
             if found.turned:
                 self._engine_breaker.fine()
+            if self._lending is not None:
+                self._lending.heard(found.answered)
             self._changed()
 
     def _take(self, worker: _Worker, report: Report) -> None:

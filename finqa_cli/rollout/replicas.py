@@ -213,8 +213,13 @@ class EngineSet(TokenEngine):
             for loan in filter(None, loans):
                 loan.end()
 
+        def heard(number: int) -> None:
+            if (loan := loans[number]) is not None and self._replicas[number].in_service:
+                self._replicas[number].succeeded()
+                loan.heard(0)
+
         routes = tuple(loan.routes[0] if loan is not None else None for loan in loans)
-        return EngineLoan(routes=routes, end=end, suspect=self._router.move)
+        return EngineLoan(routes=routes, end=end, suspect=self._router.move, heard=heard)
 
     async def sleep(self) -> None:
         """Sends those in service to sleep. One that cannot be reached is left out.

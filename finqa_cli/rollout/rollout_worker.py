@@ -159,12 +159,13 @@ class RolloutWorker:
         self._check(generation)
         if await self._queue.wait(STATS_S):
             await asyncio.sleep(self._pause_s)
-        reports, turned = self._queue.take()
+        reports, turned, answered = self._queue.take()
         scene = self._scene
         return Reports(
             generation=generation,
             reports=reports,
             turned=turned,
+            answered=answered,
             stats=scene.pool.stats(),
             inputs=dict(scene.environment.inputs()),
         )

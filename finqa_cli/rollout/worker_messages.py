@@ -177,6 +177,7 @@ class Reports:
         generation: The start of the worker that they are of.
         reports: In their order.
         turned: The engine generated a turn since the last ones.
+        answered: Replicas that answered the worker itself since the last ones.
         stats: Figures of the worker's pool.
         inputs: See `Environment.inputs`.
     """
@@ -184,6 +185,7 @@ class Reports:
     generation: int
     reports: tuple[Report, ...]
     turned: bool
+    answered: frozenset[int]
     stats: PoolStats
     inputs: Mapping[str, str]
 

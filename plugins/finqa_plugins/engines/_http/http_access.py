@@ -131,7 +131,7 @@ class HttpAccess(ServerAccess):
         """
         places = max(1, self.connection.max_concurrent // processes)
         connection = self.connection.model_copy(update={"max_concurrent": places})
-        client = Client(connection, self.key or find_key(connection), seed=self.seed)
+        client = Client(connection, self.key or find_key(connection), seed=self.seed, proxied=self.key is None)
         server = TokenServer(client, model=None, folder="", vocabulary=self.vocabulary, seeded=self.seeded)
         ledger = Ledger(self.price, model=self.model, reports=False)
         return HttpServerClient(server, max_context=self.max_context, ledger=ledger)

@@ -121,7 +121,8 @@ R = TypeVar("R", bound=Used)
 class Client:
     """One server."""
 
-    def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int) -> None:
+    def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int, proxied: bool = True) -> None:
+        """`proxied`: see `Transport`."""
         self.config = config
         self.seed = seed
         self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
@@ -131,7 +132,7 @@ class Client:
             requests_per_minute=config.requests_per_minute,
             tokens_per_minute=config.tokens_per_minute,
         )
-        self._transport = Transport(config, key)
+        self._transport = Transport(config, key, proxied=proxied)
 
     async def listing(self) -> tuple[ModelCard, ...] | None:
         """The models that the server lists, by name; None when it does not say.

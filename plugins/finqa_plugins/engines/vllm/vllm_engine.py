@@ -217,7 +217,10 @@ class VllmEngine(TokenEngine):
         """Keeps the current version on the server. None where weights are replaced in place, or while it sleeps."""
         if self._served is None or self._asleep or not self._context.lora_rank:
             return None
-        return self._served.lend()
+        loan, supervisor = self._served.lend(), self._supervisor
+        if loan is None or supervisor is None:
+            return loan
+        return replace(loan, heard=lambda replica: supervisor.heard())
 
     def usage(self, episode: str) -> Mapping[str, Any]:
         """Tokens that the episode used."""
@@ -256,7 +259,7 @@ class VllmEngine(TokenEngine):
 
     def _connect(self, address: str, *, key: SecretStr | None) -> ServedTokenEngine:
         connection = self._config.connection(address)
-        client = Client(connection, key or find_key(connection), seed=self._context.seed)
+        client = Client(connection, key or find_key(connection), seed=self._context.seed, proxied=key is None)
         self._control = Control(client, timeout_s=self._config.sync_timeout_s)
         server = TokenServer(
             client,

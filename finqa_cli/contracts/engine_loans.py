@@ -72,7 +72,7 @@ class EngineLoan:
     """A version that other processes may use until `end` is called: until then the servers keep it.
 
     Attributes:
-        routes: By number of the replica; None where the controller's engine has to be asked.
+        routes: Route to each replica, by its number; None where the controller's engine has to be asked.
         end: Called once, when no request uses the version any more.
         suspect: Called with an episode, the part of its keys before `#`, and the replica that failed for it: the
             engine sends the episode's next request to that replica, and judges it by the result.

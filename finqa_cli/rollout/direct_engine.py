@@ -17,9 +17,8 @@ import structlog
 from finqa_cli.contracts import EngineRoute, ServerAccess, ServerClient, TokenEngine
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.rollout.relayed_engine import Relay, ReportQueue
-from finqa_cli.rollout.replica_health import ReplicaHealth
+from finqa_cli.rollout.replica_choice import ReplicaHealth, Router
 from finqa_cli.rollout.replicas import add_usage
-from finqa_cli.rollout.routing import Router
 from finqa_cli.rollout.worker_messages import Offer, Unused
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 

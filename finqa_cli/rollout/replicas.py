@@ -11,8 +11,7 @@ import structlog
 
 from finqa_cli.contracts import EngineLoan, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
-from finqa_cli.rollout.replica_health import ReplicaHealth, is_away
-from finqa_cli.rollout.routing import Router
+from finqa_cli.rollout.replica_choice import ReplicaHealth, Router, is_away
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 log = structlog.get_logger(__name__)

@@ -76,7 +76,7 @@ class Offer:
 
     Attributes:
         number: The largest is the newest.
-        routes: By replica; None: those of its requests pass through the controller. Empty: all requests do.
+        routes: Route to each replica; None: its requests pass through the controller. Empty: all requests do.
         workers: Workers that share the servers.
     """
 

@@ -83,7 +83,7 @@ class EngineActor:
                 raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
             self._engine = engine
         await self._engine.start()
-        while self._loans:  # of an earlier generation, which nobody ends
+        while self._loans:  # of an earlier generation, which no call ends
             self._loans.popitem()[1].end()
         return Started(
             version=__version__,

@@ -18,7 +18,7 @@ from fixtures.token_server import TokenServerFixture, token_server, weights_of
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import AuthenticationError, EngineError
-from finqa_cli.rollout import lending_engine, replica_health
+from finqa_cli.rollout import lending_engine, replica_choice
 from finqa_cli.rollout.lending_engine import LendingEngine
 from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.rollout.worker_messages import Offer
@@ -43,7 +43,7 @@ def server(model: Path) -> Iterator[TokenServerFixture]:
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lending_engine, "LOOK_S", 0.02)
-    monkeypatch.setattr(replica_health, "BACKOFF", Backoff(first_s=0.1, longest_s=0.2))
+    monkeypatch.setattr(replica_choice, "BACKOFF", Backoff(first_s=0.1, longest_s=0.2))
 
 
 def adapters(folder: Path, count: int) -> tuple[list[Path], dict[int, str]]:

@@ -13,21 +13,39 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from finqa_cli.contracts import ChatEngine, WorkerProcess, WorkerProcesses
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
-from finqa_cli.rollout.episode import TurnListener
+from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.episode import Limits, TurnListener
 from finqa_cli.rollout.groups import Collection
+from finqa_cli.rollout.pool import PoolStats
+from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
+from finqa_cli.rollout.worker_messages import Play, Played, Reports, Rules
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
-from finqa_cli.types import Message, Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
+from finqa_cli.types import (
+    AssistantTurn,
+    ChatRequest,
+    Message,
+    Observation,
+    Rewards,
+    Sampling,
+    Status,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 from finqa_cli.wiring.build import make_optimizer
 
-BATCH = 50
+BATCH, DIGEST = 50, "sha256:0"
 TURNS, PROMPT_IDS, COMPLETION_IDS = 5, 400, 90
 
 
@@ -38,15 +56,16 @@ class ControllerCost:
     Attributes:
         bookkeeping_s: In the thread of the event loop: which attempt is next, groups and credit.
         record_s: In all threads, beyond that: the record as JSON on disk.
-        receive_s: To read one episode out of a batch of 50 that a rollout worker sends, whose record and token ids are
-            bytes that are passed on unread.
-        receive_whole_s: The same where the trajectory itself is sent.
+        receive_s: For an attempt of a rollout worker beyond that: it is placed, sent, and its trajectory is received.
+            Without the calls themselves, which have many attempts each.
+        receive_bytes_s: To read one episode out of a batch of 50, were its record and token ids bytes that are passed
+            on unread.
     """
 
     bookkeeping_s: float
     record_s: float
     receive_s: float
-    receive_whole_s: float
+    receive_bytes_s: float
 
 
 class FinishedEpisodes(Player):
@@ -96,9 +115,119 @@ async def controller_cost(home: Path, episodes: int = 6000, at_once: int = 1000)
     return ControllerCost(
         bookkeeping_s=alone,
         record_s=max(0.0, recorded - alone),
-        receive_s=_read_s(summaries),
-        receive_whole_s=_read_s(batch),
+        receive_s=await _through_workers(episodes // 2),
+        receive_bytes_s=_read_s(summaries),
     )
+
+
+class UnusedEngine(ChatEngine):
+    """Is never asked."""
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def respond(self, request: ChatRequest) -> AssistantTurn:
+        """No worker asks."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class FinishedWorker(WorkerProcess):
+    """Returns a trajectory for each attempt that it gets. `own_s` is the CPU of what a real one does elsewhere."""
+
+    def __init__(self, turns: Trajectory) -> None:
+        self._turns = pickle.dumps(turns)
+        self._waiting: list[Play] = []
+        self._news = asyncio.Event()
+        self.own_s = 0.0
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """As `RolloutWorker`; what passes is pickled."""
+        if method == "start":
+            return DIGEST
+        if method == "ready":
+            await asyncio.Event().wait()
+        if method == "deliver":
+            sent = pickle.dumps(arguments[1], pickle.HIGHEST_PROTOCOL)
+            cpu = time.thread_time()
+            self._waiting += (delivery for delivery in pickle.loads(sent) if isinstance(delivery, Play))
+            self.own_s += time.thread_time() - cpu
+            self._news.set()
+        if method != "collect":
+            return None
+        await self._news.wait()
+        self._news.clear()
+        cpu = time.thread_time()
+        played, self._waiting = self._waiting, []
+        reports = Reports(
+            generation=arguments[0],
+            reports=tuple(Played(ticket=play.ticket, trajectory=self._play(play)) for play in played),
+            turned=True,
+            answered=frozenset((0,)),
+            stats=PoolStats(),
+            inputs={},
+        )
+        found = pickle.dumps(reports, pickle.HIGHEST_PROTOCOL)
+        self.own_s += time.thread_time() - cpu
+        return pickle.loads(found)
+
+    def _play(self, play: Play) -> Trajectory:
+        trajectory: Trajectory = pickle.loads(self._turns)  # objects of its own: pickle sends what is the same once
+        attempt = play.attempt
+        return replace(trajectory, id=attempt.id, task=attempt.task, member=attempt.member, seed=attempt.seed)
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+
+class FinishedWorkers(WorkerProcesses):
+    """So many of them, in this process."""
+
+    def __init__(self, turns: Trajectory) -> None:
+        self._turns = turns
+        self.started: list[FinishedWorker] = []
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
+        """Starts one at once."""
+        self.started.append(FinishedWorker(self._turns))
+        return self.started[-1]
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+async def _through_workers(episodes: int, workers: int = 4, at_once: int = 1000) -> float:
+    """CPU seconds of one attempt in `RemoteWorkers` and in pickle, on the controller's side."""
+    processes = FinishedWorkers(await _trajectory(0))
+    remote = RemoteWorkers(
+        processes,
+        lambda number, generation: object,
+        UnusedEngine(),
+        shares=[at_once // workers] * workers,
+        sandboxed=False,
+        digest=DIGEST,
+        breaker=Breaker(at_once, 1.0),
+        engine_breaker=EngineBreaker(at_once),
+    )
+    rules = Rules(limits=Limits(), sampling=Sampling(), max_retries=0)
+    places = asyncio.Semaphore(at_once)
+
+    async def play(number: int) -> None:
+        async with places:
+            await remote.play(Attempt(id=f"e{number}", task=_task(number), member=0, seed=number), rules)
+
+    await remote.start()
+    await remote.ready()
+    cpu = time.process_time()
+    await asyncio.gather(*map(play, range(episodes)))
+    spent = time.process_time() - cpu - sum(one.own_s for one in processes.started)
+    await remote.close()
+    return spent / episodes
 
 
 async def _trajectory(number: int) -> Trajectory:

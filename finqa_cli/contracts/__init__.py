@@ -3,6 +3,7 @@
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
+from finqa_cli.contracts.engine_loans import EngineLoan, EngineRoute, ServerAccess, ServerClient
 from finqa_cli.contracts.environment import (
     BaseSession,
     Environment,
@@ -45,6 +46,8 @@ __all__ = [
     "CodecContext",
     "Engine",
     "EngineContext",
+    "EngineLoan",
+    "EngineRoute",
     "Environment",
     "EnvironmentContext",
     "ExecutingSandbox",
@@ -67,6 +70,8 @@ __all__ = [
     "Schemas",
     "ScoredPrediction",
     "ScoredPredictions",
+    "ServerAccess",
+    "ServerClient",
     "Session",
     "ServingSandbox",
     "TextSession",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.contracts.engine_loans import EngineLoan
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
@@ -46,6 +47,8 @@ class EngineContext:
         versions: Policy versions that may have requests in progress at once.
         home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
         log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
+        lends: Rollout workers are to ask the servers that the engine starts themselves, see `TokenEngine.lend`.
+        host: Address at which servers that the engine starts listen.
         cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
             None when it has none.
@@ -66,6 +69,8 @@ class EngineContext:
     versions: int = 1
     home: Path | None = None
     log_dir: Path | None = None
+    lends: bool = False
+    host: str = "127.0.0.1"
     cluster: str = "auto"
     demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
 
@@ -201,6 +206,14 @@ class TokenEngine(Engine):
             ServiceUnavailableError: The engine is not reachable.
         """
         raise ConfigError(f"Engine {type(self).__name__} cannot be probed.")
+
+    def lend(self) -> EngineLoan | None:
+        """Have the servers keep the current version for other processes, which ask them without this engine.
+
+        Returns:
+            How they are asked. None: they cannot be, or not now. Default: None, for engines without such servers.
+        """
+        return None
 
 
 class ChatEngine(Engine):

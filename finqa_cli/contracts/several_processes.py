@@ -32,7 +32,13 @@ class WorkerProcess(ABC):
 
 
 class WorkerProcesses(ABC):
-    """The machines on which worker processes run."""
+    """The machines on which worker processes run.
+
+    Attributes:
+        here: Address of this machine, to compare with `WorkerProcess.node`; known after `open`.
+    """
+
+    here: str = ""
 
     @abstractmethod
     async def open(self) -> None:

@@ -3,7 +3,8 @@
 A heap of events, in the order of their times, is all there is. Every process is one core that does its work first come,
 first served; what waits for a service (the account, the engine, a tool call) needs no core. Nothing sleeps, and two
 simulations with the same seed are equal. With no rollout workers one process does everything. With some, the controller
-asks the engine for their episodes and writes the record (see `rollout.remote_workers`).
+sends attempts and writes the record (see `rollout.remote_workers`); it asks the engine for their episodes where they do
+not ask its servers themselves.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Simulation:
         self._now = 0.0
         self._controller = Core()
         self._workers = [Core() for _ in range(design.workers)]
+        self._relays = bool(design.workers) and not design.direct
         self._loads = [0] * max(1, design.workers)
         self._decoders: list[SharedDecoder[_Episode]] = [SharedDecoder(latency, 0.0) for _ in range(design.replicas)]
         self._served_at = [float("inf")] * design.replicas
@@ -267,7 +269,8 @@ class Simulation:
                 episode.turns, steps = next(under_way)
                 episode.turn = self._rng.randrange(episode.turns)
                 episode.steps = math.ceil(steps * self._rng.random())
-            self._at(self._now + self._latency_s(self._costs.tool_s), self._ask, episode)
+            begins = self._message(worker, "out") if self._workers and under_way is None else self._now
+            self._at(begins + self._latency_s(self._costs.tool_s), self._ask, episode)
 
     def _message(self, worker: int, way: str) -> float:
         """Send something in the next call from (`in`) or to (`out`) a worker; returns when it arrives."""
@@ -277,8 +280,8 @@ class Simulation:
         return self._due[way][worker]
 
     def _ask(self, episode: _Episode) -> None:
-        """The engine is asked for a turn; by the controller, where workers play."""
-        if self._workers:
+        """The engine is asked for a turn, by the controller where the workers do not."""
+        if self._relays:
             self._at(self._message(episode.worker, "in"), self._relay, episode)
         else:
             self._request(episode)
@@ -307,7 +310,7 @@ class Simulation:
             self._idle_reply_s += episode.steps * self._latency.step_s
             episode.steps = 0
             self._turns += 1
-            if self._workers:
+            if self._relays:
                 self._at(self._message(episode.worker, "out"), self._play, episode)
             else:
                 self._play(episode)

@@ -25,9 +25,10 @@ class Costs:
         create_s: CPU of one start of a sandbox.
         episode_s: CPU of the controller for an episode: which attempt is next, groups and credit.
         record_s: CPU of writing one record.
-        receive_s: CPU of the controller for the trajectory that a rollout worker sends.
-        relay_s: CPU of the controller for one turn of a rollout worker's episode: engine client over HTTP (0.7 ms)
-            and the two messages with their tasks.
+        receive_s: CPU of the controller for an attempt of a rollout worker beyond that: it is sent, and the trajectory
+            is received.
+        relay_s: CPU of the controller for one turn of a rollout worker's episode that passes through it: engine client
+            over HTTP (0.7 ms) and the two messages with their tasks.
         message_s: CPU of one Ray call, measured on a prototype.
         reply_s: Median latency until the account answers a create.
         ready_s: Median latency from there until the sandbox is ready.
@@ -38,7 +39,7 @@ class Costs:
     create_s: float = 0.015
     episode_s: float = 0.00005
     record_s: float = 0.0002
-    receive_s: float = 0.0002
+    receive_s: float = 0.0004
     relay_s: float = 0.001
     message_s: float = 0.00092
     reply_s: float = 0.5
@@ -58,6 +59,7 @@ class Design:
         accounts: Accounts, each with a limit of its own.
         create_limit: Creates of one account in any `create_window_s`.
         workers: Rollout workers beside the controller; 0: one process does everything.
+        direct: They ask the engine's servers themselves; else their turns pass through the controller.
         replicas: Replicas of the engine; an episode stays on one.
         group_size: Episodes of a group.
         fresh: A sandbox hosts one episode, and another one is started in its place.
@@ -71,6 +73,7 @@ class Design:
     create_limit: int = 300
     create_window_s: float = 60.0
     workers: int = 0
+    direct: bool = True
     replicas: int = 1
     group_size: int = 6
     fresh: bool = False

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from finqa_cli.contracts import ChatEngine, TokenEngine, uncounted
-from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.contracts import ChatEngine, uncounted
+from finqa_cli.errors import EngineError
 from finqa_cli.rollout.worker_messages import Answer, Ask, Pause, PoolEvent, Report, Withdraw
-from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, PolicyVersion
+from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest
 
 MOST_EPISODES = 16_384
 """Episodes whose usage is kept; more than are live at once by far."""
@@ -26,6 +26,7 @@ class ReportQueue:
         self._reports: list[Report] = []
         self._news = asyncio.Event()
         self.turned = False
+        self.answered: set[int] = set()
 
     def add(self, report: Report) -> None:
         """Add one."""
@@ -43,12 +44,12 @@ class ReportQueue:
                 await self._news.wait()
         return self._news.is_set()
 
-    def take(self) -> tuple[tuple[Report, ...], bool]:
-        """Return and forget all reports, and whether a turn was generated."""
-        taken, turned = tuple(self._reports), self.turned
-        self._reports, self.turned = [], False
+    def take(self) -> tuple[tuple[Report, ...], bool, frozenset[int]]:
+        """Return and forget all reports, whether a turn was generated, and the replicas that answered themselves."""
+        taken = tuple(self._reports), self.turned, frozenset(self.answered)
+        self._reports, self.turned, self.answered = [], False, set()
         self._news.clear()
-        return taken, turned
+        return taken
 
 
 class _Waiting:
@@ -74,15 +75,21 @@ class Relay:
         self._waiting: dict[int, _Waiting] = {}
         self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
 
-    async def ask(self, request: GenerateRequest | ChatRequest) -> Completion | AssistantTurn:
+    async def ask(
+        self, request: GenerateRequest | ChatRequest, *, failed: int | None = None
+    ) -> Completion | AssistantTurn:
         """Wait for the answer to a request. Cancellation withdraws it.
+
+        Args:
+            request: What is asked for.
+            failed: The replica that was asked for it in vain.
 
         Raises:
             FinqaError: What the engine raised.
         """
         number, waiting = next(self._numbers), _Waiting()
         self._waiting[number] = waiting
-        self._queue.add(Ask(number=number, request=request))
+        self._queue.add(Ask(number=number, request=request, failed=failed))
         try:
             answer = await waiting.answer
         finally:
@@ -114,39 +121,6 @@ class Relay:
         self._usage.move_to_end(episode)
         if len(self._usage) > MOST_EPISODES:
             self._usage.popitem(last=False)
-
-
-class RelayedTokenEngine(TokenEngine):
-    """The controller's token engine, which loads the versions."""
-
-    def __init__(self, relay: Relay, max_context: int) -> None:
-        self._relay = relay
-        self._max_context = max_context
-
-    @property
-    def max_context(self) -> int:
-        """That of the controller's engine."""
-        return self._max_context
-
-    async def start(self) -> None:
-        """Nothing: the controller has started it."""
-
-    async def close(self) -> None:
-        """Nothing: the controller closes it."""
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """See `TokenEngine`."""
-        completion = await self._relay.ask(request)
-        assert isinstance(completion, Completion)
-        return completion
-
-    async def load(self, policy: PolicyVersion) -> None:
-        """Refuses: the controller loads versions."""
-        raise ConfigError(f"A rollout worker loads no version, and not {policy.number}.")
-
-    def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the controller's engine reports."""
-        return self._relay.usage(episode)
 
 
 class RelayedChatEngine(ChatEngine):

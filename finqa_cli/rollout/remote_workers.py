@@ -16,6 +16,7 @@ from finqa_cli.errors import ConfigError, FinqaError, LostWorkerError, ServiceUn
 from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.lending_engine import LendingEngine
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.rollout.worker_messages import (
     Answer,
@@ -23,6 +24,7 @@ from finqa_cli.rollout.worker_messages import (
     Cancel,
     Delivery,
     EngineFault,
+    Offer,
     Outcome,
     Pause,
     Play,
@@ -31,6 +33,7 @@ from finqa_cli.rollout.worker_messages import (
     Report,
     Restarted,
     Rules,
+    Unused,
     Withdraw,
     portable,
 )
@@ -125,7 +128,8 @@ class RemoteWorkers(Pool):
         Args:
             processes: Where the workers run.
             make: Makes a worker.
-            engine: Answers the requests of all workers; started before a worker plays.
+            engine: Answers the requests of all workers; started before a worker plays. A `LendingEngine` has them ask
+                its servers themselves.
             shares: Sandboxes of each worker.
             sandboxed: The environment needs sandboxes.
             digest: Digest of the controller's data, which that of each worker has to be.
@@ -137,6 +141,7 @@ class RemoteWorkers(Pool):
                 `worker_back`.
         """
         self._processes, self._make, self._engine = processes, make, engine
+        self._lending = engine if isinstance(engine, LendingEngine) else None
         self._shares = shares
         self._sandboxed, self._digest = sandboxed, digest
         self._breaker, self._engine_breaker = breaker, engine_breaker
@@ -273,6 +278,7 @@ class RemoteWorkers(Pool):
             )
         if worker.generation > 1:
             await process.call("ready", worker.generation)
+        await self._lend_to(worker, process)
         worker.process = process
         log.info("a rollout worker plays", worker=worker.number, node=process.node, generation=worker.generation)
         name = "worker_back" if worker.generation > 1 else "worker_placed"
@@ -284,6 +290,17 @@ class RemoteWorkers(Pool):
         for pending in homeless:
             self._place(pending)
         self._changed()
+
+    async def _lend_to(self, worker: _Worker, process: WorkerProcess) -> None:
+        """Has a process ask the servers itself that it reaches, now and whenever they change."""
+        if self._lending is None:
+            return
+        generation = worker.generation
+
+        async def send(offer: Offer) -> None:
+            await process.call("offer", generation, offer.seen_from(process.node, self._processes.here))
+
+        await self._lending.join((worker.number, generation), send)
 
     async def _converse(self, worker: _Worker, process: WorkerProcess) -> None:
         """Sends and collects, until the process is gone.
@@ -305,6 +322,8 @@ class RemoteWorkers(Pool):
         if self._closed:
             return
         lived, worker.process = worker.process is not None, None
+        if self._lending is not None:
+            self._lending.leave((worker.number, worker.generation))
         for task in worker.asked.values():
             task.cancel()
         worker.asked.clear()
@@ -392,6 +411,8 @@ class RemoteWorkers(Pool):
                 self._take(worker, report)
             if found.turned:
                 self._engine_breaker.fine()
+            if self._lending is not None:
+                self._lending.heard(found.answered)
             self._changed()
 
     def _take(self, worker: _Worker, report: Report) -> None:
@@ -416,6 +437,9 @@ class RemoteWorkers(Pool):
                 self._emit(report.name, worker, report.fields)
             case Outcome():
                 self._judge(worker, report.fault)
+            case Unused():
+                if self._lending is not None:
+                    self._lending.unused((worker.number, worker.generation), report.offer)
             case EngineFault():
                 self._engine_breaker.fault(report.fault)
                 if self._engine_breaker.error is not None:
@@ -438,6 +462,8 @@ class RemoteWorkers(Pool):
             if worker.process is process:
                 worker.send(delivery)
 
+        if ask.failed is not None and self._lending is not None:
+            self._lending.suspect(ask.request.key, ask.failed)
         answer = await answer_for(self._engine, ask, send)
         if worker.process is process:
             worker.asked.pop(ask.number, None)

@@ -3,95 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeGuard, TypeVar
+import contextlib
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import structlog
 
-from finqa_cli.backoff import Backoff
-from finqa_cli.contracts import TokenEngine
+from finqa_cli.contracts import EngineLoan, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
-from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_cli.rollout.replica_choice import ReplicaHealth, Router, is_away
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 log = structlog.get_logger(__name__)
 
-
-BLOCK = 16
-"""Tokens. vLLM shares cached beginnings in whole blocks of so many, so a few more common tokens gain nothing."""
-
-LEAST_SLACK = 2
-
-MOST_BLOCKS = 8192
-MOST_EPISODES = 16_384
-"""More than are live at once by far; an episode that is forgotten is routed like a new one."""
-
-
-def slack(least: int) -> int:
-    """Requests that a replica may have in progress beyond the least loaded one and still be preferred for its cache.
-
-    A quarter of what the least loaded one has: where much waits, the members of a group stay together; where little
-    does, an idle replica is worth more than a prompt that need not be read again.
-    """
-    return max(LEAST_SLACK, least // 4)
-
-
-class Router:
-    """Keeps an episode where its cache is, and sends a new one to where its beginning was seen lately."""
-
-    def __init__(self, replicas: int) -> None:
-        self._homes: OrderedDict[str, int] = OrderedDict()
-        self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
-
-    def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
-        """The replica for an episode's request: its own, or for one that is new or has lost its replica the one that
-        holds the longest common beginning, then the least loaded, then the first.
-
-        Args:
-            episode: What its requests have in common.
-            token_ids: The whole prompt.
-            loads: Requests in progress of each replica that may be chosen; at least one.
-        """
-        home = self._homes.get(episode)
-        if home is None or home not in loads:
-            chain = tuple(_chain(token_ids))
-            least = min(loads.values())
-            near = [replica for replica, load in loads.items() if load <= least + slack(least)]
-            home = min(near, key=lambda replica: (-self._held(replica, chain), loads[replica], replica))
-            self._remember(home, chain)
-        self._homes[episode] = home
-        self._homes.move_to_end(episode)
-        if len(self._homes) > MOST_EPISODES:
-            self._homes.popitem(last=False)
-        return home
-
-    def _held(self, replica: int, chain: Sequence[int]) -> int:
-        """Leading blocks of the prompt that the replica has seen."""
-        seen = self._blocks[replica]
-        return next((count for count, block in enumerate(chain) if block not in seen), len(chain))
-
-    def _remember(self, replica: int, chain: Sequence[int]) -> None:
-        seen = self._blocks[replica]
-        for block in chain:
-            seen[block] = None
-            seen.move_to_end(block)
-        while len(seen) > MOST_BLOCKS:
-            seen.popitem(last=False)
-
-
-def _chain(token_ids: Sequence[int]) -> Iterator[int]:
-    """One hash for each whole block, of it and of everything before it."""
-    before = 0
-    for start in range(0, len(token_ids) - BLOCK + 1, BLOCK):
-        before = hash((before, *token_ids[start : start + BLOCK]))
-        yield before
-
-
-FAILURES = 3
-"""Consecutive failures after which a replica is left out; requests that fail together count as one."""
-
-BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
+TRIAL = GenerateRequest(key="trial", token_ids=(1,), sampling=Sampling(max_tokens=1))
+"""Whether a replica serves again, where no request of this process would show it."""
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version).
@@ -100,86 +26,33 @@ For a replica on a node of a cluster, the facts include the `node`.
 """
 
 
-class Replica:
+class Replica(ReplicaHealth):
     """One engine of the set.
 
     Attributes:
-        number: Its place in the set.
         engine: What it is.
         policy: What it is known to serve; None while that is uncertain.
-        load: Requests in progress.
         loading: Held while the engine loads a version.
     """
 
     def __init__(self, number: int, engine: TokenEngine, policy: PolicyVersion, on_event: ReplicaListener) -> None:
-        self.number = number
+        super().__init__(number)
         self.engine = engine
         self.policy: PolicyVersion | None = policy
-        self.load = 0
         self.loading = asyncio.Lock()
         self._on_event = on_event
-        self._failures = 0
-        self._failed_at = self._due = float("-inf")
 
-    @property
-    def in_service(self) -> bool:
-        """False from its last failure in a row to its next success."""
-        return self._failures < FAILURES
+    def _on_left(self, reason: BaseException) -> None:
+        self._on_event("engine_left_out", {"replica": self.number, **self._node, "reason": str(reason)})
 
-    def usable(self, now: float) -> bool:
-        """In service, or due for a trial with one request."""
-        return self.in_service or (now >= self._due and not self.load)
-
-    def failed(self, error: Exception, *, began: float, now: float) -> None:
-        """A request that began then failed now. One death takes many requests with it and counts once."""
-        if began < self._failed_at:
-            return
-        self.leave(error, now, failures=max(self._failures + 1, FAILURES if is_away(error) else 0))
-
-    def leave(self, reason: BaseException, now: float, *, failures: int = FAILURES) -> None:
-        """Counts so many failures in a row, and pauses longer after each one above the limit."""
-        told = self.in_service
-        self._failures, self._failed_at = failures, now
-        if not self.in_service:
-            self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
-            if told:
-                log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
-                self._on_event("engine_left_out", {"replica": self.number, **self._node, "reason": str(reason)})
-
-    def away(self, reason: ServiceUnavailableError, now: float) -> None:
-        """It could not be reached to load a version."""
-        self.leave(reason, now, failures=max(self._failures + 1, FAILURES))
-
-    def due(self) -> None:
-        """It loaded a version while it was left out, so the next request may try it."""
-        self._due = float("-inf")
-
-    def succeeded(self) -> None:
-        """It answered."""
-        if not self.in_service:
-            log.info("an engine replica is available again", replica=self.number)
-            version = self.policy.number if self.policy else None
-            self._on_event("engine_back", {"replica": self.number, **self._node, "version": version})
-        self._failures = 0
+    def _on_back(self) -> None:
+        version = self.policy.number if self.policy else None
+        self._on_event("engine_back", {"replica": self.number, **self._node, "version": version})
 
     @property
     def _node(self) -> dict[str, str]:
         nodes = self.engine.nodes
         return {"node": nodes[0]} if nodes else {}
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """One request is in progress."""
-        self.load += 1
-        try:
-            yield
-        finally:
-            self.load -= 1
-
-
-def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
-    """Whether an engine reports that it cannot be reached, and not only that it failed this time."""
-    return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)
 
 
 T = TypeVar("T")
@@ -243,27 +116,16 @@ class EngineSet(TokenEngine):
             ServiceUnavailableError: None is left.
         """
         tried: set[int] = set()
-        clock = asyncio.get_running_loop().time
         while True:
             await self._open.wait()
-            replica, began = self._choose(request, tried), clock()
+            replica = self._choose(request, tried)
             try:
-                with replica.busy():
-                    await self._catch_up(replica)
-                    completion = await replica.engine.generate(request)
-                await self._until_published(replica, completion)
+                return await self._ask(replica, request)
             except ServiceUnavailableError as error:
-                replica.failed(error, began=began, now=clock())
-                self._last_error = error
-                if is_away(error):
-                    self._await(replica)
                 tried.add(replica.number)
                 if len(tried) > 1 or not self._loads(tried):
                     raise self._fault(error) from error.__cause__
                 log.info("repeating a request on another replica", key=request.key, reason=error.message)
-            else:
-                replica.succeeded()
-                return completion
 
     async def load(self, policy: PolicyVersion) -> None:
         """Loads it into all replicas in service at once.
@@ -335,6 +197,29 @@ class EngineSet(TokenEngine):
             raise self._nobody()
         return completions
 
+    def lend(self) -> EngineLoan | None:
+        """Lends the versions of the replicas in service; those that may be back are tried, for the next call."""
+        now = asyncio.get_running_loop().time()
+        for replica in self._replicas:
+            if not replica.in_service and replica.usable(now):
+                self._begin(self._try(replica))
+        serving = [replica.in_service and replica.policy == self._policy for replica in self._replicas]
+        loans = [one.engine.lend() if serves else None for one, serves in zip(self._replicas, serving, strict=True)]
+        if not any(loans):
+            return None
+
+        def end() -> None:
+            for loan in filter(None, loans):
+                loan.end()
+
+        def heard(number: int) -> None:
+            if (loan := loans[number]) is not None and self._replicas[number].in_service:
+                self._replicas[number].succeeded()
+                loan.heard(0)
+
+        routes = tuple(loan.routes[0] if loan is not None else None for loan in loans)
+        return EngineLoan(routes=routes, end=end, suspect=self._router.move, heard=heard)
+
     async def sleep(self) -> None:
         """Sends those in service to sleep. One that cannot be reached is left out.
 
@@ -350,12 +235,7 @@ class EngineSet(TokenEngine):
 
     def usage(self, episode: str) -> Mapping[str, Any]:
         """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
-        total: dict[str, Any] = {}
-        for engine in (replica.engine for replica in self._replicas):
-            for name, value in engine.usage(episode).items():
-                countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))
-                total[name] = total[name] + value if countable else value
-        return total
+        return add_usage(replica.engine.usage(episode) for replica in self._replicas)
 
     async def close(self) -> None:
         """Closes all, also when some cannot be closed, whose failure is raised then. Idempotent."""
@@ -369,6 +249,28 @@ class EngineSet(TokenEngine):
         if not loads:
             raise self._nobody()
         return self._replicas[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
+
+    async def _ask(self, replica: Replica, request: GenerateRequest) -> Completion:
+        """Sends a request to a replica, and judges the replica by the result."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            with replica.busy():
+                await self._catch_up(replica)
+                completion = await replica.engine.generate(request)
+            await self._until_published(replica, completion)
+        except ServiceUnavailableError as error:
+            replica.failed(error, began=began, now=clock())
+            self._last_error = error
+            if is_away(error):
+                self._await(replica)
+            raise
+        replica.succeeded()
+        return completion
+
+    async def _try(self, replica: Replica) -> None:
+        with contextlib.suppress(FinqaError):
+            await self._ask(replica, TRIAL)
 
     def _loads(self, tried: Collection[int]) -> dict[int, int]:
         """Requests in progress of each replica that may get one more."""
@@ -493,3 +395,12 @@ class EngineSet(TokenEngine):
 async def _all_ended(works: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
     """Does them side by side, to the end; what each returned or raised."""
     return await asyncio.gather(*works, return_exceptions=True)
+
+
+def add_usage(figures: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return several usages of an episode as one: numbers are added, of anything else the last is kept."""
+    total: dict[str, Any] = {}
+    for name, value in (fact for one in figures for fact in one.items()):
+        countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))
+        total[name] = total[name] + value if countable else value
+    return total

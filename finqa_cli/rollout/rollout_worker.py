@@ -1,7 +1,7 @@
 """The process of a rollout worker: it plays the attempts that the controller sends, on sandboxes of its own.
 
-The engine stays with the controller: each turn is asked for there. So versions, replicas, rate limits and usage are
-those of a run in one process.
+The engine stays with the controller, which decides about versions and replicas. Each turn is asked for there, or of the
+servers that the controller offers (see `direct_engine`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from finqa_cli.contracts import ChatCodec, Environment
 from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.rollout.direct_engine import DirectEngine
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, RelayedTokenEngine, ReportQueue
+from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, ReportQueue
 from finqa_cli.rollout.worker_messages import (
     Answer,
     Cancel,
     Delivery,
     EngineFault,
+    Offer,
     Outcome,
     Pause,
     Play,
@@ -102,6 +104,7 @@ class RolloutWorker:
         self._generation = 0
         self._queue: ReportQueue
         self._relay: Relay
+        self._engine: DirectEngine
         self._scene: Scene
         self._players: dict[Rules, Player] = {}
         self._playing: dict[int, asyncio.Task[None]] = {}
@@ -116,6 +119,7 @@ class RolloutWorker:
         self._generation = generation
         self._queue = ReportQueue()
         self._relay = Relay(self._queue)
+        self._engine = DirectEngine(self._relay, self._queue)
         self._scene = await self._build(self._queue)
         await self._scene.environment.check_ready()
         await self._scene.pool.start()
@@ -129,6 +133,11 @@ class RolloutWorker:
         """
         self._check(generation)
         await self._scene.pool.ready()
+
+    async def offer(self, generation: int, offer: Offer) -> None:
+        """Uses the servers of an offer for all requests that begin from now on."""
+        self._check(generation)
+        await self._engine.take(offer)
 
     async def deliver(self, generation: int, deliveries: Sequence[Delivery]) -> None:
         """Takes attempts and answers of the engine."""
@@ -150,12 +159,13 @@ class RolloutWorker:
         self._check(generation)
         if await self._queue.wait(STATS_S):
             await asyncio.sleep(self._pause_s)
-        reports, turned = self._queue.take()
+        reports, turned, answered = self._queue.take()
         scene = self._scene
         return Reports(
             generation=generation,
             reports=reports,
             turned=turned,
+            answered=answered,
             stats=scene.pool.stats(),
             inputs=dict(scene.environment.inputs()),
         )
@@ -166,6 +176,7 @@ class RolloutWorker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._engine.close()
         await self._scene.pool.close()
 
     def _check(self, generation: int) -> None:
@@ -194,12 +205,11 @@ class RolloutWorker:
     def _player(self, rules: Rules) -> Player:
         if rules not in self._players:
             scene = self._scene
+            self._engine.longest = rules.max_context
             self._players[rules] = Player(
                 scene.environment,
                 scene.pool,
-                RelayedTokenEngine(self._relay, rules.max_context)
-                if scene.codec is not None
-                else RelayedChatEngine(self._relay),
+                self._engine if scene.codec is not None else RelayedChatEngine(self._relay),
                 scene.codec,
                 limits=rules.limits,
                 sampling=rules.sampling,

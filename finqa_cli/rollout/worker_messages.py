@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
 
+from finqa_cli.contracts import EngineRoute
 from finqa_cli.errors import FinqaError
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.episode import Limits
@@ -69,6 +71,40 @@ Delivery = Play | Cancel | Answer | Pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The servers that workers ask themselves from now on. A call of its own: it is taken when the call returns.
+
+    Attributes:
+        number: The largest is the newest.
+        routes: Route to each replica; None: its requests pass through the controller. Empty: all requests do.
+        workers: Workers that share the servers.
+    """
+
+    number: int
+    routes: tuple[EngineRoute | None, ...] = ()
+    workers: int = 1
+
+    def seen_from(self, node: str, controller: str) -> Offer:
+        """Return it without the routes that do not lead from a node to the server: addresses of other loopbacks."""
+        return replace(self, routes=tuple(one if reaches(one, node, controller) else None for one in self.routes))
+
+
+def reaches(route: EngineRoute | None, node: str, controller: str) -> bool:
+    """Return whether a route means the same server on a node as on the machine of the server."""
+    if route is None or not is_loopback(route.server.host):
+        return route is not None
+    return node == (route.node or controller) or is_loopback(node)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address is of the machine that uses it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """An attempt ended, or raised what ends the run."""
 
@@ -86,10 +122,11 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """An episode needs its next turn."""
+    """An episode needs its next turn. `failed` is the replica that the worker asked for it in vain."""
 
     number: int
     request: GenerateRequest | ChatRequest
+    failed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +152,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unused:
+    """The worker has another offer than this one, and no request under it any more."""
+
+    offer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFault:
     """One for the breaker of the engine."""
 
     fault: FinqaError
 
 
-Report = Played | Restarted | Ask | Withdraw | PoolEvent | Outcome | EngineFault
+Report = Played | Restarted | Ask | Withdraw | PoolEvent | Outcome | EngineFault | Unused
 """From a worker to the controller."""
 
 
@@ -133,6 +177,7 @@ class Reports:
         generation: The start of the worker that they are of.
         reports: In their order.
         turned: The engine generated a turn since the last ones.
+        answered: Replicas that answered the worker itself since the last ones.
         stats: Figures of the worker's pool.
         inputs: See `Environment.inputs`.
     """
@@ -140,6 +185,7 @@ class Reports:
     generation: int
     reports: tuple[Report, ...]
     turned: bool
+    answered: frozenset[int]
     stats: PoolStats
     inputs: Mapping[str, str]
 

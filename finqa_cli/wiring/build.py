@@ -244,6 +244,7 @@ def make_engine(
         versions=settings.train.max_staleness + 1 if trains else 1,
         home=settings.data.home,
         log_dir=log_dir,
+        lends=settings.cluster.rollout_workers > 0,
         cluster=settings.cluster.address,
         demonstrate=environment.demonstrate_task if modelless else None,
     )

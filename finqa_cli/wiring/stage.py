@@ -18,6 +18,7 @@ from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.lending_engine import LendingEngine
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.rollout.remote_player import RemotePlayer
 from finqa_cli.rollout.remote_workers import RemoteWorkers
@@ -145,6 +146,8 @@ async def stage(
         check_engine(engine, settings, policy, trains=trains)
         codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
         if settings.cluster.rollout_workers:
+            if isinstance(engine, TokenEngine):
+                engine = LendingEngine(engine, settings.cluster.rollout_workers)
             pool = make_workers(
                 settings,
                 policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 import ray
 
 from finqa_cli import __version__
-from finqa_cli.contracts import EngineContext, TokenEngine
+from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import ConfigError, StorageError, UnreachableEngineError
 from finqa_cli.extend import registry
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
@@ -63,6 +64,8 @@ class EngineActor:
         self._engine: TokenEngine | None = None
         self._model = context.model
         self._loaded: list[str] = []
+        self._numbers = itertools.count()
+        self._loans: dict[int, EngineLoan] = {}
 
     async def begin(self, generation: int, model: Mapping[str, str]) -> bool:
         """Begins a generation.
@@ -107,11 +110,15 @@ class EngineActor:
             if delivered is not None:
                 self._model = str(await asyncio.to_thread(self._inbox.take, delivered, "start"))
             context = replace(self._context, model=self._model, home=node_home(), replica=0, replicas=1)
+            if context.lends:
+                context = replace(context, host=ray.util.get_node_ip_address())
             engine = registry().create("engine", self._name, self._options, context)
             if not isinstance(engine, TokenEngine):
                 raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
             self._engine = engine
         await self._engine.start()
+        while self._loans:  # of an earlier generation, which no call ends
+            self._loans.popitem()[1].end()
         return Started(
             version=__version__,
             node=ray.util.get_node_ip_address(),
@@ -161,6 +168,25 @@ class EngineActor:
         if delivered is not None:
             self._loaded = [*(one for one in self._loaded if one != name), name][-keep:]
             await asyncio.to_thread(self._inbox.keep, self._loaded)
+
+    async def lend(self, generation: int) -> tuple[int, EngineRoute | None]:
+        """Has the engine's server keep the current version; returns the number of the loan, and its route."""
+        loan = self._current(generation).lend()
+        number = next(self._numbers)
+        if loan is None or (route := loan.routes[0]) is None:
+            return number, None
+        self._loans[number] = loan
+        return number, replace(route, node=ray.util.get_node_ip_address())
+
+    async def heard(self) -> None:
+        """The server answered processes that it is lent to."""
+        for loan in self._loans.values():
+            loan.heard(0)
+
+    async def end_loan(self, number: int) -> None:
+        """The version of a loan is not used any more."""
+        if (loan := self._loans.pop(number, None)) is not None:
+            loan.end()
 
     async def close(self) -> None:
         """Ends the engine, and removes its folder."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from ray.exceptions import RayError
 
 from finqa_cli.backoff import Backoff
-from finqa_cli.contracts import EngineContext, TokenEngine
+from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, StorageError, UnreachableEngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.ray_cluster import cluster
@@ -36,7 +37,20 @@ RETRIES = Backoff(first_s=0.5, longest_s=5.0)
 CLOSE_S = 15.0
 """Seconds that an engine may take to close before its process is ended."""
 
+HEARD_S = 5.0
+"""Seconds between two calls that the engine's server answers rollout workers."""
+
 MOST_EPISODES = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A loan of the node's engine, and how many loans of it are not ended."""
+
+    generation: int
+    number: int
+    route: EngineRoute | None
+    users: int = 0
 
 
 def __getattr__(name: str) -> Any:
@@ -70,6 +84,8 @@ class RayEngine(TokenEngine):
         self._started: Started | None = None
         self._deliveries = 0
         self._rounds = False
+        self._held: _Held | None = None
+        self._heard_at = float("-inf")
         self._usage: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._closed = False
 
@@ -134,6 +150,8 @@ class RayEngine(TokenEngine):
         except (EngineError, StorageError):
             self._served = before
             raise
+        if self._context.lends:
+            self._hold(*await self._call("lend"))
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
         """The request's completion under the current version, from no cache of an earlier one.
@@ -147,6 +165,19 @@ class RayEngine(TokenEngine):
     async def returned(self) -> None:
         """Waits until the replica runs and serves again the version that it served last."""
         await self._back.wait()
+
+    def lend(self) -> EngineLoan | None:
+        """Lends what the node's engine lends for the version that it loaded last."""
+        held = self._held
+        if held is None or held.route is None or not self._back.is_set():
+            return None
+        held.users += 1
+
+        def end() -> None:
+            held.users -= 1
+            self._end_loan(held)
+
+        return EngineLoan(routes=(held.route,), end=end, heard=self._heard)
 
     def usage(self, episode: str) -> Mapping[str, Any]:
         """What the engine counted for the episode, with its last completion."""
@@ -223,7 +254,25 @@ class RayEngine(TokenEngine):
             loaded = self._served
             await self._load(loaded, generation)
         self._started = started
+        if self._context.lends:
+            self._hold(*await self._ask(self._actor.lend, self._generation))
         log.info("an engine runs", replica=self._context.replica, node=started.node, generation=self._generation)
+
+    def _hold(self, number: int, route: EngineRoute | None) -> None:
+        """Takes the place of the loan of the version before, which ends when its last user does."""
+        before, self._held = self._held, _Held(self._generation, number, route)
+        if before is not None:
+            self._end_loan(before)
+
+    def _end_loan(self, held: _Held) -> None:
+        if held is not self._held and not held.users and held.generation == self._generation and self._actor:
+            self._actor.end_loan.remote(held.number)  # nothing waits for it: a node that is gone has no loans
+
+    def _heard(self, replica: int) -> None:
+        now = time.monotonic()
+        if now - self._heard_at > HEARD_S and self._actor is not None:
+            self._heard_at = now
+            self._actor.heard.remote()
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await self._guarded(lambda generation: self._ask(getattr(self._actor, method), generation, *arguments))

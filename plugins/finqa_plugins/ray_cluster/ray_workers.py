@@ -91,4 +91,5 @@ class RayWorkers(WorkerProcesses):
 
     def _open(self) -> None:
         self._cluster = cluster.join(self._address)
+        self.here = ray.util.get_node_ip_address()
         self._group = self._cluster.place(self._name, [RESOURCES] * self._count, "SPREAD")

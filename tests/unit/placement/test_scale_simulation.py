@@ -118,11 +118,12 @@ def test_fresh_sandboxes_are_limited_by_creates_of_all_accounts() -> None:
 def test_rollouts_are_linear_in_workers_until_the_controller_is_full() -> None:
     planner = Planner(Costs(), LatencyModel(), TURNS)
     found = {}
-    for workers in (1, 2, 4, 8):
+    for workers, direct in ((1, True), (2, True), (4, True), (8, True), (2, False), (8, False)):
         count = 1000 * workers
-        design = Design(sandboxes=count, episodes_at_once=count, workers=workers, replicas=2 * workers)
-        found[workers] = planner.rollouts(design, count)
-    rates = {workers: outcome.episodes_per_s for workers, outcome in found.items()}
-    assert all(rates[workers] >= 0.9 * workers * rates[1] for workers in (1, 2)), rates
-    assert found[2].controller < 0.6 and found[2].lag_p99_s < 0.1
-    assert found[8].controller > 0.9, "each turn passes through it"
+        design = Design(sandboxes=count, episodes_at_once=count, workers=workers, direct=direct, replicas=2 * workers)
+        found[workers, direct] = planner.rollouts(design, count)
+    rates = {workers: found[workers, True].episodes_per_s for workers in (1, 2, 4, 8)}
+    assert all(rates[workers] >= 0.9 * workers * rates[1] for workers in rates), rates
+    assert found[8, True].controller < 0.6 and found[8, True].lag_p99_s < 0.1
+    assert found[2, False].controller > 3 * found[2, True].controller, "each turn passes through it"
+    assert found[8, False].controller > 0.9

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.rollout.replicas import BLOCK, Router, slack
+from finqa_cli.rollout.replica_choice import BLOCK, Router, slack
 
 SYSTEM = tuple(range(1000, 1000 + 5 * BLOCK))
 

@@ -18,7 +18,8 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     UnreachableEngineError,
 )
-from finqa_cli.rollout.replicas import BACKOFF, FAILURES, EngineSet
+from finqa_cli.rollout.replica_choice import BACKOFF, FAILURES
+from finqa_cli.rollout.replicas import EngineSet
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 
 BASE = PolicyVersion(number=0, model="m")

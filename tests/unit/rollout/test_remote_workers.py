@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from fixtures.fake_sandboxes import SPEC, FakeProvider
-from fixtures.objects_as_workers import Processes
+from fixtures.fake_sandboxes import SPEC
 from fixtures.timed_environment import TimedEnvironment, run_timed
 from fixtures.toy_environment import ToyChatEngine, ToyCodec, ToyEnvironment, submit, task
+from fixtures.worker_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.contracts import ChatEngine, Environment, TokenEngine, uncounted
+from finqa_cli.contracts import Environment, TokenEngine, uncounted
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -27,14 +27,7 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
 )
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.pool import Pool, SandboxPool
-from finqa_cli.rollout.relayed_engine import ReportQueue
-from finqa_cli.rollout.remote_player import RemotePlayer
-from finqa_cli.rollout.remote_workers import RemoteWorkers
-from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
-from finqa_cli.rollout.stream import play_all
 from finqa_cli.rollout.worker_messages import Rules, portable
 from finqa_cli.rollout.worker_shares import choose_worker, share_out
 from finqa_cli.types import (
@@ -47,97 +40,6 @@ from finqa_cli.types import (
     Status,
     Trajectory,
 )
-
-LONGEST_S = 5000.0
-
-
-class World:
-    """Workers on an environment, and what was heard of them."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        engine: TokenEngine | ChatEngine,
-        *,
-        workers: int = 2,
-        sandboxes: int = 8,
-        free: float = float("inf"),
-        codec: ToyCodec | None = None,
-        breaker_share: float = 0.5,
-        failing: Callable[[int], Exception | None] = lambda number: None,
-        digest: str = "",
-    ) -> None:
-        self.environment, self.codec, self.failing = environment, codec, failing
-        self.processes = Processes(free)
-        self.events: list[tuple[str, Mapping[str, object]]] = []
-        self.restarted: list[Trajectory] = []
-        self.lost: list[tuple[int, int]] = []
-        self.providers: list[FakeProvider] = []
-        self.shares = share_out(sandboxes, workers)
-        self.workers = RemoteWorkers(
-            self.processes,
-            self.make,
-            engine,
-            shares=self.shares,
-            sandboxed=environment.sandbox_spec() is not None,
-            digest=digest or environment.data().digest,
-            breaker=Breaker(sandboxes, breaker_share),
-            engine_breaker=EngineBreaker(sandboxes),
-            restarted=self.restarted.append,
-            on_lost=self.end_sandboxes,
-            on_event=lambda name, facts: self.events.append((name, facts)),
-        )
-        self.rules = Rules(
-            limits=Limits(max_turns=99), sampling=Sampling(), max_retries=2, max_context=64 if codec else 0
-        )
-        self.engine = engine
-
-    def make(self, number: int, generation: int) -> Callable[[], RolloutWorker]:
-        async def build(queue: ReportQueue) -> Scene:
-            return Scene(environment=self.environment, pool=self.pool(queue, number), codec=self.codec)
-
-        return lambda: RolloutWorker(build)
-
-    def pool(self, queue: ReportQueue, number: int) -> Pool:
-        if self.environment.sandbox_spec() is None:
-            return Pool()
-        self.providers.append(FakeProvider(failing=self.failing))
-        return SandboxPool(
-            self.providers[-1],
-            SPEC,
-            size=self.shares[number],
-            max_concurrent_create=9,
-            labels={},
-            breaker=ReportingBreaker(queue),
-            on_event=queue.event,
-        )
-
-    async def end_sandboxes(self, number: int, generation: int) -> None:
-        self.lost.append((number, generation))
-
-    async def play(self, count: int, at_once: int = 8, during: Callable[[], Any] | None = None) -> list[Trajectory]:
-        """Plays so many attempts while something happens."""
-        await self.workers.start()
-        happening = asyncio.create_task(during()) if during is not None else None
-        try:
-            async with asyncio.timeout(LONGEST_S):
-                return await self._play(count, at_once)
-        finally:
-            if happening is not None:
-                happening.cancel()
-            await self.workers.close()
-
-    async def _play(self, count: int, at_once: int) -> list[Trajectory]:
-        await self.workers.ready()
-        player = RemotePlayer(self.workers, self.engine.seat, self.rules)
-        attempts = [Attempt(id=f"e{one}", task=task(one), member=0, seed=one) for one in range(count)]
-        heard: list[str] = []
-        played = await play_all(player, attempts, concurrency=at_once, on_trajectory=lambda one: heard.append(one.id))
-        assert Counter(heard) == Counter(attempt.id for attempt in attempts), "each counts once"
-        return played
-
-    def heard(self, name: str) -> list[Mapping[str, object]]:
-        return [facts for event, facts in self.events if event == name]
 
 
 def timed(seed: int = 0) -> TimedEnvironment:

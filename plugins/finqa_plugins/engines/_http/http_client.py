@@ -121,9 +121,10 @@ R = TypeVar("R", bound=Used)
 class Client:
     """One server."""
 
-    def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int) -> None:
+    def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int, proxied: bool = True) -> None:
+        """`proxied`: see `Transport`."""
         self.config = config
-        self._seed = seed
+        self.seed = seed
         self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
         self._known: tuple[str, ...] = ()
         self._gate = Gate(
@@ -131,7 +132,7 @@ class Client:
             requests_per_minute=config.requests_per_minute,
             tokens_per_minute=config.tokens_per_minute,
         )
-        self._transport = Transport(config, key)
+        self._transport = Transport(config, key, proxied=proxied)
 
     async def listing(self) -> tuple[ModelCard, ...] | None:
         """The models that the server lists, by name; None if it does not report it.
@@ -210,7 +211,7 @@ class Client:
                     failure = error
                 finally:
                     self._gate.used(spent, reserved)
-            jitter = jitter or random.Random(f"openai:{self._seed}:{key}")
+            jitter = jitter or random.Random(f"openai:{self.seed}:{key}")
             wait = max(self._backoff.pause_s(tries, jitter.random()), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:

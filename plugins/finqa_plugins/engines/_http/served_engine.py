@@ -10,17 +10,21 @@ import asyncio
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import structlog
+from pydantic import SecretStr
 
-from finqa_cli.contracts import EngineContext, TokenEngine
+from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines._http.adapter_files import write_adapter
-from finqa_plugins.engines._http.completions import TokenReply, completion_body, read_completion, read_first_place
+from finqa_plugins.engines._http.completions import completion_body, read_completion, read_first_place
+from finqa_plugins.engines._http.config import ServerConfig
+from finqa_plugins.engines._http.http_access import HttpAccess, complete
 from finqa_plugins.engines._http.json_documents import BadReplyError
 from finqa_plugins.engines._http.refusals import (
     ControlError,
@@ -53,6 +57,7 @@ class ServedTokenEngine(TokenEngine):
         tolerance: See `TokenEngine.probe_tolerance`.
         revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
         price: Price of the model's tokens.
+        key: Key of a server that finqa started, for processes that it is lent to; None: they find it themselves.
     """
 
     def __init__(
@@ -63,8 +68,10 @@ class ServedTokenEngine(TokenEngine):
         tolerance: float | Literal["measured"] | None,
         revive: Revive | None = None,
         price: Price | None = None,
+        key: SecretStr | None = None,
     ) -> None:
         self._server = server
+        self._key = key
         self._context = context
         self.probe_tolerance = tolerance
         self._revive = revive
@@ -167,6 +174,17 @@ class ServedTokenEngine(TokenEngine):
         """What an episode used, all its restarts together: `requests`, tokens and `cost_usd` (None without a price)."""
         return self._ledger.episode(episode)
 
+    def lend(self) -> EngineLoan | None:
+        """Keeps the current version on the server. None with a limit per minute: one process must count."""
+        connection = self._server.client.config
+        limited = connection.requests_per_minute is not None or connection.tokens_per_minute is not None
+        if self._versions is None or limited:
+            return None
+        version, kept = self._versions.current, ExitStack()
+        kept.enter_context(self._versions.used(version))
+        route = EngineRoute(server=self._access(), served_name=version.name, policy_version=version.number)
+        return EngineLoan(routes=(route,), end=kept.close)
+
     async def close(self) -> None:
         """Unloads the adapters of the server, reports what was used and closes the connections. Idempotent."""
         if self._closed:
@@ -178,6 +196,19 @@ class ServedTokenEngine(TokenEngine):
             await versions.end()
         await self._server.close()
 
+    def _access(self) -> HttpAccess:
+        connection = self._server.client.config
+        return HttpAccess(
+            connection=ServerConfig(**{name: getattr(connection, name) for name in ServerConfig.model_fields}),
+            key=self._key,
+            seed=self._server.client.seed,
+            max_context=self.max_context,
+            vocabulary=self._server.vocabulary,
+            seeded=self._server.seeded,
+            price=self._ledger.price,
+            model=self._context.model,
+        )
+
     def _serving(self) -> Versions:
         if self._versions is None:
             raise EngineError("The engine is closed." if self._closed else "The engine is not started.")
@@ -186,39 +217,26 @@ class ServedTokenEngine(TokenEngine):
     async def _generate(self, request: GenerateRequest, extra: Mapping[str, Any] | None = None) -> Completion:
         versions, restorations = self._serving(), self._restorations
         version = versions.current
-        room = self.max_context - len(request.token_ids)
-        if room <= 0:
-            return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
-        limit = min(request.sampling.max_tokens, room)
         try:
-            return await self._ask(version, request, limit, extra)
+            return await self._ask(version, request, extra)
         except (NoAnswerError, UnknownModelError) as failure:
             await self._restore(failure, version, restorations)
         try:
-            return await self._ask(self._serving().current, request, limit, extra)
+            return await self._ask(self._serving().current, request, extra)
         except UnknownModelError as error:
             raise EngineError(f"The server unloaded an adapter twice: {error.message}") from error
 
-    async def _ask(
-        self, version: Version, request: GenerateRequest, limit: int, extra: Mapping[str, Any] | None
-    ) -> Completion:
-        async def send(max_tokens: int) -> TokenReply:
-            return await self._server.generate(request, served_name=version.name, max_tokens=max_tokens, extra=extra)
-
+    async def _ask(self, version: Version, request: GenerateRequest, extra: Mapping[str, Any] | None) -> Completion:
         with self._serving().used(version):
-            try:
-                reply = await send(limit)
-            except PromptTooLongError as error:
-                if error.room is None or not 0 < error.room < limit:
-                    return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
-                try:
-                    reply = await send(error.room)
-                except PromptTooLongError:
-                    return Completion(token_ids=(), logprobs=(), stop="length", policy_version=version.number)
-        self._ledger.add(request.key, reply.usage)
-        return Completion(
-            token_ids=reply.token_ids, logprobs=reply.logprobs, stop=reply.stop, policy_version=version.number
-        )
+            return await complete(
+                self._server,
+                request,
+                served_name=version.name,
+                version=version.number,
+                max_context=self.max_context,
+                ledger=self._ledger,
+                extra=extra,
+            )
 
     async def _restore(self, failure: NoAnswerError | UnknownModelError, lost: Version, seen: int) -> None:
         """Has the server revived and the current adapter loaded again, once for all requests that failed together."""

@@ -62,10 +62,10 @@ class TokenServer:
         self._model = model
         self._folder = folder
         self._max_context = max_context
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._paths = dict(paths or {})
         self._load_timeout_s = load_timeout_s
-        self._seeded = seeded
+        self.seeded = seeded
 
     async def facts(self) -> ServerFacts:
         """What the server lists.
@@ -101,7 +101,7 @@ class TokenServer:
             NoAnswerError: The server does not answer, or gives nothing usable.
             EngineError: The request is refused.
         """
-        vocabulary = self._vocabulary
+        vocabulary = self.vocabulary
         if not request.token_ids or (vocabulary is not None and not max(request.token_ids) < vocabulary):
             raise EngineError(
                 f"Request {request.key!r} has no token ids or some that are not in the model's vocabulary of "
@@ -115,7 +115,7 @@ class TokenServer:
             return reply
 
         return await self.client.complete(
-            completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self._seeded) | dict(extra or {}),
+            completion_body(request, model=served_name, max_tokens=max_tokens, seeded=self.seeded) | dict(extra or {}),
             key=request.key,
             limit=max_tokens,
             read=read,

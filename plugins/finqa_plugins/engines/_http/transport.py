@@ -108,11 +108,13 @@ class Answer:
 class Transport:
     """The connections to one server: made when they are needed, in the event loop that runs then.
 
+    `proxied`: by the proxy of the environment, which is not for servers that finqa starts.
+
     Raises:
         ConfigError: The proxy of the environment is of a kind that is not supported.
     """
 
-    def __init__(self, config: ServerConfig, key: SecretStr | None) -> None:
+    def __init__(self, config: ServerConfig, key: SecretStr | None, *, proxied: bool = True) -> None:
         self._base = config.base_url
         self._connect_timeout_s = config.connect_timeout_s
         self._key = key.get_secret_value().encode() if key else b""
@@ -121,7 +123,7 @@ class Transport:
             self._headers["Authorization"] = f"Bearer {key.get_secret_value()}"
         # A proxy of the environment does not see the servers of this machine. aiohttp's own `trust_env` would look the
         # proxy up in a thread for each request, and send a password of ~/.netrc.
-        self._proxy = None if config.host in LOOPBACK else find_proxy(config.base_url)
+        self._proxy = find_proxy(config.base_url) if proxied and config.host not in LOOPBACK else None
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 

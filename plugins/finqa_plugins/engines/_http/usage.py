@@ -89,9 +89,11 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
 class Ledger:
     """The use of each of the latest episodes, and of all together."""
 
-    def __init__(self, price: Price | None, *, model: str) -> None:
-        self._price = price
+    def __init__(self, price: Price | None, *, model: str, reports: bool = True) -> None:
+        """`reports`: say now and then in the log what all used."""
+        self.price = price
         self._model = model
+        self._reports = reports
         self._episodes: OrderedDict[str, Usage] = OrderedDict()
         self.total = Usage()
 
@@ -103,7 +105,7 @@ class Ledger:
         if len(self._episodes) > KEPT_EPISODES:
             self._episodes.popitem(last=False)
         self.total += usage
-        if self.total.requests % REPORT_EVERY == 0:
+        if self._reports and self.total.requests % REPORT_EVERY == 0:
             self.report("tokens used so far")
 
     def report(self, event: str) -> None:
@@ -114,12 +116,16 @@ class Ledger:
         """What all used."""
         return self._facts(self.total)
 
+    def knows(self, episode: str) -> bool:
+        """Whether the episode used anything."""
+        return episode in self._episodes
+
     def episode(self, episode: str) -> dict[str, Any]:
         """What one episode used, restarts included; `cost_usd` is None when the model has no price."""
         return self._facts(self._episodes.get(episode, Usage()))
 
     def _facts(self, usage: Usage) -> dict[str, Any]:
-        cost = usage.cost_usd(self._price)
+        cost = usage.cost_usd(self.price)
         return {**asdict(usage), "cost_usd": None if cost is None else round(cost, 6)}
 
 

@@ -23,13 +23,16 @@ from finqa_plugins.engines._http.transport import PassingError, Transport
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.diagnosis import Death, Need, explain, last_words, need
 from finqa_plugins.engines.vllm.machine import remedy
-from finqa_plugins.engines.vllm.vllm_command import Launch, launch, model_path, served_dtype, server_rank
+from finqa_plugins.engines.vllm.vllm_command import Launch, launch, listens_at, model_path, served_dtype, server_rank
 from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
 
 log = structlog.get_logger(__name__)
 
 _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
 """Prometheus counters of vLLM that grow with its work (vllm/v1/metrics/loggers.py)."""
+
+_REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+"""Gauges of the requests that it has, from there as well."""
 
 _LONGEST_STEP = 0.6
 """Share of the patience between two readings of the clock: a quarter each for answer and counters, and a pause."""
@@ -48,7 +51,7 @@ class Pulse:
     def __init__(
         self, connection: ServerConfig, key: SecretStr, *, busy: Callable[[], bool], patience_s: float
     ) -> None:
-        self._transport = Transport(connection, key)
+        self._transport = Transport(connection, key, proxied=False)
         self._busy = busy
         self._patience_s = patience_s
         self._work: float | None = None
@@ -78,9 +81,9 @@ class Pulse:
             silent = self._now() - self._answered
             return f"it has not answered for {silent:.0f} s" if silent >= self._patience_s else ""
         self._answered = now
-        work = await self._work_done()
+        work, asked = await self._work_done()
         # Its API may answer while the process that computes hangs.
-        if work is None or work != self._work or not self._busy():
+        if work is None or work != self._work or not (asked or self._busy()):
             self._work, self._worked = work, now
         idle = now - self._worked
         return f"it has produced no token for waiting requests for {idle:.0f} s" if idle >= self._patience_s else ""
@@ -96,16 +99,19 @@ class Pulse:
         self._seen = now
         return self._watched_s
 
-    async def _work_done(self) -> float | None:
+    async def _work_done(self) -> tuple[float | None, bool]:
+        """The sum of its counters, and whether it has requests, also of processes that it is lent to."""
         try:
             answer = await self._transport.send("GET", "/metrics", timeout_s=self._patience_s / 4, root=True)
         except PassingError:
-            return None
-        lines = [line for line in answer.data.decode(errors="replace").splitlines() if line.startswith(_COUNTERS)]
+            return None, False
+        lines = answer.data.decode(errors="replace").splitlines()
         try:
-            return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
+            counts = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(_COUNTERS)]
+            asked = any(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_REQUESTS))
         except ValueError:
-            return None
+            return None, False
+        return sum(counts) if counts else None, asked
 
 
 START_POLL_S = 0.2
@@ -169,7 +175,7 @@ class Supervisor:
                 remedy=remedy(self._config, self._context.home),
             )
         for attempt in range(1, PORT_TRIES + 1):
-            launched = self._launch = self._launch_at(free_port())
+            launched = self._launch = self._launch_at(free_port(listens_at(self._config, self._context)))
             connection = self._config.connection(launched.base_url)
             self._pulse = Pulse(connection, self.key, busy=self._busy, patience_s=self._config.health_timeout_s)
             try:

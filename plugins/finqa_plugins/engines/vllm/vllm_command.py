@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from finqa_plugins.engines.vllm.machine import interpreter
 HOST = "127.0.0.1"
 SERVED_NAME = "policy"
 """Name of the base model on a server that the engine starts."""
+
+IN_SERVER = Path(__file__).with_name("in_server")
+"""Folder of what the server imports."""
 
 KV_CACHE_GB_WITHOUT_GPU = 1.0
 """There gpu_memory_utilization would be a share of the machine's memory, which others use too."""
@@ -36,11 +40,13 @@ class Launch:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     port: int
+    host: str = HOST
 
     @property
     def base_url(self) -> str:
         """Address of the API."""
-        return f"http://{HOST}:{self.port}/v1"
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/v1"
 
 
 def launch(
@@ -61,7 +67,13 @@ def launch(
         arguments=(*_program(config, context), *_arguments(config, context, port, gpu), *config.extra_args),
         environment=_environment(config, context, key, gpu, environ),
         port=port,
+        host=listens_at(config, context),
     )
+
+
+def listens_at(config: VllmEngineConfig, context: EngineContext) -> str:
+    """The address of the server: loopback where it opens vLLM's development routes, which run any method."""
+    return HOST if changes_weights(config, context) else context.host
 
 
 def served_dtype(config: VllmEngineConfig, *, gpu: bool) -> str:
@@ -97,7 +109,7 @@ def _program(config: VllmEngineConfig, context: EngineContext) -> tuple[str, ...
 def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu: bool) -> list[str]:
     # What a run's results depend on is passed even if it is vLLM's default today.
     arguments = [
-        *("--host", HOST, "--port", str(port)),
+        *("--host", listens_at(config, context), "--port", str(port)),
         *("--model", model_path(context.model), "--served-model-name", SERVED_NAME),
         *("--dtype", served_dtype(config, gpu=gpu), "--seed", str(context.seed % 2**31)),
         *("--tensor-parallel-size", str(context.tensor_parallel_size)),
@@ -125,6 +137,8 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         # vLLM 0.32 ends on a CPU when the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
         # model runner asks the generator for an offset, which those of CPUs do not have
         arguments.append("--no-enable-chunked-prefill")
+    if listens_at(config, context) != HOST:
+        arguments += ["--middleware", "finqa_vllm_key.RequireKey"]
     if context.sleep:
         arguments.append("--enable-sleep-mode")
     return arguments
@@ -153,6 +167,9 @@ def _environment(
         "VLLM_API_KEY": key,
         "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),
     }
+    if listens_at(config, context) != HOST:
+        paths = (str(IN_SERVER), environment.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if gpu:
         environment["CUDA_VISIBLE_DEVICES"] = _devices(context, environ.get("CUDA_VISIBLE_DEVICES"))
     return environment

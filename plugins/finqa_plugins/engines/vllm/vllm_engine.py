@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from finqa_cli.contracts import EngineContext, TokenEngine
+from finqa_cli.contracts import EngineContext, EngineLoan, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines._http.adapter_files import vocabulary, write_adapter
@@ -213,6 +213,15 @@ class VllmEngine(TokenEngine):
                 await self._revive(served, error)  # a fresh server is awake
             self._asleep = False
 
+    def lend(self) -> EngineLoan | None:
+        """Keeps the current version on the server. None where weights are replaced in place, or while it sleeps."""
+        if self._served is None or self._asleep or not self._context.lora_rank:
+            return None
+        loan, supervisor = self._served.lend(), self._supervisor
+        if loan is None or supervisor is None:
+            return loan
+        return replace(loan, heard=lambda replica: supervisor.heard())
+
     def usage(self, episode: str) -> Mapping[str, Any]:
         """Tokens that the episode used."""
         return self._served.usage(episode) if self._served is not None else {}
@@ -250,7 +259,7 @@ class VllmEngine(TokenEngine):
 
     def _connect(self, address: str, *, key: SecretStr | None) -> ServedTokenEngine:
         connection = self._config.connection(address)
-        client = Client(connection, key or find_key(connection), seed=self._context.seed)
+        client = Client(connection, key or find_key(connection), seed=self._context.seed, proxied=key is None)
         self._control = Control(client, timeout_s=self._config.sync_timeout_s)
         server = TokenServer(
             client,
@@ -264,7 +273,7 @@ class VllmEngine(TokenEngine):
         elsewhere = not _on_this_machine(self._config.addresses)
         self._weights = Weights(self._control, self._context.model, gpu=self._gpu or elsewhere)
         revive = self._supervisor.revive if self._supervisor is not None else None
-        return ServedTokenEngine(server, context=self._context, tolerance=self.probe_tolerance, revive=revive)
+        return ServedTokenEngine(server, context=self._context, tolerance=self.probe_tolerance, revive=revive, key=key)
 
     def _own_address(self, addresses: tuple[str, ...]) -> str:
         if len(addresses) != self._context.replicas:

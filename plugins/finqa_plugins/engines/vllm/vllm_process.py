@@ -72,10 +72,11 @@ STOP_S = vllm_guard.GRACE_S + vllm_guard.TRACKERS_S + 5.0
 _TAIL_BYTES = 64 * 2**10
 
 
-def free_port() -> int:
-    """A port of loopback that no process listens on now; vLLM takes no socket that is open already."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.bind((HOST, 0))
+def free_port(host: str = HOST) -> int:
+    """A port of an address of this machine that no process listens on now; vLLM takes no socket that is open."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
         port: int = listener.getsockname()[1]
         return port
 

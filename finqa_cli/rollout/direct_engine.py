@@ -1,0 +1,165 @@
+"""In a rollout worker: the token engine of its episodes, which asks the servers that the controller offers itself.
+
+What a server cannot do passes through the controller, whose engine restarts servers, loads versions and leaves
+replicas out. So one replica that fails costs a request one try, and is judged in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from finqa_cli.contracts import EngineRoute, ServerAccess, ServerClient, TokenEngine
+from finqa_cli.errors import ConfigError, FinqaError
+from finqa_cli.rollout.relayed_engine import Relay, ReportQueue
+from finqa_cli.rollout.replica_choice import ReplicaHealth, Router
+from finqa_cli.rollout.replicas import add_usage
+from finqa_cli.rollout.worker_messages import Offer, Unused
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+
+log = structlog.get_logger(__name__)
+
+
+class _Server(ReplicaHealth):
+    """A replica as this worker knows it. `client` is None until there was a route to it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.client: ServerClient | None = None
+        self._access: ServerAccess | None = None
+
+    def connect(self, access: ServerAccess, workers: int) -> ServerClient | None:
+        """Make a client for another server than before; returns the client that is not needed any more."""
+        if access == self._access:
+            return None
+        old, self.client, self._access = self.client, access.connect(workers), access
+        self.succeeded()
+        return old
+
+
+class DirectEngine(TokenEngine):
+    """The servers of the newest offer, and the controller's engine for everything else.
+
+    Each request is under one offer from its beginning to its end, whose names decide the version that answers. An
+    offer is reported as unused once a newer one has come and its last request has ended.
+
+    Attributes:
+        longest: Longest prompt plus completion of the controller's engine, in tokens.
+    """
+
+    def __init__(self, relay: Relay, queue: ReportQueue) -> None:
+        self._relay, self._queue = relay, queue
+        self._offer = Offer(number=0)
+        self._users: Counter[int] = Counter()
+        self._servers: list[_Server] = []
+        self._former: list[ServerClient] = []
+        self._router = Router(1)
+        self.longest = 0
+
+    @property
+    def max_context(self) -> int:
+        """That of the controller's engine."""
+        return self.longest
+
+    async def start(self) -> None:
+        """Nothing: the controller has started the servers."""
+
+    async def take(self, offer: Offer) -> None:
+        """Use an offer for all later requests, unless there is a newer one."""
+        before = self._offer
+        if offer.number <= before.number:
+            return
+        if len(offer.routes) > len(self._servers):
+            self._servers = [_Server(number) for number in range(len(offer.routes))]
+            self._router = Router(len(self._servers))
+        routes = [self._connected(number, route, offer.workers) for number, route in enumerate(offer.routes)]
+        for number, route in enumerate(before.routes):
+            if route is None:
+                self._servers[number].due()  # the controller has not offered it, so what failed here is of the past
+        self._offer = Offer(number=offer.number, routes=tuple(routes), workers=offer.workers)
+        for number in range(before.number, offer.number):
+            self._report_unused(number)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Ask a server; where that fails, or none is offered, the controller.
+
+        Raises:
+            FinqaError: What the controller's engine raised.
+        """
+        offer, clock = self._offer, asyncio.get_running_loop().time
+        server = self._choose(request, offer, clock())
+        if server is None or server.client is None or (route := offer.routes[server.number]) is None:
+            return await self._relayed(request)
+        began = clock()
+        try:
+            with self._under(offer.number), server.busy():
+                completion = await server.client.generate(request, route)
+        except FinqaError as error:
+            server.failed(error, began=began, now=clock())
+            log.info("a request passes through the controller", key=request.key, reason=error.message)
+            return await self._relayed(request, failed=server.number)
+        server.succeeded()
+        self._queue.answered.add(server.number)
+        return completion
+
+    async def load(self, policy: PolicyVersion) -> None:
+        """Refuses: the controller loads versions."""
+        raise ConfigError(f"A rollout worker loads no version, and not {policy.number}.")
+
+    def usage(self, episode: str) -> Mapping[str, Any]:
+        """What the controller's engine reports, and what was used of the servers here."""
+        clients = [*self._former, *(server.client for server in self._servers if server.client is not None)]
+        return add_usage([self._relay.usage(episode), *(client.usage(episode) for client in clients)])
+
+    async def close(self) -> None:
+        """Close the connections; the controller ends the servers."""
+        clients = [*self._former, *(server.client for server in self._servers if server.client is not None)]
+        await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+    def _connected(self, number: int, route: EngineRoute | None, workers: int) -> EngineRoute | None:
+        """Return the route, to whose server there is a client then; None where there can be none."""
+        if route is None:
+            return None
+        try:
+            old = self._servers[number].connect(route.server, workers)
+        except FinqaError as error:
+            log.warning("requests to a replica pass through the controller", replica=number, reason=error.message)
+            return None
+        if old is not None:
+            self._former.append(old)
+        return route
+
+    def _choose(self, request: GenerateRequest, offer: Offer, now: float) -> _Server | None:
+        loads = {
+            server.number: server.load
+            for server, route in zip(self._servers, offer.routes, strict=False)
+            if route is not None and server.usable(now)
+        }
+        if not loads:
+            return None
+        return self._servers[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
+
+    async def _relayed(self, request: GenerateRequest, *, failed: int | None = None) -> Completion:
+        completion = await self._relay.ask(request, failed=failed)
+        assert isinstance(completion, Completion)
+        return completion
+
+    @contextmanager
+    def _under(self, number: int) -> Iterator[None]:
+        self._users[number] += 1
+        try:
+            yield
+        finally:
+            self._users[number] -= 1
+            if number != self._offer.number:
+                self._report_unused(number)
+
+    def _report_unused(self, number: int) -> None:
+        if not self._users[number]:
+            del self._users[number]
+            self._queue.add(Unused(offer=number))

@@ -1,0 +1,1 @@
+"""What the server imports by `--middleware`. The folder is on its path; nothing of finqa is."""

@@ -1,0 +1,41 @@
+"""Requires the key on every path of a server that other machines reach.
+
+vLLM requires it below /v1 only (AuthenticationMiddleware in vllm/entrypoints/openai/server_utils.py), and would
+generate under /invocations for anyone. It runs outside of packages and imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class RequireKey:
+    """ASGI middleware; the key is that of the variable VLLM_API_KEY."""
+
+    def __init__(self, app: App) -> None:
+        """Guard an application."""
+        self._app = app
+        self._expected = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer with 401, or close a websocket, where the key is missing or another one."""
+        if scope["type"] == "lifespan" or self._has_key(scope.get("headers", ())):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b'{"error": "Unauthorized"}'})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        given = [value for name, value in headers if name.lower() == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)

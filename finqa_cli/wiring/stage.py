@@ -134,9 +134,7 @@ async def stage(
     check_fit(settings, policy, trains=trains)
     environment = open_environment(settings, reporter)
     await environment.check_ready()
-    size = settings.pool.sandboxes
-    if episodes is not None:
-        size = max(1, min(size, -(-episodes(environment) // settings.pool.sessions_per_sandbox)))
+    size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
     log_dir = run_dir / "logs" if run_dir is not None else None
     breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
     try:
@@ -182,6 +180,12 @@ async def stage(
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+def _sandboxes_for(settings: Settings, episodes: int | None) -> int:
+    """Return how many sandboxes are started: no more than so many episodes can use; None: their number is not known."""
+    most, sessions = settings.pool.sandboxes, settings.pool.sessions_per_sandbox
+    return most if episodes is None else max(1, min(most, -(-episodes // sessions)))
 
 
 async def _bring_up(

@@ -5,21 +5,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from finqa_cli import __version__
 from finqa_cli.contracts import WorkerProcess, WorkerProcesses
 from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.worker_actor import WorkerActor, WorkerPlace
 
 CONCURRENCY = 100
 """Calls that an actor may have under way: one waits for news, one delivers, and a few are at its beginning and end."""
 
 RESOURCES = {"CPU": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """Where a worker runs, and its version of finqa."""
+
+    version: str
+    node: str
+
+
+class WorkerActor:
+    """The process of a worker on a node: one object, whose methods are called by name and share an event loop."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        """`make` makes the object once the first call comes, in the event loop."""
+        self._make = make
+        self._made: object | None = None
+
+    async def place(self) -> WorkerPlace:
+        """Return where this process runs."""
+        return WorkerPlace(version=__version__, node=ray.util.get_node_ip_address())
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the object."""
+        if self._made is None:
+            self._made = self._make()
+        return await getattr(self._made, method)(*arguments)
 
 
 class RayWorker(WorkerProcess):

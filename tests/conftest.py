@@ -123,7 +123,9 @@ def _neutral_environment(monkeypatch: pytest.MonkeyPatch, finqa_home: Path) -> I
         if name in PRIVATE or name.startswith("FINQA_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("FINQA_HOME", str(finqa_home))
-    structlog.reset_defaults()  # a command that an earlier test ran in this process may have set a level
+    # a command that an earlier test ran in this process may have set a level, and ignores SIGUSR1 once its work is done
+    structlog.reset_defaults()
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     yield
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from vllm_server.running import RANK, ask, descendants, traces, untied
@@ -30,20 +32,47 @@ PATIENCE_S = 30.0
 """Two cores that generate sixteen completions leave the server little time to answer looks."""
 TOKENS = 800
 HANG_GUARD_S = 60.0
+NODE = "127.0.0.7"
+"""The address of a node, at which rollout workers on other machines ask the server."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(
     vllm_python: Path, tiny_model: Path, adapters: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[VllmEngine]:
-    """Serves version 1, an adapter."""
+    """Serves version 1, an adapter, at the address of a node."""
     config = VllmEngineConfig(python=vllm_python, health_timeout_s=PATIENCE_S, restarts=3)
     logs = tmp_path_factory.mktemp("vllm-logs")
-    made = VllmEngine(config, EngineContext(model=str(tiny_model), lora_rank=RANK, log_dir=logs))
+    context = EngineContext(model=str(tiny_model), lora_rank=RANK, log_dir=logs, lends=True, host=NODE)
+    made = VllmEngine(config, context)
     await made.start()
     await made.load(PolicyVersion(number=1, model=str(tiny_model), adapter=adapters[0]))
     yield made
     await made.close()
+
+
+async def test_processes_ask_the_server_themselves_and_nobody_does_without_its_key(
+    engine: VllmEngine, tiny_model: Path, adapters: list[Path]
+) -> None:
+    loan = engine.lend()
+    assert loan is not None
+    (route,) = loan.routes
+    assert route is not None and route.server.host == NODE
+    access = pickle.loads(pickle.dumps(route.server))
+    root = access.connection.base_url.removesuffix("/v1")
+    async with aiohttp.ClientSession() as stranger:
+        for path in ("/health", "/metrics", "/version", "/v1/models", "/invocations", "/docs"):
+            async with stranger.get(root + path) as reply:
+                assert reply.status == 401, path
+        async with stranger.get(f"{root}/health", headers={"Authorization": "Bearer wrong"}) as reply:
+            assert reply.status == 401
+    client = access.connect(1)
+    request = ask("lent")
+    completion = await client.generate(request, route)
+    await client.close()
+    loan.end()
+    assert completion.policy_version == 1
+    assert await asyncio.to_thread(worst_difference, tiny_model, [(request, completion)], adapters[0]) <= EXACT
 
 
 async def mid_rollout(

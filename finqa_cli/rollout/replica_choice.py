@@ -44,8 +44,8 @@ class Router:
         self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
 
     def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
-        """The replica for an episode's request: its own, or for one that is new or homeless the one that holds the
-        longest common beginning, then the least loaded, then the first.
+        """The replica for an episode's request: its own, or for one that is new or has lost its replica the one that
+        has the longest common beginning, then the least loaded, then the first.
 
         Args:
             episode: What its requests have in common.
@@ -92,7 +92,7 @@ def _chain(token_ids: Sequence[int]) -> Iterator[int]:
 
 
 FAILURES = 3
-"""In a row, after which a replica is left out; requests that fail together count as one."""
+"""Consecutive failures after which a replica is left out; requests that fail together count as one."""
 
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
@@ -160,11 +160,13 @@ class ReplicaHealth:
         finally:
             self.load -= 1
 
-    def _on_left(self, reason: BaseException) -> None: ...
+    def _on_left(self, reason: BaseException) -> None:
+        """Called when it is left out."""
 
-    def _on_back(self) -> None: ...
+    def _on_back(self) -> None:
+        """Called when it is in service again."""
 
 
 def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
-    """Whether an engine says that it cannot be reached, and not only that it failed this time."""
+    """Whether an engine reports that it cannot be reached, and not only that it failed this time."""
     return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)

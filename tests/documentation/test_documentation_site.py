@@ -15,14 +15,6 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("material", reason="the site needs finqa[docs]: make docs installs it")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = build_site(folder)
-    assert built.returncode == 0, built.stderr
-    return folder
-
-
 def found(site: Path, query: str) -> list[str]:
     """The pages with all words of a query, those with most words in a title first."""
     index: dict[str, Any] = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))

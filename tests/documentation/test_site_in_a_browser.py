@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
-from fixtures.documentation import build_site
 
 pytest.importorskip("material", reason="the site needs finqa[docs]: make docs installs it")
 
@@ -19,14 +18,6 @@ pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.timeout(600)]
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = build_site(folder)
-    assert built.returncode == 0, built.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")

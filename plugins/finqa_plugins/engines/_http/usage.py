@@ -90,7 +90,7 @@ class Ledger:
     """The use of each of the latest episodes, and of all together."""
 
     def __init__(self, price: Price | None, *, model: str, reports: bool = True) -> None:
-        """`reports`: say now and then in the log what all used."""
+        """`reports`: the log has now and then what all used."""
         self.price = price
         self._model = model
         self._reports = reports

@@ -105,7 +105,7 @@ class Episode:
             explanation=outcome.explanation,
             status=outcome.status.value,
             messages=(*trajectory.messages, *exchanged),
-            turns=trajectory.turns,
+            turns=tuple(trajectory.turns),
             tokens=outcome.tokens,
             seconds=outcome.seconds,
             record=record,

@@ -7,28 +7,34 @@ that everything which is counted is the product's own `Stream`, `Collection`, `T
 from __future__ import annotations
 
 import asyncio
-import json
-import pickle
 import random
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.contracts import ChatEngine, WorkerProcess, WorkerProcesses
-from finqa_cli.rollout.attempts import Attempt, Player, Seat
+from finqa_cli.rollout.attempts import Attempt, AttemptPlayer, Player, Seat
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.episode import Limits, TurnListener
 from finqa_cli.rollout.groups import Collection
+from finqa_cli.rollout.packed_messages import pack, pack_turns, unpack
 from finqa_cli.rollout.pool import PoolStats
+from finqa_cli.rollout.remote_player import RemotePlayer
 from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
 from finqa_cli.rollout.worker_messages import Play, Played, Reports, Rules
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
-from finqa_cli.runs.trajectory_records import trajectory_record
+from finqa_cli.runs.spending import Meter
+from finqa_cli.runs.tracking import Tracking
+from finqa_cli.runs.trajectory_records import trajectory_text
 from finqa_cli.settings import Settings
 from finqa_cli.types import (
     AssistantTurn,
@@ -41,11 +47,14 @@ from finqa_cli.types import (
     Task,
     ToolCall,
     Trajectory,
+    TrajectoryRecord,
     Turn,
 )
 from finqa_cli.wiring.build import make_optimizer
+from finqa_cli.wiring.stage import EpisodeCount
 
 BATCH, DIGEST = 50, "sha256:0"
+FACTS = {"truth": "12.5%", "values": {"answer": [0.125], "truth": [0.125]}}
 TURNS, PROMPT_IDS, COMPLETION_IDS = 5, 400, 90
 
 
@@ -56,16 +65,16 @@ class ControllerCost:
     Attributes:
         bookkeeping_s: In the thread of the event loop: which attempt is next, groups and credit.
         record_s: In all threads, beyond that: the record as JSON on disk.
-        receive_s: For an attempt of a rollout worker beyond that: it is placed, sent, and its trajectory is received.
-            Without the calls themselves, which have many attempts each.
-        receive_bytes_s: To read one episode out of a batch of 50, were its record and token ids bytes that are passed
-            on unread.
+        receive_s: For an attempt of a rollout worker, beyond the bookkeeping and in all threads: it is placed and sent,
+            its trajectory is received, and the record that the worker made is on disk. Without the calls themselves,
+            which have many attempts each.
+        samples_s: Beyond that, where it is trained on: its tokens as samples.
     """
 
     bookkeeping_s: float
     record_s: float
     receive_s: float
-    receive_bytes_s: float
+    samples_s: float
 
 
 class FinishedEpisodes(Player):
@@ -92,6 +101,10 @@ class FinishedEpisodes(Player):
     async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
         """Nothing is played."""
         await asyncio.sleep(0)
+        return self.finished(attempt)
+
+    def finished(self, attempt: Attempt) -> Trajectory:
+        """The trajectory of an attempt."""
         return Trajectory(
             id=attempt.id,
             task=attempt.task,
@@ -105,18 +118,20 @@ class FinishedEpisodes(Player):
 
 
 async def controller_cost(home: Path, episodes: int = 6000, at_once: int = 1000) -> ControllerCost:
-    """Measures so many episodes without a record, and as many with one."""
-    alone, recorded = [await _measure(home, episodes, at_once, records=records) for records in (False, True)]
-    batch = [await _trajectory(number) for number in range(BATCH)]
-    summaries = [
-        (each.id, str(each.status), each.reward, json.dumps(trajectory_record(each)).encode(), pickle.dumps(each.turns))
-        for each in batch
-    ]
+    """Measures so many episodes without a record, with one, and of rollout workers."""
+    player = FinishedEpisodes()
+    alone = await _measure(home, player, episodes, at_once, records=False)
+    recorded = await _measure(home, player, episodes, at_once, records=True)
+    played = [unpack(pack(pack_turns(_trajectory(_task(number), number)))) for number in range(BATCH)]
+    cpu = time.process_time()
+    for trajectory in played:
+        trajectory_samples(trajectory, 1.0)
+    samples_s = (time.process_time() - cpu) / BATCH
     return ControllerCost(
         bookkeeping_s=alone,
         record_s=max(0.0, recorded - alone),
-        receive_s=await _through_workers(episodes // 2),
-        receive_bytes_s=_read_s(summaries),
+        receive_s=await _through_workers(home, episodes, at_once) - alone,
+        samples_s=samples_s,
     )
 
 
@@ -135,75 +150,79 @@ class UnusedEngine(ChatEngine):
 
 
 class FinishedWorker(WorkerProcess):
-    """Returns a trajectory for each attempt that it gets. `own_s` is the CPU of what a real one does elsewhere."""
+    """Has another process make a trajectory with its record for each attempt that it gets."""
 
-    def __init__(self, turns: Trajectory) -> None:
-        self._turns = pickle.dumps(turns)
-        self._waiting: list[Play] = []
+    def __init__(self, elsewhere: Executor) -> None:
+        self._elsewhere = elsewhere
+        self._waiting: list[bytes] = []
         self._news = asyncio.Event()
-        self.own_s = 0.0
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """As `RolloutWorker`; what passes is pickled."""
+        """As `RolloutWorker`."""
         if method == "start":
             return DIGEST
         if method == "ready":
             await asyncio.Event().wait()
         if method == "deliver":
-            sent = pickle.dumps(arguments[1], pickle.HIGHEST_PROTOCOL)
-            cpu = time.thread_time()
-            self._waiting += (delivery for delivery in pickle.loads(sent) if isinstance(delivery, Play))
-            self.own_s += time.thread_time() - cpu
+            self._waiting.append(arguments[1])
             self._news.set()
         if method != "collect":
             return None
         await self._news.wait()
         self._news.clear()
-        cpu = time.thread_time()
-        played, self._waiting = self._waiting, []
-        reports = Reports(
-            generation=arguments[0],
-            reports=tuple(Played(ticket=play.ticket, trajectory=self._play(play)) for play in played),
-            turned=True,
-            answered=frozenset((0,)),
-            stats=PoolStats(),
-            inputs={},
-        )
-        found = pickle.dumps(reports, pickle.HIGHEST_PROTOCOL)
-        self.own_s += time.thread_time() - cpu
-        return pickle.loads(found)
-
-    def _play(self, play: Play) -> Trajectory:
-        trajectory: Trajectory = pickle.loads(self._turns)  # objects of its own: pickle sends what is the same once
-        attempt = play.attempt
-        return replace(trajectory, id=attempt.id, task=attempt.task, member=attempt.member, seed=attempt.seed)
+        taken, self._waiting = self._waiting, []
+        return await asyncio.get_running_loop().run_in_executor(self._elsewhere, _finish, arguments[0], taken)
 
     def kill(self) -> None:
         """Nothing runs."""
 
 
-class FinishedWorkers(WorkerProcesses):
-    """So many of them, in this process."""
+def _finish(generation: int, deliveries: Sequence[bytes]) -> bytes:
+    """Return the packed reports on packed deliveries."""
+    plays = [one for packed in deliveries for one in unpack(packed) if isinstance(one, Play)]
+    return pack(
+        Reports(
+            generation=generation,
+            reports=tuple(Played(ticket=play.ticket, trajectory=_finished(play.attempt)) for play in plays),
+            turned=True,
+            answered=frozenset((0,)),
+            stats=PoolStats(),
+            inputs={},
+        )
+    )
 
-    def __init__(self, turns: Trajectory) -> None:
-        self._turns = turns
-        self.started: list[FinishedWorker] = []
+
+def _finished(attempt: Attempt) -> Trajectory:
+    trajectory = replace(_trajectory(attempt.task, attempt.seed), id=attempt.id, member=attempt.member)
+    record = TrajectoryRecord(text=trajectory_text(trajectory), facts=FACTS)
+    return pack_turns(replace(trajectory, record=record))
+
+
+class FinishedWorkers(WorkerProcesses):
+    """So many of them."""
+
+    def __init__(self, elsewhere: Executor) -> None:
+        self._elsewhere = elsewhere
 
     async def open(self) -> None:
         """There is nothing to connect to."""
 
     async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
         """Starts one at once."""
-        self.started.append(FinishedWorker(self._turns))
-        return self.started[-1]
+        return FinishedWorker(self._elsewhere)
 
     async def close(self) -> None:
         """Nothing runs."""
 
 
-async def _through_workers(episodes: int, workers: int = 4, at_once: int = 1000) -> float:
-    """CPU seconds of one attempt in `RemoteWorkers` and in pickle, on the controller's side."""
-    processes = FinishedWorkers(await _trajectory(0))
+async def _through_workers(home: Path, episodes: int, at_once: int, workers: int = 4) -> float:
+    """CPU seconds of one attempt of rollout workers, on the controller's side."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
+        elsewhere.submit(_finish, 0, ()).result()  # it starts
+        return await _through(FinishedWorkers(elsewhere), home, episodes, at_once, workers)
+
+
+async def _through(processes: WorkerProcesses, home: Path, episodes: int, at_once: int, workers: int) -> float:
     remote = RemoteWorkers(
         processes,
         lambda number, generation: object,
@@ -215,59 +234,50 @@ async def _through_workers(episodes: int, workers: int = 4, at_once: int = 1000)
         engine_breaker=EngineBreaker(at_once),
     )
     rules = Rules(limits=Limits(), sampling=Sampling(), max_retries=0)
-    places = asyncio.Semaphore(at_once)
-
-    async def play(number: int) -> None:
-        async with places:
-            await remote.play(Attempt(id=f"e{number}", task=_task(number), member=0, seed=number), rules)
-
+    meter = Meter(Settings().run, gpus=0, stop=lambda reason: None, tell=lambda line: None)
+    player = RemotePlayer(remote, nullcontext, rules, meter.add)
     await remote.start()
     await remote.ready()
-    cpu = time.process_time()
-    await asyncio.gather(*map(play, range(episodes)))
-    spent = time.process_time() - cpu - sum(one.own_s for one in processes.started)
+    spent = await _measure(home, player, episodes, at_once, records=True)
     await remote.close()
-    return spent / episodes
+    assert meter.spending.tokens == meter.spending.episodes * TURNS * (PROMPT_IDS + COMPLETION_IDS)
+    return spent
 
 
-async def _trajectory(number: int) -> Trajectory:
+def _trajectory(task: Task, seed: int) -> Trajectory:
     """A trajectory whose token ids are its own: pickle sends what is the same only once."""
-    rng = random.Random(number)
-    player = FinishedEpisodes(lambda count: tuple(rng.randrange(150_000) for _ in range(count)))
-    attempt = Attempt(id=f"train/{number}", task=_task(number), member=0, seed=number)
-    return await player.play(attempt, player.seat())
-
-
-def _read_s(batch: Sequence[object]) -> float:
-    """CPU seconds of reading one of a batch, on average."""
-    sent = [pickle.dumps(batch, pickle.HIGHEST_PROTOCOL) for _ in range(20)]
-    cpu = time.process_time()
-    for each in sent:
-        pickle.loads(each)
-    return (time.process_time() - cpu) / (len(sent) * len(batch))
+    rng = random.Random(seed)
+    made = FinishedEpisodes(lambda count: tuple(rng.choices(range(150_000), k=count)))
+    return made.finished(Attempt(id=f"train/{seed}", task=task, member=0, seed=seed))
 
 
 def _task(number: int) -> Task:
     return Task(id=f"q{number}", prompt=f"question {number}", split="train", cluster=f"c{number // 20}")
 
 
-async def _measure(home: Path, episodes: int, at_once: int, *, records: bool) -> float:
+async def _measure(home: Path, player: AttemptPlayer, episodes: int, at_once: int, *, records: bool) -> float:
+    """CPU seconds of one episode of an iteration, with what `Trainer` does with its record."""
     train = {"group_size": 6, "target_groups_per_iter": 0, "max_rollout_rounds": -(-episodes // at_once)}
     pool = {"sandboxes": at_once, "max_concurrent_play": at_once}
     settings = Settings.model_validate({"pool": pool, "train": train})
     tasks = [_task(number) for number in range(2000)]
     count = 0
     path = home / f"controller-{time.time_ns()}"
+    shown = EpisodeCount(NullReporter(), "rollout", None)
     with RunFolder.create(path, command="benchmark", settings={}, save_token_ids=False) as folder:
+        tracking = Tracking(folder, (), NullReporter())
 
         async def heard(trajectory: Trajectory) -> None:
             nonlocal count
             count += 1
             if records:
-                await asyncio.wrap_future(folder.trajectory(trajectory, phase="train", iteration=1))
+                facts = {"phase": "train", "iteration": 1, **(trajectory.record.facts if trajectory.record else FACTS)}
+                await asyncio.wrap_future(folder.trajectory(trajectory, **facts))
+                tracking.trajectory(trajectory, facts)
+                shown.add(trajectory)
 
         cpu = time.process_time()
-        async with streaming(FinishedEpisodes(), concurrency=at_once) as stream:
+        async with streaming(player, concurrency=at_once) as stream:
             walk = TaskWalk(tasks, seed=0)
             optimizer = make_optimizer(settings)
             collection = Collection(stream, walk, optimizer, settings, iteration=1, on_trajectory=heard)

@@ -15,7 +15,6 @@ from finqa_cli.contracts import Environment
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.cluster_nouns import cluster_noun
 from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
-from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.evaluation.unfinished_run import TARGET
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
@@ -26,6 +25,7 @@ from finqa_cli.runs.durable_files import write_csv, write_json
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import FAULTS, RunFolder, new_run, policy_inputs, write_manifest
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
@@ -145,32 +145,35 @@ class _Played:
     """The attempts of an evaluation that are on disk.
 
     Attributes:
-        records: Attempt id -> its record.
+        records: Attempt id -> its record, of an evaluation that is resumed.
     """
 
     def __init__(self, folder: RunFolder, tracking: Tracking, records: Iterable[Mapping[str, Any]]) -> None:
-        """`records` are those of an evaluation that is resumed."""
+        """`records` are those of before."""
         self._folder = folder
         self._tracking = tracking
         self.records = {str(record["id"]): record for record in records}
         self._trajectories = {name: recorded_trajectory(record) for name, record in self.records.items()}
+        self._facts: dict[str, Mapping[str, Any]] = {}
 
     async def add(self, environment: Environment, trajectory: Trajectory) -> None:
         """Writes an attempt; returns when it is on disk."""
         facts = {"phase": "eval", "iteration": 0, **compare_with_truth(environment, trajectory)}
         await asyncio.wrap_future(self._folder.trajectory(trajectory, **facts))
-        self.records[trajectory.id] = {**facts, **trajectory_record(trajectory)}
+        self._facts[trajectory.id] = facts
         self._trajectories[trajectory.id] = trajectory
         self._tracking.trajectory(trajectory, facts)
 
     def in_order(self) -> list[Mapping[str, Any]]:
         """Returns the records by their ids."""
-        return [self.records[name] for name in sorted(self.records)]
+        played = {name: {**facts, **trajectory_record(self._trajectories[name])} for name, facts in self._facts.items()}
+        return [record for _, record in sorted({**self.records, **played}.items())]
 
     def sum_up(self, environment: Environment, settings: Settings) -> EvalReport:
         """Sums up all attempts."""
-        tokens = {name: read_outcome(record).tokens for name, record in self.records.items()}
-        trajectories = [self._trajectories[name] for name in sorted(self.records)]
+        before = {name: record for name, record in self.records.items() if name not in self._facts}
+        tokens = {name: read_outcome(record).tokens for name, record in before.items()}
+        trajectories = [trajectory for _, trajectory in sorted(self._trajectories.items())]
         return sum_up(environment, settings, trajectories, sampled_tokens=tokens)
 
 

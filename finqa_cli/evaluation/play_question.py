@@ -10,10 +10,10 @@ from finqa_cli.contracts import Environment
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME
 from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.evaluation.evaluate import eval_split
-from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Task, Trajectory, Turn
 from finqa_cli.wiring.stage import stage

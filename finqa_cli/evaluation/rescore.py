@@ -12,12 +12,12 @@ from typing import Any
 from finqa_cli.contracts import Environment, Session, TextSession
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.evaluate import OUTPUTS, eval_parameters, read_attempts, sum_up, write_results
-from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.evaluation.unfinished_run import TARGET, stored_target
 from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import MANIFEST, new_run, read_settings, write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory
 from finqa_cli.settings import Settings, from_public_dict

@@ -24,13 +24,14 @@ from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
 SETTLE_S = 5.0
 """Seconds after which an account has counted a create, answered or not; as in the provider's own gate."""
 
-BATCH_S = 0.01
-"""Seconds for each worker from the first message to the call that sends all, as in `rollout.remote_workers`."""
+CALL_S = 0.02
+"""Seconds between the calls of two workers in the same direction, as in `rollout.worker_shares`."""
 
 DRAWN = 9973
 """Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time."""
 
-LAG_EVERY_S = 0.02
+LAG_EVERY_S = 0.0171
+"""Seconds between two samples of the lag: no part of `CALL_S`, whose calls it would always meet at the same moment."""
 
 
 @dataclass(slots=True)
@@ -275,7 +276,8 @@ class Simulation:
     def _message(self, worker: int, way: str) -> float:
         """Send something in the next call from (`in`) or to (`out`) a worker; returns when it arrives."""
         if self._due[way][worker] <= self._now:
-            self._due[way][worker] = self._now + BATCH_S * len(self._workers)
+            wait_s = (worker * CALL_S - self._now) % (len(self._workers) * CALL_S)
+            self._due[way][worker] = self._now + wait_s
             self._controller.work(self._now, self._costs.message_s)
         return self._due[way][worker]
 
@@ -341,15 +343,17 @@ class Simulation:
         else:
             self._places += 1
         if self._workers:
-            self._at(self._message(episode.worker, "in"), self._receive, episode)
+            self._at(self._core(episode).work(self._now, self._costs.record_s), self._send, episode)
         else:
             self._at(
                 self._controller.work(self._now, self._costs.episode_s + self._costs.record_s), self._record, episode
             )
 
+    def _send(self, episode: _Episode) -> None:
+        self._at(self._message(episode.worker, "in"), self._receive, episode)
+
     def _receive(self, episode: _Episode) -> None:
-        costs = self._costs
-        seconds = costs.receive_s + costs.episode_s + costs.record_s
+        seconds = self._costs.receive_s + self._costs.episode_s
         self._at(self._controller.work(self._now, seconds), self._record, episode)
 
     def _record(self, episode: _Episode) -> None:

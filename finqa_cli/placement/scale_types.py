@@ -24,9 +24,9 @@ class Costs:
         turn_s: CPU of one turn in the process that plays it: engine client over HTTP, codec, session, scheduler.
         create_s: CPU of one start of a sandbox.
         episode_s: CPU of the controller for an episode: which attempt is next, groups and credit.
-        record_s: CPU of writing one record.
-        receive_s: CPU of the controller for an attempt of a rollout worker beyond that: it is sent, and the trajectory
-            is received.
+        record_s: CPU of making one record where the episode is played, and without workers of writing it.
+        receive_s: CPU of the controller for an attempt of a rollout worker beyond `episode_s`: it is sent, the
+            trajectory is received, and the record that the worker made is written.
         relay_s: CPU of the controller for one turn of a rollout worker's episode that passes through it: engine client
             over HTTP (0.7 ms) and the two messages with their tasks.
         message_s: CPU of one Ray call, measured on a prototype.
@@ -37,9 +37,9 @@ class Costs:
 
     turn_s: float = 0.003
     create_s: float = 0.015
-    episode_s: float = 0.00005
+    episode_s: float = 0.00006
     record_s: float = 0.0002
-    receive_s: float = 0.0004
+    receive_s: float = 0.00014
     relay_s: float = 0.001
     message_s: float = 0.00092
     reply_s: float = 0.5

@@ -17,6 +17,7 @@ from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.lending_engine import LendingEngine
+from finqa_cli.rollout.packed_messages import pack, unpack
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.rollout.worker_messages import (
     Answer,
@@ -31,13 +32,14 @@ from finqa_cli.rollout.worker_messages import (
     Played,
     PoolEvent,
     Report,
+    Reports,
     Restarted,
     Rules,
     Unused,
     Withdraw,
     portable,
 )
-from finqa_cli.rollout.worker_shares import choose_worker, ended_stats, sum_stats
+from finqa_cli.rollout.worker_shares import CallSlot, choose_worker, ended_stats, sum_stats
 from finqa_cli.types import Trajectory
 
 log = structlog.get_logger(__name__)
@@ -53,9 +55,6 @@ LOOKS_S = (0.0, 5.0, 30.0)
 
 CLOSE_S = 30.0
 """Seconds that a worker may take to end its sandboxes before its process is ended."""
-
-PAUSE_S = 0.01
-"""Seconds, for each worker, from the first message to the call that sends all: at most 100 calls a second each way."""
 
 Make = Callable[[int, int], Callable[[], object]]
 """Called with number and generation of a worker; returns what makes its `RolloutWorker` in its process."""
@@ -147,7 +146,6 @@ class RemoteWorkers(Pool):
         self._breaker, self._engine_breaker = breaker, engine_breaker
         self._restarted, self._on_lost, self._on_event = restarted, on_lost, on_event
         self._workers = [_Worker(number, share) for number, share in enumerate(shares)]
-        self._pause_s = PAUSE_S * len(shares)
         self._tickets = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._homeless: deque[_Pending] = deque()
@@ -393,16 +391,17 @@ class RemoteWorkers(Pool):
             worker.send(Cancel(ticket=pending.ticket))
 
     async def _send(self, worker: _Worker, process: WorkerProcess) -> None:
+        slot, clock = CallSlot(number=worker.number, workers=len(self._workers)), asyncio.get_running_loop().time
         while True:
             await worker.news.wait()
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(slot.wait_s(clock()))
             sent, worker.deliveries = worker.deliveries, []
             worker.news.clear()
-            await process.call("deliver", worker.generation, sent)
+            await process.call("deliver", worker.generation, pack(sent))
 
     async def _collect(self, worker: _Worker, process: WorkerProcess) -> None:
         while True:
-            found = await process.call("collect", worker.generation)
+            found: Reports = unpack(await process.call("collect", worker.generation))
             if found.generation != worker.generation or worker.process is not process:
                 continue
             worker.stats = found.stats

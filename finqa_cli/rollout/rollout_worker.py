@@ -7,8 +7,8 @@ servers that the controller offers (see `direct_engine`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -17,12 +17,12 @@ from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.direct_engine import DirectEngine
+from finqa_cli.rollout.packed_messages import pack, pack_turns, unpack
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, ReportQueue
 from finqa_cli.rollout.worker_messages import (
     Answer,
     Cancel,
-    Delivery,
     EngineFault,
     Offer,
     Outcome,
@@ -34,7 +34,8 @@ from finqa_cli.rollout.worker_messages import (
     Rules,
     portable,
 )
-from finqa_cli.types import Trajectory
+from finqa_cli.rollout.worker_shares import CallSlot
+from finqa_cli.types import Trajectory, TrajectoryRecord
 
 log = structlog.get_logger(__name__)
 
@@ -50,11 +51,13 @@ class Scene:
         environment: Opens the sessions.
         pool: The worker's share of the sandboxes, not started.
         codec: Between messages and tokens; None for a chat engine.
+        record: Makes the record of an attempt; None: the controller does.
     """
 
     environment: Environment
     pool: Pool
     codec: ChatCodec | None
+    record: Callable[[Trajectory], TrajectoryRecord] | None = None
 
 
 class ReportingBreaker(Breaker):
@@ -92,15 +95,15 @@ class RolloutWorker:
     start of a worker only.
     """
 
-    def __init__(self, build: Callable[[ReportQueue], Awaitable[Scene]], *, pause_s: float = 0.0) -> None:
+    def __init__(self, build: Callable[[ReportQueue], Awaitable[Scene]], *, slot: CallSlot | None = None) -> None:
         """Starts nothing yet.
 
         Args:
             build: Makes what the worker plays with.
-            pause_s: Seconds from the first news to its report, so that one call has those of many episodes.
+            slot: When it reports; None: as the only worker.
         """
         self._build = build
-        self._pause_s = pause_s
+        self._slot = slot or CallSlot()
         self._generation = 0
         self._queue: ReportQueue
         self._relay: Relay
@@ -139,10 +142,10 @@ class RolloutWorker:
         self._check(generation)
         await self._engine.take(offer)
 
-    async def deliver(self, generation: int, deliveries: Sequence[Delivery]) -> None:
-        """Takes attempts and answers of the engine."""
+    async def deliver(self, generation: int, deliveries: bytes) -> None:
+        """Takes attempts and answers of the engine: a packed sequence of `Delivery`."""
         self._check(generation)
-        for delivery in deliveries:
+        for delivery in unpack(deliveries):
             match delivery:
                 case Play():
                     self._playing[delivery.ticket] = asyncio.create_task(self._play(delivery))
@@ -154,20 +157,22 @@ class RolloutWorker:
                 case Pause():
                     self._relay.pause(delivery)
 
-    async def collect(self, generation: int) -> Reports:
-        """Waits for news and returns all of it; after a second what there is."""
+    async def collect(self, generation: int) -> bytes:
+        """Waits for news and returns all of it, as packed `Reports`; after a second what there is."""
         self._check(generation)
         if await self._queue.wait(STATS_S):
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(self._slot.wait_s(asyncio.get_running_loop().time()))
         reports, turned, answered = self._queue.take()
         scene = self._scene
-        return Reports(
-            generation=generation,
-            reports=reports,
-            turned=turned,
-            answered=answered,
-            stats=scene.pool.stats(),
-            inputs=dict(scene.environment.inputs()),
+        return pack(
+            Reports(
+                generation=generation,
+                reports=reports,
+                turned=turned,
+                answered=answered,
+                stats=scene.pool.stats(),
+                inputs=dict(scene.environment.inputs()),
+            )
         )
 
     async def close(self) -> None:
@@ -191,6 +196,9 @@ class RolloutWorker:
             player = self._player(play.rules)
             with player.seat() as seat:
                 trajectory = await player.play(attempt, seat)
+            if self._scene.record is not None:
+                trajectory = replace(trajectory, record=self._scene.record(trajectory))
+            trajectory = pack_turns(trajectory)
         except asyncio.CancelledError:
             return
         except Exception as error:

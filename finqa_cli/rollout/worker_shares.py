@@ -4,9 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from finqa_cli.rollout.pool import PoolStats
+
+CALL_S = 0.02
+"""Seconds between the calls of two workers in the same direction: at most 50 calls a second each way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSlot:
+    """When one of several workers calls, or is called: one after the other, so that one call has the news of many
+    attempts, and the controller never has those of all workers at once.
+
+    Attributes:
+        number: Number of the worker.
+        workers: Number of workers.
+        seconds: Between two of them.
+    """
+
+    number: int = 0
+    workers: int = 1
+    seconds: float = CALL_S
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the worker's next call, by a clock in seconds."""
+        return (self.number * self.seconds - now) % (self.workers * self.seconds)
 
 
 def choose_worker(loads: Mapping[int, int], shares: Sequence[int]) -> int:

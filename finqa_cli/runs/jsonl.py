@@ -68,19 +68,26 @@ class GroupCommit:
 
     def __init__(self, path: Path) -> None:
         self._writer = JsonlWriter(path)
-        self._queue: deque[tuple[Callable[[], Mapping[str, Any]], Future[None]]] = deque()
+        self._queue: deque[tuple[Callable[[], Mapping[str, Any]], bytes, Future[None]]] = deque()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=path.name)
+        self._due = False
 
-    def append(self, make: Callable[[], Mapping[str, Any]]) -> Future[None]:
+    def append(self, make: Callable[[], Mapping[str, Any]], further: bytes = b"") -> Future[None]:
         """Queues one record, which `make` gives in the thread.
+
+        Args:
+            make: Gives its fields.
+            further: Fields that follow, as a JSON object in ASCII. It is not read: it has others and is not empty.
 
         Returns:
             Done once the record is on disk, or with the StorageError of its batch, of which no record is on disk then.
             Cancelling it does not take the record out of the queue.
         """
         future: Future[None] = Future()
-        self._queue.append((make, future))
-        self._thread.submit(self._commit)
+        self._queue.append((make, further, future))
+        if not self._due:
+            self._due = True
+            self._thread.submit(self._commit)
         return future
 
     def close(self) -> None:
@@ -89,13 +96,14 @@ class GroupCommit:
         self._writer.close()
 
     def _commit(self) -> None:
-        """Writes all that is queued now; nothing when an earlier call took it along."""
+        """Writes all that is queued now."""
+        self._due = False  # before the queue is read: what is added from here on is read here or has another call
         lines: list[bytes] = []
         futures: list[Future[None]] = []
         for _ in range(len(self._queue)):
-            make, future = self._queue.popleft()
+            make, further, future = self._queue.popleft()
             try:
-                lines.append(_encode(make()))
+                lines.append(_encode(make(), further))
             except Exception as error:  # of this record alone
                 _settle(future, error)
             else:
@@ -205,9 +213,9 @@ def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
     return superseded
 
 
-def _encode(record: Mapping[str, Any]) -> bytes:
-    line = json.dumps({"schema_version": SCHEMA_VERSION, **record}, ensure_ascii=True, allow_nan=False)
-    return line.encode() + b"\n"
+def _encode(record: Mapping[str, Any], further: bytes = b"") -> bytes:
+    line = json.dumps({"schema_version": SCHEMA_VERSION, **record}, ensure_ascii=True, allow_nan=False).encode()
+    return b"%b, %b\n" % (line[:-1], further[1:]) if further else line + b"\n"
 
 
 def _settle(future: Future[None], failure: Exception | None) -> None:

@@ -201,9 +201,12 @@ class RunFolder:
             Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
             it is awaited with `asyncio.wrap_future`.
         """
-        written = self._trajectories.append(
-            lambda: {**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)}
-        )
+        if trajectory.record is not None:
+            written = self._trajectories.append(lambda: where, trajectory.record.text)
+        else:
+            written = self._trajectories.append(
+                lambda: {**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)}
+            )
         counts = {"retries": trajectory.retries, "recoveries": trajectory.recoveries}
         if any(counts.values()):
             self.event("retried", id=trajectory.id, status=trajectory.status, **counts)

@@ -145,8 +145,7 @@ class Meter:
 
     def add(self, trajectory: Trajectory) -> None:
         """Count an attempt that ended, also one that is played again."""
-        tokens = sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in trajectory.turns)
-        self._add(trajectory.id, trajectory.metadata.get("usage"), tokens)
+        self._add(trajectory.id, trajectory.metadata.get("usage"), trajectory.tokens)
         self._estimate()
         self.check()
 

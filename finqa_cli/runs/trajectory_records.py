@@ -80,6 +80,16 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
     }
 
 
+def trajectory_text(trajectory: Trajectory, *, token_ids: bool = False) -> bytes:
+    """`trajectory_record` as a JSON object in ASCII.
+
+    Raises:
+        ValueError: A number in it is not finite.
+    """
+    record = trajectory_record(trajectory, token_ids=token_ids)
+    return json.dumps(record, ensure_ascii=True, allow_nan=False).encode()
+
+
 def demonstrations_file(source: Path) -> Path:
     """The trajectories of a run folder, or the file itself.
 

@@ -40,7 +40,7 @@ from finqa_cli.types.training import (
     Sample,
     UpdateReport,
 )
-from finqa_cli.types.trajectories import Group, Status, Step, Trajectory, Turn
+from finqa_cli.types.trajectories import Group, PackedTurns, Status, Step, Trajectory, TrajectoryRecord, Turn
 
 __all__ = [
     "AdvantageEstimation",
@@ -72,6 +72,7 @@ __all__ = [
     "NodeFacts",
     "Normalization",
     "Observation",
+    "PackedTurns",
     "Passes",
     "PYTHON",
     "PolicyVersion",
@@ -92,6 +93,7 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "Trajectory",
+    "TrajectoryRecord",
     "Turn",
     "UpdateReport",
     "rebuild_command",

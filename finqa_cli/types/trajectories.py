@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, overload
 
 from finqa_cli.types.tasks import Message, Observation, Rewards, Task, ToolCall, ToolSpec
 
@@ -81,6 +82,60 @@ class Turn:
         return (Step(call=self.tool_call, observation=self.observation), *self.further_steps)
 
 
+class PackedTurns(Sequence[Turn]):
+    """The turns of an attempt as a rollout worker sent them: bytes until one is looked at, then a tuple.
+
+    Attributes:
+        tokens: Tokens of all of them; see `Trajectory.tokens`.
+    """
+
+    __slots__ = ("_count", "_packed", "_read", "tokens")
+
+    def __init__(self, packed: bytes, count: int, tokens: int) -> None:
+        """`packed` is a pickled tuple of so many turns, of a process that is trusted."""
+        self._packed, self._count, self.tokens = packed, count, tokens
+        self._read: tuple[Turn, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Turn: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, index: int | slice) -> Turn | tuple[Turn, ...]:
+        return self._turns()[index]
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns())
+
+    def __eq__(self, other: object) -> bool:
+        return self._turns() == tuple(other) if isinstance(other, (tuple, PackedTurns)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as turns with calls have none
+
+    def __repr__(self) -> str:
+        return repr(self._turns())
+
+    def _turns(self) -> tuple[Turn, ...]:
+        if self._read is None:
+            self._read, self._packed = pickle.loads(self._packed), b""
+        return self._read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRecord:
+    """The record of an attempt, made by the rollout worker that played it: a controller of many workers has no time.
+
+    Attributes:
+        text: JSON object in ASCII; see `runs.trajectory_records`.
+        facts: What `runs.right_answers` adds to it.
+    """
+
+    text: bytes
+    facts: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One finished attempt at a task.
@@ -94,11 +149,13 @@ class Trajectory:
         tools: The tools offered.
         several_calls: One turn could call several of them.
         status: Why it ended.
+        turns: A tuple, or `PackedTurns` of a rollout worker.
         error: One line about the fault or limit; empty on completion.
         rewards: None when the attempt was never graded (a fault).
         retries: Earlier attempts at the same member that ended in a fault.
         recoveries: Number of times that the episode continued in a new session after its connection was lost.
         seconds: Wall time of the last attempt.
+        record: Its record where a rollout worker made it; else whoever writes it makes it.
     """
 
     id: str
@@ -106,7 +163,7 @@ class Trajectory:
     member: int
     seed: int
     status: Status
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
     messages: tuple[Message, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
     several_calls: bool = False
@@ -116,11 +173,19 @@ class Trajectory:
     recoveries: int = 0
     seconds: float = 0.0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    record: TrajectoryRecord | None = field(default=None, compare=False, repr=False)
 
     @property
     def reward(self) -> float | None:
         """The total reward, or None when the attempt was never graded."""
         return None if self.rewards is None else self.rewards.total
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all turns, those that the policy read first included; 0 without token ids."""
+        if isinstance(self.turns, PackedTurns):
+            return self.turns.tokens
+        return sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in self.turns)
 
     @property
     def sampled_tokens(self) -> int:

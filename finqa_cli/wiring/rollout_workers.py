@@ -17,13 +17,15 @@ from finqa_cli.extend import registry
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.pool import PoolListener
 from finqa_cli.rollout.relayed_engine import ReportQueue
-from finqa_cli.rollout.remote_workers import PAUSE_S, RemoteWorkers
+from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
-from finqa_cli.rollout.worker_shares import share_out
+from finqa_cli.rollout.worker_shares import CallSlot, share_out
 from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.spending import Meter
+from finqa_cli.runs.trajectory_records import trajectory_text
 from finqa_cli.settings import Settings
-from finqa_cli.types import PolicyVersion
+from finqa_cli.types import PolicyVersion, Trajectory, TrajectoryRecord
 from finqa_cli.wiring.build import make_codec, make_pool, make_provider, open_environment
 from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_LABEL, owner_labels
 
@@ -43,7 +45,7 @@ class WorkerSetup:
             be that of the run, which other machines do not see.
         labels: Labels of its sandboxes, which name the controller as their owner.
         sandboxes: Its share; see `make_pool`.
-        pause_s: See `RolloutWorker`.
+        slot: See `RolloutWorker`.
     """
 
     settings: Settings
@@ -51,11 +53,11 @@ class WorkerSetup:
     tokenizer: Mapping[str, bytes]
     labels: Mapping[str, str]
     sandboxes: int
-    pause_s: float
+    slot: CallSlot
 
     def __call__(self) -> RolloutWorker:
         """Make it."""
-        return RolloutWorker(self.build, pause_s=self.pause_s)
+        return RolloutWorker(self.build, slot=self.slot)
 
     async def build(self, queue: ReportQueue) -> Scene:
         """Make what it plays with, with this node's own home, and end what earlier starts of the worker left here.
@@ -78,7 +80,13 @@ class WorkerSetup:
             breaker=ReportingBreaker(queue),
         )
         codec = await asyncio.to_thread(self._make_codec, settings) if self.model else None
-        return Scene(environment=environment, pool=pool, codec=codec)
+        token_ids = settings.run.save_token_ids
+
+        def record(played: Trajectory) -> TrajectoryRecord:
+            facts = compare_with_truth(environment, played)
+            return TrajectoryRecord(text=trajectory_text(played, token_ids=token_ids), facts=facts)
+
+        return Scene(environment=environment, pool=pool, codec=codec, record=record)
 
     def _make_codec(self, settings: Settings) -> ChatCodec:
         if not self.tokenizer:
@@ -144,7 +152,7 @@ def make_workers(
             tokenizer=tokenizer,
             labels=labels(number, generation),
             sandboxes=shares[number],
-            pause_s=PAUSE_S * len(shares),
+            slot=CallSlot(number=number, workers=len(shares)),
         )
 
     async def end_left(number: int, generation: int) -> None:

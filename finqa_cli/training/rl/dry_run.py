@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ThresholdError
-from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.measures import measured
@@ -19,6 +18,7 @@ from finqa_cli.rollout.seeds import TaskWalk, derive
 from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import new_run, policy_inputs, write_manifest
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking

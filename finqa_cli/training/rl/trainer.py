@@ -17,13 +17,13 @@ from finqa_cli.algorithms.group_report import token_ages, without_over_age
 from finqa_cli.contracts import Learner, Optimizer, TokenEngine
 from finqa_cli.errors import FinqaError, ThresholdError
 from finqa_cli.evaluation.evaluate import evaluate_tasks
-from finqa_cli.evaluation.right_answers import compare_with_truth
 from finqa_cli.rollout.groups import Collected, Collection
 from finqa_cli.rollout.measures import measured
 from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.training.rl.iteration_records import iteration_line, iteration_metrics, success, summary
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.rl.updates import Updates

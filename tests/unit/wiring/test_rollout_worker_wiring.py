@@ -14,6 +14,7 @@ import finqa_cli.wiring.rollout_workers as rollout_workers
 from finqa_cli.app import main
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, MissingDependencyError
+from finqa_cli.rollout.worker_shares import CallSlot
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.settings import Settings
 from finqa_cli.wiring.build import make_codec
@@ -51,7 +52,7 @@ def test_a_worker_renders_as_the_controller_where_the_model_is_on_the_controller
     tokenizer = rollout_workers._read_tokenizer(model)
     assert not any(name.endswith(".safetensors") for name in tokenizer)
     setup = rollout_workers.WorkerSetup(
-        settings=Settings(), model=str(tmp_path / "gone"), tokenizer=tokenizer, labels={}, sandboxes=1, pause_s=0.0
+        settings=Settings(), model=str(tmp_path / "gone"), tokenizer=tokenizer, labels={}, sandboxes=1, slot=CallSlot()
     )
     there, here = setup._make_codec(Settings()), make_codec(Settings(), str(model))
     assert there.user_reply("What was the revenue?", stopped=True) == here.user_reply(

@@ -23,13 +23,12 @@ from finqa_cli.rollout.attempts import Attempt, AttemptPlayer, Player, Seat
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.episode import Limits, TurnListener
 from finqa_cli.rollout.groups import Collection
-from finqa_cli.rollout.packed_messages import pack, pack_turns, unpack
 from finqa_cli.rollout.pool import PoolStats
 from finqa_cli.rollout.remote_player import RemotePlayer
 from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
-from finqa_cli.rollout.worker_messages import Play, Played, Reports, Rules
+from finqa_cli.rollout.worker_messages import Play, Played, Reports, Rules, pack, pack_turns, unpack
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.spending import Meter

@@ -17,7 +17,6 @@ from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.lending_engine import LendingEngine
-from finqa_cli.rollout.packed_messages import pack, unpack
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
 from finqa_cli.rollout.worker_messages import (
     Answer,
@@ -37,7 +36,9 @@ from finqa_cli.rollout.worker_messages import (
     Rules,
     Unused,
     Withdraw,
+    pack,
     portable,
+    unpack,
 )
 from finqa_cli.rollout.worker_shares import CallSlot, choose_worker, ended_stats, sum_stats
 from finqa_cli.types import Trajectory

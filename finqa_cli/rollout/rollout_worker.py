@@ -17,7 +17,6 @@ from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.direct_engine import DirectEngine
-from finqa_cli.rollout.packed_messages import pack, pack_turns, unpack
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, ReportQueue
 from finqa_cli.rollout.worker_messages import (
@@ -32,7 +31,10 @@ from finqa_cli.rollout.worker_messages import (
     Reports,
     Restarted,
     Rules,
+    pack,
+    pack_turns,
     portable,
+    unpack,
 )
 from finqa_cli.rollout.worker_shares import CallSlot
 from finqa_cli.types import Trajectory, TrajectoryRecord
@@ -195,10 +197,10 @@ class RolloutWorker:
         try:
             player = self._player(play.rules)
             with player.seat() as seat:
-                trajectory = await player.play(attempt, seat)
+                played = await player.play(attempt, seat)
             if self._scene.record is not None:
-                trajectory = replace(trajectory, record=self._scene.record(trajectory))
-            trajectory = pack_turns(trajectory)
+                played = replace(played, record=self._scene.record(played))
+            trajectory = pack_turns(played)
         except asyncio.CancelledError:
             return
         except Exception as error:

@@ -184,8 +184,7 @@ class RunFolder:
 
     def plan(self, episodes: int) -> None:
         """Records how many episodes the run is to have, so that a report can show its progress."""
-        self._facts["episodes"] = episodes
-        write_json(self.path / "run.json", self._facts)
+        self.note("episodes", episodes)
 
     def note(self, name: str, value: Any) -> None:
         """Records a fact of the run in run.json."""
@@ -201,12 +200,11 @@ class RunFolder:
             Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
             it is awaited with `asyncio.wrap_future`.
         """
-        if trajectory.record is not None:
-            written = self._trajectories.append(lambda: where, trajectory.record.text)
-        else:
-            written = self._trajectories.append(
-                lambda: {**where, **trajectory_record(trajectory, token_ids=self._save_token_ids)}
-            )
+        made, ids = trajectory.record, self._save_token_ids
+        written = self._trajectories.append(
+            lambda: where if made else {**where, **trajectory_record(trajectory, token_ids=ids)},
+            made.text if made else b"",
+        )
         counts = {"retries": trajectory.retries, "recoveries": trajectory.recoveries}
         if any(counts.values()):
             self.event("retried", id=trajectory.id, status=trajectory.status, **counts)

@@ -155,7 +155,7 @@ class Trajectory:
         retries: Earlier attempts at the same member that ended in a fault.
         recoveries: Number of times that the episode continued in a new session after its connection was lost.
         seconds: Wall time of the last attempt.
-        record: Its record where a rollout worker made it; else whoever writes it makes it.
+        record: Its record where a rollout worker made it; else it is made when it is written.
     """
 
     id: str

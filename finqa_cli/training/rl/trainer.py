@@ -153,7 +153,7 @@ class Trainer(TrainingLoop):
             await self.stop()
         episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
         self._check_faults(episodes)
-        collected = self._within_age(collected)
+        collected = await asyncio.to_thread(self._within_age, collected)  # reads the turns that workers packed
         context.tracking.groups(collected.groups)
         waited = time.perf_counter()
         reports = await self._update(collected, number)

@@ -127,3 +127,14 @@ def test_rollouts_are_linear_in_workers_until_the_controller_is_full() -> None:
     assert found[8, True].controller < 0.6 and found[8, True].lag_p99_s < 0.1
     assert found[2, False].controller > 3 * found[2, True].controller, "each turn passes through it"
     assert found[8, False].controller > 0.9
+
+
+@pytest.mark.slow
+def test_one_controller_carries_fifty_thousand_sandboxes() -> None:
+    planner = Planner(Costs(), LatencyModel(), TURNS)
+    few = Design(sandboxes=1000, episodes_at_once=1000, workers=1, replicas=2)
+    one = planner.rollouts(few, few.sandboxes)
+    many = Design(sandboxes=50_000, episodes_at_once=50_000, workers=52, replicas=100)
+    found = planner.rollouts(many, many.sandboxes)
+    assert found.controller < 0.6 and found.lag_p99_s < 0.1
+    assert found.episodes_per_s > 0.9 * 50 * one.episodes_per_s

@@ -52,9 +52,9 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
 
 @lru_cache(maxsize=64)
 def _read_task(truth: str, question: str) -> tuple[str, Question, tuple[str, ...], tuple[Item, ...]]:
-    """The truth out of its JSON, the question, and the names or values of the truth.
+    """Return the truth without JSON around it, what the question says, and the names and values of the truth.
 
-    Kept, because many answers are compared with one truth: those of a group of attempts come after each other.
+    Cached, because many answers are compared with one truth: those of a group of attempts.
     """
     asked = read_question(question)
     names = listed_names(truth, asked)

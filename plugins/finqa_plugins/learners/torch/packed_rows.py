@@ -167,8 +167,10 @@ def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
 
 
 def use_packed_rows(base: Any) -> str | None:
-    """Makes a causal language model take packed rows, if it computes them right: its hidden states for one are held
-    against those of the sequences as padded rows, as micro-batches are without packing.
+    """Makes a causal language model take packed rows, if it computes them right.
+
+    Its hidden states for one are compared with those for its sequences as padded rows, as micro-batches are without
+    packing.
 
     Returns:
         None, or why it cannot; then it is as it was.

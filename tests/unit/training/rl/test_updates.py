@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def untrained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], TorchLearner]:
-    """Always the same learner, as it was at its start: to load a state takes a tenth of a start."""
+    """Returns one learner in its initial state. Loading a state takes a tenth of the time of a start."""
     learner, state = make_learner(model), tmp_path_factory.mktemp("states") / "start"
     learner.save(state)
 

@@ -84,6 +84,8 @@ class BoxedPart:
 
 def boxed_parts(text: str) -> tuple[BoxedPart, ...]:
     r"""Finds every outermost `\boxed{...}` with balanced braces, in a single pass; one that is never closed is none."""
+    if "\\boxed" not in text:
+        return ()
     spans: list[tuple[int, int, int]] = []
     opened: list[tuple[int, int] | None] = []
     box_depth = 0

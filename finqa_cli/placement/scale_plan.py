@@ -104,6 +104,7 @@ class Planner:
     def __init__(self, costs: Costs, latency: LatencyModel, turns: Sequence[int], *, seed: int = 0) -> None:
         """Take what all variants share; see `Simulation`."""
         self._costs, self._latency, self._turns, self._seed = costs, latency, turns, seed
+        self._simulated: dict[Design, Outcome] = {}
 
     def plan(self, design: Design, *, hours: float, prices: Prices) -> ScalePlan:
         """Plan so many hours of a design."""
@@ -140,9 +141,12 @@ class Planner:
         """Simulate the rollouts of full sandboxes with so many episodes at once, under constant load."""
         sandboxes = -(-at_once // design.sessions_per_sandbox)
         full = replace(design, sandboxes=sandboxes, episodes_at_once=at_once)
-        since = min(max(at_once // 4, 200), MOST_SIMULATED)
-        measured = min(max(at_once // 2, 2000), MOST_SIMULATED)
-        return self._simulation(full).run(episodes=since + measured, filled=True, since=since)
+        if full not in self._simulated:
+            since = min(max(at_once // 4, 200), MOST_SIMULATED)
+            measured = min(max(at_once // 2, 2000), MOST_SIMULATED)
+            outcome = self._simulation(full).run(episodes=since + measured, filled=True, since=since)
+            self._simulated[full] = outcome
+        return self._simulated[full]
 
     def _fresh(self, design: Design) -> Outcome:
         """Simulate until some windows of creates have passed, with a start for each episode."""

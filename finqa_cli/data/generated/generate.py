@@ -6,7 +6,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -79,12 +79,22 @@ def run_query(table: Table, query: str) -> object:
     Raises:
         AssertionError: It yields anything but one row of one column.
     """
-    with closing(sqlite3.connect(":memory:")) as connection:
-        columns = ", ".join(f'"{column}"' for column in table.columns)
-        connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
-        marks = ", ".join("?" for _ in table.columns)
-        connection.executemany(f'INSERT INTO "{table.name}" VALUES ({marks})', table.rows)
-        rows = connection.execute(query).fetchall()
+    with closing(_database(table)) as database:
+        return _query_cell(database, query)
+
+
+def _database(table: Table) -> sqlite3.Connection:
+    """Return a fresh SQLite in memory that contains this table alone."""
+    database = sqlite3.connect(":memory:")
+    columns = ", ".join(f'"{column}"' for column in table.columns)
+    database.execute(f'CREATE TABLE "{table.name}" ({columns})')
+    marks = ", ".join("?" for _ in table.columns)
+    database.executemany(f'INSERT INTO "{table.name}" VALUES ({marks})', table.rows)
+    return database
+
+
+def _query_cell(database: sqlite3.Connection, query: str) -> object:
+    rows = database.execute(query).fetchall()
     assert len(rows) == 1 and len(rows[0]) == 1, f"{query} yields {rows!r}"
     result: object = rows[0][0]
     return result
@@ -108,21 +118,22 @@ def _company_splits(spec: GenerateSpec) -> list[str]:
 def _questions(
     rng: random.Random, spec: GenerateSpec, statements: Sequence[Statement], tables: Sequence[Table], split: str
 ) -> Iterator[Question]:
-    by_name = {table.name: table for table in tables}
-    for number, draft in enumerate(_drafts(rng, spec, statements)):
-        table = by_name[draft.statement.table_name]
-        yield Question(
-            id=f"{table.company}_{number:03d}",
-            company=table.company,
-            question=draft.text,
-            user_query=draft.text,
-            answer=_verified_answer(draft, table),
-            split=split,
-            type=draft.type,
-            explanation=draft.explanation,
-            table_name=table.name,
-            gold_sql=draft.sql,
-        )
+    with ExitStack() as opened:
+        databases = {table.name: opened.enter_context(closing(_database(table))) for table in tables}
+        for number, draft in enumerate(_drafts(rng, spec, statements)):
+            name = draft.statement.table_name
+            yield Question(
+                id=f"{tables[0].company}_{number:03d}",
+                company=tables[0].company,
+                question=draft.text,
+                user_query=draft.text,
+                answer=_verified_answer(draft, databases[name]),
+                split=split,
+                type=draft.type,
+                explanation=draft.explanation,
+                table_name=name,
+                gold_sql=draft.sql,
+            )
 
 
 def _drafts(rng: random.Random, spec: GenerateSpec, statements: Sequence[Statement]) -> Iterator[Draft]:
@@ -142,8 +153,8 @@ def _drafts(rng: random.Random, spec: GenerateSpec, statements: Sequence[Stateme
                 break
 
 
-def _verified_answer(draft: Draft, table: Table) -> str:
-    result = run_query(table, draft.sql)
+def _verified_answer(draft: Draft, database: sqlite3.Connection) -> str:
+    result = _query_cell(database, draft.sql)
     if isinstance(draft.truth, str):
         agree = result == draft.truth
     else:

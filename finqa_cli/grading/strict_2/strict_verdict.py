@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from finqa_cli.grading.closeness import is_within, same_item, unit_readings
 from finqa_cli.grading.items import MOST_ITEMS, Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
@@ -33,16 +35,7 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
     if truth.count("\\boxed") > MOST_ITEMS:
         return Verdict(0.0, f"There are more than {MOST_ITEMS} values.")
-    asked = read_question(question)
-    names = listed_names(truth, asked)
-    if not names and truth.lstrip().startswith("{") and isinstance(written := json_form.read(truth), str):
-        truth = written
-    expected = bracketed_items(truth) or truth_items(truth)
-    if money := amount_of_money(truth):
-        expected = truth_items(money[1])
-        asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
-    if time_unit := _TIME_UNIT.search(truth.lower()):
-        asked = replace(asked, measures=asked.measures - TIMES | {time_unit[1]})
+    truth, asked, names, expected = _read_task(truth, question)
     wrapped = _unwrapped(answer, question, asked)
     if isinstance(wrapped, str):
         return Verdict(0.0, wrapped)
@@ -55,6 +48,25 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     if any(isinstance(item.value, str) for item in expected):
         return _mixed(answer, wrapped, expected, asked)
     return _numbers(answer, wrapped, expected, asked)
+
+
+@lru_cache(maxsize=64)
+def _read_task(truth: str, question: str) -> tuple[str, Question, tuple[str, ...], tuple[Item, ...]]:
+    """Return the truth without JSON around it, what the question says, and the names and values of the truth.
+
+    Cached, because many answers are compared with one truth: those of a group of attempts.
+    """
+    asked = read_question(question)
+    names = listed_names(truth, asked)
+    if not names and truth.lstrip().startswith("{") and isinstance(written := json_form.read(truth), str):
+        truth = written
+    expected = bracketed_items(truth) or truth_items(truth)
+    if money := amount_of_money(truth):
+        expected = truth_items(money[1])
+        asked = replace(asked, currencies=asked.currencies | {money[0]}, measures=asked.measures | {"money"})
+    if time_unit := _TIME_UNIT.search(truth.lower()):
+        asked = replace(asked, measures=asked.measures - TIMES | {time_unit[1]})
+    return truth, asked, names, tuple(expected)
 
 
 def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
@@ -125,7 +137,7 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
     return Verdict(1.0, f"{shown(answer)} matches.")
 
 
-def _mixed(answer: str, wrapped: Wrapped, expected: list[Item], asked: Question) -> Verdict:
+def _mixed(answer: str, wrapped: Wrapped, expected: Sequence[Item], asked: Question) -> Verdict:
     """A list with words in it, such as `Yes, 5`: read as in version 1, after all refused_words."""
     if refused_words.undecided(wrapped.decision.lower(), asked.words):
         return Verdict(0.0, _HEDGED)
@@ -137,7 +149,7 @@ def _mixed(answer: str, wrapped: Wrapped, expected: list[Item], asked: Question)
     return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'does not match'}.")
 
 
-def _numbers(answer: str, wrapped: Wrapped, expected: list[Item], question: Question) -> Verdict:
+def _numbers(answer: str, wrapped: Wrapped, expected: Sequence[Item], question: Question) -> Verdict:
     text = refused_words.without_equivalents(wrapped.decision.lower())
     if refused_words.undecided(text, question.words) or refused_words.foreign(text):
         return Verdict(0.0, _HEDGED)

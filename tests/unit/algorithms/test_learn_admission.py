@@ -18,9 +18,11 @@ def play(fates: list[bool], target: int, expected: float | None, order: random.R
     running = list(range(admitted[-1]))
     while running:
         number = running.pop(order.randrange(len(running)))
-        if not fates[number]:
+        if fates[number]:
+            admitted.append(admitted[-1])
+        else:
             uninformative.append(number)
-        admitted.append(admitted_groups(uninformative, target=target, most=len(fates), expected=expected))
+            admitted.append(admitted_groups(uninformative, target=target, most=len(fates), expected=expected))
         running.extend(range(admitted[-2], admitted[-1]))
     return admitted
 

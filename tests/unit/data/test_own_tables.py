@@ -83,7 +83,6 @@ def test_every_way_to_write_a_number_gives_it_back(
     assert reading is not None and reading.value == pytest.approx(float(f"{value:.{decimals}f}"), rel=1e-12)
 
 
-@settings(max_examples=200)
 @given(
     cells=st.lists(
         st.one_of(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ FLAT = LatencyModel(step_s_per_request=0.0)
 SMALL = Design(sandboxes=100, episodes_at_once=100)
 
 
+@cache
 def planned(design: Design, *, hours: float = 8.0, latency: LatencyModel = FLAT, **costs: float) -> ScalePlan:
     prices = Prices(sandbox_hour=0.1, gpu_hour=2.0)
     return Planner(Costs(**costs), latency, draw_turns(4.5)).plan(design, hours=hours, prices=prices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -14,16 +15,23 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def uniforms(seed: int, count: int) -> list[float]:
-    """[count] numbers in [0, 1): element t is a pure function of (seed, t).
+def uniforms(seeds: Sequence[int], count: int, begins: Sequence[int] | None = None) -> numpy.ndarray:
+    """[N, count] numbers in [0, 1): element (n, t) is a pure function of (seeds[n], begins[n] + t).
 
     SplitMix64 (Steele, Lea and Flood, 2014) as a counter-based generator. 48 bits are kept so that `u * mass` can
     never round up to `mass`.
+
+    Args:
+        seeds: [N] of any size and sign; they count modulo 2^64.
+        count: How many numbers of each seed.
+        begins: [N] at least 0, place of the first number of each seed; None: all begin at 0.
     """
-    start = int(_mix(numpy.array([(seed + _GOLDEN) & _MASK], dtype=numpy.uint64))[0])
-    steps = numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(_GOLDEN)
-    bits = _mix(steps + numpy.uint64(start)) >> numpy.uint64(16)
-    drawn: list[float] = (bits.astype(numpy.float64) / float(1 << 48)).tolist()
+    starts = _mix(numpy.array([(seed + _GOLDEN) & _MASK for seed in seeds], dtype=numpy.uint64))
+    places = numpy.arange(1, count + 1, dtype=numpy.uint64)
+    if begins is not None:
+        places = places + numpy.array(begins, dtype=numpy.uint64)[:, None]
+    bits = _mix(places * numpy.uint64(_GOLDEN) + starts[:, None]) >> numpy.uint64(16)
+    drawn: numpy.ndarray = bits.astype(numpy.float64) / float(1 << 48)
     return drawn
 
 
@@ -56,10 +64,7 @@ class Sampler:
         greedy = [sampling.temperature <= 0 for sampling in settings]
         top_p = [1.0 if cold else sampling.top_p for cold, sampling in zip(greedy, settings, strict=True)]
         warmth = [1.0 if cold else sampling.temperature for cold, sampling in zip(greedy, settings, strict=True)]
-        table = numpy.zeros((len(settings), steps))
-        for row, (sampling, begin) in enumerate(zip(settings, drawn or [0] * len(settings), strict=True)):
-            numbers = uniforms(sampling.seed, min(begin + steps, sampling.max_tokens))[begin:]
-            table[row, : len(numbers)] = numbers
+        table = uniforms([sampling.seed for sampling in settings], steps, drawn)
         return cls(
             temperature=torch.tensor(warmth, dtype=torch.float32, device=device),
             greedy=torch.tensor(greedy, device=device) if any(greedy) else None,

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import structlog
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 
 from finqa_cli.errors import ConfigError
 
@@ -166,8 +167,10 @@ def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
 
 
 def use_packed_rows(base: Any) -> str | None:
-    """Makes a causal language model take packed rows, if it computes them right: its hidden states for one are held
-    against those of the sequences one by one.
+    """Makes a causal language model take packed rows, if it computes them right.
+
+    Its hidden states for one are compared with those for its sequences as padded rows, as micro-batches are without
+    packing.
 
     Returns:
         None, or why it cannot; then it is as it was.
@@ -183,11 +186,13 @@ def use_packed_rows(base: Any) -> str | None:
         with torch.no_grad():
             ids = torch.arange(sum(_PROBE.sizes), device=base.device) % config.vocab_size
             parts = torch.split(ids, list(_PROBE.sizes))
-            alone = [_states(base, torch.cat([parts[index] for index in path])) for path in _PROBE.paths]
-            wanted = torch.cat([states[-size:] for states, size in zip(alone, _PROBE.sizes, strict=True)])
+            rows = [torch.cat([parts[index] for index in path]) for path in _PROBE.paths]
+            padded = _states(base, pad_sequence(rows, batch_first=True))
+            places = zip(padded, _PROBE.contexts, _PROBE.sizes, strict=True)
+            wanted = torch.cat([states[end - size : end] for states, end, size in places])
             attend_within_segments(base)
             positions = [torch.arange(end - size, end) for size, end in zip(_PROBE.sizes, _PROBE.contexts, strict=True)]
-            found = _states(base, ids, position_ids=torch.cat(positions).to(ids.device)[None], segments=_PROBE)
+            found = _states(base, ids[None], position_ids=torch.cat(positions).to(ids.device)[None], segments=_PROBE)[0]
         difference = float((found - wanted).norm() / wanted.norm())
         equal = difference <= _TOLERANCE[base.dtype]
         reason = None if equal else f"its states for one differ by {difference:.0e} from those of its sequences"
@@ -366,6 +371,6 @@ def _partial_attention(config: Any) -> str | None:
 
 
 def _states(base: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
-    """[L, H] last hidden states of one row, in float32."""
-    hidden: torch.Tensor = base.base_model(input_ids=ids[None], use_cache=False, **options).last_hidden_state
-    return hidden[0].float()
+    """[N, L, H] last hidden states of rows [N, L], in float32."""
+    hidden: torch.Tensor = base.base_model(input_ids=ids, use_cache=False, **options).last_hidden_state
+    return hidden.float()

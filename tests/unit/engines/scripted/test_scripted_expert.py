@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -21,8 +22,16 @@ from finqa_plugins.engines.scripted.scripted_engine import UNKNOWN, ScriptedConf
 from finqa_plugins.engines.scripted.scripted_sql import Habits, parse_question, rank_tables
 
 TOOLS = (ToolSpec(name="submit_answer", description="", parameters={}),)
-NUMBERS = generate(GenerateSpec(companies=25, questions=60, seed=31))
-TEXT = generate(GenerateSpec(companies=10, questions=60, seed=32, cells="text"))
+SPECS = {
+    "numbers": GenerateSpec(companies=25, questions=60, seed=31),
+    "text": GenerateSpec(companies=10, questions=60, seed=32, cells="text"),
+}
+
+
+@cache
+def dataset_of(cells: str) -> DataSet:
+    """Generated when a test asks for it, not when the file is collected: each takes 0.3 s."""
+    return generate(SPECS[cells])
 
 
 def reply(call: ToolCall, tables: list[Table]) -> str:
@@ -62,8 +71,9 @@ def tables_of(dataset: DataSet) -> dict[str, list[Table]]:
     return tables
 
 
-@pytest.mark.parametrize("dataset", [NUMBERS, TEXT], ids=["numbers", "text"])
-async def test_the_expert_solves_every_generated_question_in_four_turns(dataset: DataSet) -> None:
+@pytest.mark.parametrize("cells", list(SPECS))
+async def test_the_expert_solves_every_generated_question_in_four_turns(cells: str) -> None:
+    dataset = dataset_of(cells)
     engine, tables = ScriptedEngine(None, EngineContext()), tables_of(dataset)
     for seed, question in enumerate(dataset.questions):
         calls = await play(engine, question, tables[question.company], seed)
@@ -73,7 +83,7 @@ async def test_the_expert_solves_every_generated_question_in_four_turns(dataset:
 
 
 def test_every_generated_wording_is_understood() -> None:
-    for question in (*NUMBERS.questions, *TEXT.questions):
+    for question in (*dataset_of("numbers").questions, *dataset_of("text").questions):
         assert parse_question(question.user_query).kind == question.type, question.user_query
 
 
@@ -86,9 +96,10 @@ def test_every_line_item_leads_to_its_statement_first() -> None:
 
 async def test_habits_come_as_often_as_asked_and_cost_the_answer() -> None:
     config = ScriptedConfig(unquoted_years=0.7, undivided_percentages=0.5)
-    engine, tables = ScriptedEngine(config, EngineContext()), tables_of(NUMBERS)
+    numbers = dataset_of("numbers")
+    engine, tables = ScriptedEngine(config, EngineContext()), tables_of(numbers)
     seen, right = Counter[str](), Counter[str]()
-    for seed, question in enumerate(NUMBERS.questions):
+    for seed, question in enumerate(numbers.questions):
         calls = await play(engine, question, tables[question.company], seed)
         query = str(calls[2].arguments["query"])
         seen["unquoted"] += '"20' not in query
@@ -97,14 +108,15 @@ async def test_habits_come_as_often_as_asked_and_cost_the_answer() -> None:
         assert "* 100.0" not in query or question.type in ("growth_rate", "margin")
         right[question.type] += calls[3].arguments["answer"] == question.answer
         right["all"] += calls[3].arguments["answer"] == question.answer
-    assert 0.65 < seen["unquoted"] / len(NUMBERS.questions) < 0.75
+    assert 0.65 < seen["unquoted"] / len(numbers.questions) < 0.75
     assert 0.4 < seen["undivided"] / seen["rates"] < 0.6
-    assert 0.2 < right["all"] / len(NUMBERS.questions) < 0.4
+    assert 0.2 < right["all"] / len(numbers.questions) < 0.4
 
 
 async def test_an_episode_follows_from_its_seed() -> None:
     config = ScriptedConfig(unquoted_years=0.5)
-    tables, question = tables_of(NUMBERS), NUMBERS.questions[0]
+    numbers = dataset_of("numbers")
+    tables, question = tables_of(numbers), numbers.questions[0]
     played = [
         [await play(ScriptedEngine(config, EngineContext(seed=1)), question, tables[question.company], seed)]
         for seed in (*range(12), *range(12))

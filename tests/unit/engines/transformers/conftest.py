@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,7 +44,20 @@ def started(tiny_model: Path) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def made_adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the adapters that tests have asked for so far."""
+    return tmp_path_factory.mktemp("adapters")
+
+
 @pytest.fixture
-def adapter(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
-    """`adapter(seed, **options of LoraConfig)` is a folder."""
-    return lambda seed, **options: make_adapter(tiny_model, tmp_path / f"adapter-{seed}", seed=seed, **options)
+def adapter(tiny_model: Path, made_adapters: Path, tmp_path: Path) -> Callable[..., Path]:
+    """`adapter(seed, **options of LoraConfig)` is a folder of the test's own."""
+
+    def make(seed: int, **options: Any) -> Path:
+        made = made_adapters / f"{seed} {sorted(options.items())}"
+        if not made.exists():
+            make_adapter(tiny_model, made, seed=seed, **options)
+        return Path(shutil.copytree(made, tmp_path / f"adapter-{seed}", dirs_exist_ok=True))
+
+    return make

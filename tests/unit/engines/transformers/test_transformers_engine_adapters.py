@@ -197,7 +197,7 @@ async def test_an_unsound_model_leaves_the_old_one_serving(
 async def test_a_bad_version_is_refused_and_the_old_one_serves_on(
     started: MakeEngine, tiny_model: Path, tmp_path: Path, adapter: Callable[..., Path], damage: str, reason: str
 ) -> None:
-    good, bad = adapter(1), _damaged(tiny_model, tmp_path / "bad", damage)
+    good, bad = adapter(1), _damaged(adapter, tmp_path / "bad", damage)
     async with started() as engine:
         await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=good))
         before = await play_episodes(engine, count=4)
@@ -210,7 +210,7 @@ async def test_a_bad_version_is_refused_and_the_old_one_serves_on(
     assert [completion.token_ids for _, completion in after] == [completion.token_ids for _, completion in before]
 
 
-def _damaged(model: Path, folder: Path, damage: str) -> Path:
+def _damaged(adapter: Callable[..., Path], folder: Path, damage: str) -> Path:
     from safetensors.torch import load_file, save_file
 
     if damage in ("other_base", "deeper_base"):
@@ -219,7 +219,7 @@ def _damaged(model: Path, folder: Path, damage: str) -> Path:
     if damage == "no_folder":
         return folder
     extra = {"rank": {"r": 32}, "dora": {"use_dora": True}}.get(damage, {})
-    make_adapter(model, folder, seed=0, **extra)
+    folder = adapter(0, **extra)
     config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     if damage == "no_config":
         config.unlink()

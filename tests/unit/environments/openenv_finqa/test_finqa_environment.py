@@ -209,7 +209,7 @@ NAMES = st.sampled_from(["get_descriptions", "get_table_info", "sql_query"]) | s
 KEYS = st.sampled_from(["company_name", "table_name", "query", "answer"]) | st.text(max_size=10)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(NAMES, st.dictionaries(KEYS, JSON, max_size=4)), min_size=1, max_size=10))
 def test_any_call_gets_an_observation(server: RunningServer, calls: list[tuple[str, dict[str, Any]]]) -> None:
     async def play() -> None:

@@ -72,6 +72,17 @@ def test_the_precision_is_that_of_the_computation_unless_set(
     assert {part.dtype for part in weights(tmp_path / "adapter").values()} == {torch.float32}
 
 
+def test_an_adapter_has_the_bytes_that_peft_writes(learner_model: Path, tmp_path: Path) -> None:
+    learner = make_learner(learner_model)
+    learner.publish(tmp_path / "v1", 1)
+    learner._model.save_pretrained(tmp_path / "peft")
+    files = ("adapter_config.json", "adapter_model.safetensors")
+    assert sorted(path.name for path in (tmp_path / "v1").iterdir()) == sorted(files)
+    for name in files:
+        assert (tmp_path / "v1" / name).read_bytes() == (tmp_path / "peft" / name).read_bytes()
+    assert not learner._model.peft_config["default"].inference_mode, "it is trained further"
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_large_model_is_several_files_with_an_index(
     learner_model: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch

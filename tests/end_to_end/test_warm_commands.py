@@ -153,21 +153,47 @@ def test_its_process_is_as_one_that_was_started(
     assert warm["signals"][str(int(signal.SIGUSR2))] == str(signal.SIG_IGN)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals_end_it_in_the_same_way(both: Both, number: signal.Signals) -> None:
-    def start(folder: Path) -> tuple[int, str]:
-        command = [*FINQA, "eval", "scripted", "--attempts=100", "--sandboxes=1", "--run-dir=run"]
-        with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            while not (folder / "run/trajectories.jsonl").is_file():
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.send_signal(number)
-            process.communicate(timeout=60)
-        return process.returncode, json.loads((folder / "run/run.json").read_text())["status"]
+ENDS = {
+    "status": "import sys; sys.exit(7)",
+    "text": "import sys; sys.exit('reason')",
+    "error": "raise ValueError('reason')",
+    "at exit": "import atexit; atexit.register(print, 'last'); print('first')",
+    "thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
+    "pipe": "import os, sys; print('lost'); os.close(1)",
+    "aborted": "import os; os.abort()",
+}
+
+
+@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+def test_it_ends_in_the_same_way(both: Both, code: str) -> None:
+    def start(folder: Path) -> tuple[int, bytes, list[bytes]]:
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr.splitlines()[-1:]
 
     cold, warm = both(start)
     assert cold == warm
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_signals_end_it_in_the_same_way(both: Both, number: signal.Signals) -> None:
+    def start(folder: Path) -> tuple[int, list[str]]:
+        command = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, cwd=folder, text=True, **streams) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            _, said = process.communicate(timeout=60)
+        return process.returncode, said.splitlines()[-1:]
+
+    cold, warm = both(start)
+    assert cold == warm == (-number, ["KeyboardInterrupt"] if number == signal.SIGINT else [])
+
+
+def test_random_numbers_differ_from_process_to_process(command_server: ForkServer) -> None:
+    code = "import random, uuid, numpy; print(random.random(), uuid.uuid4(), numpy.random.rand())"
+    with warm_commands(command_server):
+        one, two = (subprocess.check_output([sys.executable, "-c", code]).split() for _ in range(2))
+    assert len(one) == 3 and not set(one) & set(two)
 
 
 def test_what_a_library_reads_when_it_is_imported_starts_a_command_cold(command_server: ForkServer) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from fixtures import warm_servers
+from fixtures import warm_commands, warm_servers
 from hypothesis import settings
 
 from finqa_cli.settings.schema import BARE_NAMES
@@ -141,6 +141,24 @@ def _warm_servers() -> Iterator[None]:
 def _cold_servers() -> Iterator[None]:
     """For files whose tests find servers by their environment: servers are started as the product starts them."""
     with warm_servers.cold_servers():
+        yield
+
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[warm_commands.ForkServer]:
+    """The process that commands are forked from; it runs once there is a first one."""
+    server = warm_commands.ForkServer(os.environ)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def _warm_commands(command_server: warm_commands.ForkServer, request: pytest.FixtureRequest) -> Iterator[None]:
+    """For files whose commands may be forked instead of started, see `fixtures.warm_commands`.
+
+    Modules that only their commands import are in the file's `PRELOADED`.
+    """
+    with warm_commands.warm_commands(command_server, *getattr(request.module, "PRELOADED", ())):
         yield
 
 

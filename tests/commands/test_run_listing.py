@@ -18,7 +18,7 @@ from finqa_cli.runs.durable_files import write_json
 from finqa_cli.runs.run_folder import process_facts, write_manifest
 from finqa_cli.runs.run_summary import Score
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("_warm_commands", "empty_folder")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
 from finqa_cli.wiring.policies import resolve
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("_warm_commands", "empty_folder")
 
 
 @pytest.fixture(autouse=True)

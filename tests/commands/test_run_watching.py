@@ -22,7 +22,7 @@ from finqa_cli.commands.recorded import watch_run
 from finqa_cli.runs.live_run import LiveRun
 from finqa_cli.runs.run_folder import RunFolder
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("_warm_commands", "empty_folder")
 
 
 @pytest.fixture(autouse=True)

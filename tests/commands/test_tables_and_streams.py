@@ -17,6 +17,8 @@ import pytest
 from finqa_cli.app import main
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 
+pytestmark = pytest.mark.usefixtures("_warm_commands")
+
 FINQA = (sys.executable, "-m", "finqa_cli")
 EVALUATE = ("eval", "scripted", "--engine=scripted", "--sandbox=local", "--limit=3")
 TABLES: dict[str, tuple[str, ...]] = {

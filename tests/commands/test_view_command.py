@@ -17,11 +17,13 @@ import pytest
 from fixtures.command_calls import failure
 from fixtures.report_runs import attempt, evaluated, training, write_run
 from fixtures.view_server import COMMAND, ViewServer, view_server
+from fixtures.warm_commands import VIEW
 
 from finqa_cli.commands.recorded.view_runs import shows_browser
 from finqa_cli.runs.run_folder import RunFolder
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = pytest.mark.usefixtures("_warm_commands", "empty_folder")
+PRELOADED = VIEW
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from fixtures.daytona_images import ready_image
 from fixtures.left_processes import processes_of
+from fixtures.warm_commands import DAYTONA
 
 from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 from finqa_plugins.sandboxes.local.local_ledger import Ledger
@@ -27,6 +28,9 @@ from finqa_plugins.sandboxes.local.local_ledger import Ledger
 pytest.importorskip("openenv", reason="needs finqa[openenv]")
 pytest.importorskip("daytona", reason="needs finqa[daytona]")
 
+pytestmark = pytest.mark.usefixtures("_warm_commands")
+
+PRELOADED = (DAYTONA,)
 PROVIDERS = ("local", "daytona")
 BOXES = 6
 HANG_S = 90.0
@@ -95,9 +99,12 @@ ACCIDENTS = [
 ]
 
 
-def heed_ctrl_c() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _ctrl_c_ends_programs() -> Iterator[None]:
     """Programs that a shell has put into the background ignore SIGINT, and so do their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 SLOW_ONLY = {
@@ -131,7 +138,6 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=heed_ctrl_c,
         )
 
     def call(self, *arguments: str) -> str:

@@ -24,6 +24,8 @@ from finqa_cli.experiments.pipeline_run import PIPELINE, run_pipeline, stored_sp
 from finqa_cli.experiments.step_runner import Ended, Relay, Step, open_folder
 from finqa_cli.runs.durable_files import lock_folder, sha256_of, write_json
 
+pytestmark = pytest.mark.usefixtures("_warm_commands")
+
 SMALL = ("--demonstration-questions=4", "--sandboxes=2")
 
 

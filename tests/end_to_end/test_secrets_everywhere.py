@@ -29,6 +29,7 @@ from fixtures.secret_canaries import (
     forms,
     install_plugin,
 )
+from fixtures.warm_commands import ForkServer, warm_commands
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
@@ -230,9 +231,10 @@ def refuse(bench: Bench) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("training", [DRY_RUN, pytest.param(TRAINING, marks=pytest.mark.slow)], ids=["dry", "real"])
-def test_no_secret_is_in_any_sink(bench: Bench, training: Sequence[str]) -> None:
+def test_no_secret_is_in_any_sink(bench: Bench, training: Sequence[str], command_server: ForkServer) -> None:
     assert len(CANARIES) == 30 and len({canary.core for canary in CANARIES}) == 30 and len(SINKS) == 12
-    refusals = refuse(bench)
+    with warm_commands(command_server):
+        refusals = refuse(bench)
     sinks = collect(bench, training)
     assert tuple(sinks) == SINKS
     missing = [name for name, seen in sinks.items() if MARKER.encode() not in seen]

@@ -14,12 +14,15 @@ import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
 from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, training, write_run
 from fixtures.view_server import ViewServer, view_server
+from fixtures.warm_commands import VIEW
 from fixtures.written_runs import killed_run
 
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Trajectory
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.usefixtures("_warm_commands")]
+
+PRELOADED = VIEW
 
 AXE = os.environ.get("FINQA_AXE", "")
 SETTINGS = {"optimizer": {"name": "grpo", "options": {}}, "train": {"iterations": 9}}

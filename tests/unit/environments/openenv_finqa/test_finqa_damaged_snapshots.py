@@ -17,6 +17,8 @@ from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_plugins.environments.openenv_finqa.server.run_server import main
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotError, SnapshotReader
 
+pytestmark = pytest.mark.usefixtures("_warm_commands")
+
 EX_DATAERR = 65
 
 

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 
+import pytest
 from unit.sandboxes.coreweave.conftest import RUN, CoreWeaveBench
 
 from finqa_cli.types import ExecutionSpec
+
+pytestmark = pytest.mark.usefixtures("_warm_commands")
 
 
 async def test_boxes_are_listed_from_the_command_line_under_the_old_name_too(bench: CoreWeaveBench) -> None:

@@ -119,7 +119,7 @@ def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
 
 
 def option(kind: Any, help: str, flags: str, **details: Any) -> About:
-    """Return the flag of an option of a component. The component's class has the default and checks the value."""
+    """Return the flag of an option of a component. Its class has the default and checks the value."""
     return About(help=help, flags=flags, typed=kind, **details)
 
 

@@ -102,7 +102,7 @@ class Offer:
     workers: int = 1
 
     def seen_from(self, node: str, controller: str) -> Offer:
-        """Return the offer without the routes that do not work on a node, because they are loopback addresses elsewhere.
+        """Return the offer without the routes that do not work on a node: loopback addresses of other machines.
 
         Args:
             node: Address of the node.

@@ -132,8 +132,7 @@ class Stopper:
             self._loop.kept = (*ALWAYS_STOPPING, *self._watched)
 
     def request(self, number: signal.Signals) -> None:
-        """Act as if the signal had arrived. May be called in any thread; before the work runs, its first check stops it.
-        """
+        """Act as if the signal had arrived, in any thread. If the work does not run yet, its first check stops it."""
         if self._loop is None:
             self.signal = next_signal(self.signal, number)
             return

@@ -226,7 +226,7 @@ async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[
 
 
 def _allow_many_sockets() -> None:
-    """Raise the soft limit of open files to the hard limit: each session needs a socket, and often the limit is 1024."""
+    """Raise the soft limit of open files, often 1024, to the hard limit, because each session needs a socket."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -78,7 +78,7 @@ def attempt_weight(trajectory: Trajectory) -> float:
 
     The weight is applied to the final advantage, after baselines and divisions by a deviation. If it were applied to
     the reward, a factor that is the same for a whole group would cancel in (r - mean) / std. Losses that are means
-    count the attempt once, whatever its weight.
+    still count the attempt once.
 
     Raises:
         FinqaError: The weight is negative or not a finite number.

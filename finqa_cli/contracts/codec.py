@@ -91,8 +91,7 @@ class ChatCodec(ABC):
 
     @abstractmethod
     def assistant(self, message: Message) -> tuple[int, ...]:
-        """[L] ids of an assistant message as the model would have to sample it, stop id included: for demonstrations.
-        """
+        """[L] ids of an assistant message as the model would sample it, stop id included, for demonstrations."""
 
     @abstractmethod
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:

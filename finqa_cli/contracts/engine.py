@@ -181,8 +181,7 @@ class TokenEngine(Engine):
         """
 
     async def returned(self) -> None:
-        """Wait until an engine that could not be reached serves again. Default: return at once; see `reports_return`.
-        """
+        """Wait until an unreachable engine serves again. Default: return at once; see `reports_return`."""
 
     async def sleep(self) -> None:
         """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.

@@ -203,8 +203,7 @@ class Simulation:
         return median_s * next(self._factors)
 
     def _sample_lags(self, until: float) -> None:
-        """Sample how late the controller's timers are, at all sampling times up to `until`, the time of the next event.
-        """
+        """Sample how late the controller's timers are until the next event, between which nothing changes."""
         free_at, runs = self._controller.free_at, bool(self._live) or self._most > self._begun
         while self._next_sample <= until:
             if self._next_sample < free_at:

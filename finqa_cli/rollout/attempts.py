@@ -78,8 +78,7 @@ class AttemptPlayer(Protocol):
 
 
 class Player:
-    """Plays attempts: leases a sandbox, opens a session of the task, plays the episode, grades it, and retries faults.
-    """
+    """Plays attempts: leases a sandbox, opens a session, plays the episode, grades it, and retries faults."""
 
     def __init__(
         self,

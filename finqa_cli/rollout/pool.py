@@ -213,7 +213,7 @@ class SandboxPool(Pool):
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
         """Yield the least loaded sandbox, with a place on it for this block; first come, first served.
 
-        As soon as its sandbox is known to be lost, the block is interrupted with a SandboxError at whichever await it
+        The block is interrupted with a SandboxError as soon as its sandbox is known to be lost, at whichever await it
         is. After a fault in the block, the sandbox is checked before it gets a new session. The task that entered the
         block must leave it.
 

@@ -232,8 +232,7 @@ class EngineSet(TokenEngine):
         await self._each_in_service(lambda engine: engine.sleep())
 
     async def wake(self) -> None:
-        """Wake the replicas in service, with the errors of `sleep`. Excluded replicas wake before they are tried again.
-        """
+        """Wake the replicas in service; errors as for `sleep`. Excluded replicas wake before they are tried again."""
         await self._each_in_service(lambda engine: engine.wake())
 
     def usage(self, episode: str) -> Mapping[str, Any]:

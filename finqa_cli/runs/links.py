@@ -73,8 +73,7 @@ def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_in(settings: Mapping[str, Any], section: str, field: str) -> str:
-    """Return the value of a setting if it may be a path; empty otherwise. An environment is a path if it ends in .py.
-    """
+    """Return the value of a setting if it may be a path, else an empty text. An environment must end in .py."""
     name = str((settings.get(section) or {}).get(field) or "")
     return "" if section == "environment" and not name.endswith(".py") else name
 

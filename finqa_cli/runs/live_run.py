@@ -1,5 +1,4 @@
-"""The state of a run while it runs, followed through its files: each look reads only what was appended since the last.
-"""
+"""The state of a running run, followed through its files: each look reads only what was appended since the last."""
 
 from __future__ import annotations
 
@@ -252,8 +251,7 @@ def _per_second(recent: list[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _remaining(summary: RunSummary, recent: list[Mapping[str, Any]], rate: float | None) -> float | None:
-    """Estimate the seconds to the end: for evaluations by the rate of episodes, for trainings by the last iterations.
-    """
+    """Estimate the seconds to the end: by the rate of episodes, or for trainings by the last iterations."""
     progress = summary.progress
     if progress is None or progress.total is None or summary.status == COMPLETED:
         return None

@@ -93,7 +93,6 @@ class RunFolder:
 
         Raises:
             ConfigError: The folder is not empty, or another process has locked it.
-            StorageError: The folder cannot be written.
         """
         if path.is_dir() and not _is_unused(path):
             known = (path / "run.json").is_file()
@@ -217,11 +216,7 @@ class RunFolder:
         return self._trajectories.append(lambda: record)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl.
-
-        Raises:
-            StorageError: The line cannot be written.
-        """
+        """Append one line to metrics.jsonl."""
         self._metrics.append(record)
 
     def event(self, name: str, **facts: Any) -> Future[None]:
@@ -287,11 +282,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def is_over(facts: Mapping[str, Any]) -> bool:
-    """Whether a run has nothing left to resume.
-
-    A training can always get further iterations. A completed evaluation can be resumed only if some attempts ended in
-    faults, which are then played again.
-    """
+    """Whether nothing can be resumed: an evaluation was completed without faults. Trainings can always be extended."""
     return facts.get("command") == "eval" and facts.get("status") == "completed" and not facts.get(FAULTS)
 
 
@@ -334,7 +325,7 @@ def _is_unused(path: Path) -> bool:
 def new_run_path(base: Path, prefix: str = "") -> Path:
     """Return `<base>/<prefix>YYYYMMDD_HHMMSS`, with a number at its end if two runs start in the same second.
 
-    Each path is returned only once per process, because runs may start before the folder of another one exists.
+    Each path is returned once per process, because runs may start before the folder of another one exists.
     """
     stamp = f"{prefix}{datetime.now():%Y%m%d_%H%M%S}"
     candidates = (base / (stamp if number == 0 else f"{stamp}_{number}") for number in range(10_000))
@@ -418,8 +409,7 @@ def _open_training(
 
 
 def is_untouched(path: Path) -> bool:
-    """Whether nothing was played: only the first files have content, and all events are about sandboxes, start or end.
-    """
+    """Whether nothing was played: only the first files have content, and no event is about playing."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
     return all(file.name == _EVENTS for file in later) and all(
@@ -473,10 +463,7 @@ def write_manifest(
 
 
 def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
-    """Facts of a policy for a manifest: model, adapter, number, the SHA-256 of each file on this machine, and of all.
-
-    `sha256` is the digest of the names and digests of all files; None if no file is on this machine.
-    """
+    """Model, adapter and number of a policy, SHA-256 of each of its files here, and of all names and digests."""
     places = (policy.adapter, Path(policy.model) if policy.model else None)  # Path("") is the working directory
     folders = [place for place in places if place is not None and place.is_dir()]
     files = {str(path): sha256_of(path) for folder in folders for path in sorted(folder.iterdir()) if path.is_file()}

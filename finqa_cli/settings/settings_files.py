@@ -62,8 +62,7 @@ class Document:
     tree: dict[str, Any]
 
     def place(self, path: str) -> str:
-        """Return the place where a dotted path is set, such as `file finqa.toml:7`; without the line if it is unknown.
-        """
+        """Return the place where a dotted path is set, such as `file finqa.toml:7`; without an unknown line."""
         line = line_of(self.text, path)
         return f"file {self.name}:{line}" if line else f"file {self.name}"
 

@@ -57,8 +57,7 @@ def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> d
 
 
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Count the attempts that are not right by reason, in the order of `REASONS`; reasons without attempts are absent.
-    """
+    """Count the attempts that are not right by reason, in the order of `REASONS`, without reasons of no attempt."""
     counts = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     return {reason: counts[reason] for reason in REASONS if counts[reason]}
 

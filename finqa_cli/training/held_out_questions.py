@@ -152,8 +152,7 @@ def choose_questions(
 async def held_out_questions(
     context: RunContext, tasks: Sequence[Task], policy: PolicyVersion
 ) -> AsyncIterator[Ask | None]:
-    """Start sandboxes and an engine for this block, and yield a function that asks the questions; None without tasks.
-    """
+    """Start sandboxes and an engine for this block, and yield the function `ask`; without tasks, yield None."""
     if not tasks:
         yield None
         return

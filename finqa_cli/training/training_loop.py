@@ -188,7 +188,7 @@ class TrainingLoop(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRates:
-    """Rates over the answers to held-out questions. Faults count in no rate; without a graded answer all rates are None.
+    """Rates over the answers to held-out questions. Faults count in no rate; all rates are None without graded answers.
 
     Attributes:
         questions: Number of graded answers.
@@ -300,7 +300,9 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         """Return a key by which evaluations are compared, larger is better; None if it cannot be compared."""
 
     async def begin(self) -> None:
-        """Evaluate the policy that training starts from, without questions. A resumed run repeats an interrupted one."""
+        """Evaluate the policy that training starts from, without questions. In a resumed run, repeat an interrupted
+        evaluation.
+        """
         self._padded = not await asyncio.to_thread(self.learner.packs)
         if self.fresh:
             await self._measure(None)

@@ -65,6 +65,5 @@ class Architecture:
     warnings: tuple[str, ...] = ()
 
     def adapter_parameters(self, targets: tuple[str, ...], rank: int) -> int:
-        """Number of weights of a LoRA adapter: r (in + out) for each matrix (Hu et al., arXiv 2106.09685, section 4.2).
-        """
+        """Weights of a LoRA adapter: r (in + out) for each matrix (Hu et al., arXiv 2106.09685, section 4.2)."""
         return rank * sum(part.count * (part.inputs + part.outputs) for part in self.linear if part.name in targets)

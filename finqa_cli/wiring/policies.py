@@ -191,8 +191,7 @@ def _is_pipeline(folder: Path) -> bool:
 
 
 def _own_start(path: Path) -> str | None:
-    """Return the merged model from which the run around an adapter started, wherever the run is now; None without one.
-    """
+    """Return the merged model from which the run around an adapter started, even after a move; None without one."""
     run = next((folder for folder in path.resolve().parents[:4] if (folder / "run.json").is_file()), None)
     return str(run / START) if run is not None and (run / START_RECORD).is_file() else None
 

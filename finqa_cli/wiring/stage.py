@@ -183,8 +183,7 @@ async def stage(
 
 
 def _sandboxes_for(settings: Settings, episodes: int | None) -> int:
-    """Return the number of sandboxes to start: at most as many as the episodes need; None: their number is not known.
-    """
+    """Return the number of sandboxes to start: at most as many as the episodes need, if their number is known."""
     most, sessions = settings.pool.sandboxes, settings.pool.sessions_per_sandbox
     return most if episodes is None else max(1, min(most, -(-episodes // sessions)))
 

@@ -150,8 +150,7 @@ class _Rollouts:
         return result
 
     def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:
-        """Return the attempts of a step with the ids and seeds of training, so that a policy plays the same episodes.
-        """
+        """Return the attempts of a step with the ids and seeds of training, where a policy plays the same episodes."""
         train, attempts = self._settings.train, []
         iteration = step + 1
         for number in range(_batch(self._settings)):

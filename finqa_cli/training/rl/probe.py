@@ -277,8 +277,7 @@ class Probe:
         return opening[-max(1, min(LONGEST_PROMPT, room)) :]
 
     def _request(self, token_ids: tuple[int, ...], most: int, policy: PolicyVersion, *seed: int) -> GenerateRequest:
-        """Return a request for samples of the distribution that the learner scores: the run's temperature, all tokens.
-        """
+        """Return a request for samples of the learner's distribution: the run's temperature, and all tokens."""
         sampling = Sampling(
             temperature=self._settings.generation.temperature,
             max_tokens=most,

@@ -1,4 +1,4 @@
-"""The training loop of reinforcement learning. The record of an iteration is on disk before the next one ends."""
+"""The training loop of reinforcement learning: one update after the other, each recorded on disk before the next."""
 
 from __future__ import annotations
 

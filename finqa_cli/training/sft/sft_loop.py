@@ -29,8 +29,7 @@ class Validation(Evaluation):
 
 
 class SupervisedTraining(FileTraining[Sample, Validation]):
-    """The training loop of supervised fine-tuning. It keeps the policy with the lowest loss on held-out demonstrations.
-    """
+    """The training loop of supervised fine-tuning. It keeps the policy with the lowest held-out loss."""
 
     phase = "sft"
     items_name = "demonstrations"

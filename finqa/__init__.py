@@ -1,4 +1,4 @@
-"""Evaluate and train LLM agents on financial question answering from Python, on the workflows of the `finqa` commands.
+"""Evaluate and train LLM agents on financial question answering from Python, with the workflows of `finqa` commands.
 
 >>> import finqa
 >>> evaluation = finqa.evaluate("scripted", split="test", limit=4, sandboxes=2)
@@ -41,7 +41,7 @@ _PLACES = {
         ("evaluate", "evaluate_async", "sample", "sample_async", "train", "train_async"), "finqa.workflows"
     ),
 }
-"""Module of each name that is imported when it is first used."""
+"""Module of each name that is imported at its first use."""
 
 __all__ = [
     "AuthenticationError",

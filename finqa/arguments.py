@@ -1,4 +1,4 @@
-"""The arguments of a call as settings: keywords with the names of flags, and `settings=` by dotted paths."""
+"""Conversion of a call's arguments to settings: keywords with the names of flags, and `settings=` by dotted paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Files = str | Path | Sequence[str | Path]
 """One settings file or several, or names of settings that ship with finqa, as for `--config`."""
 
 _ENOUGH = 0.6
-"""Likeness of a wrong name to the one that is suggested, as for settings."""
+"""Smallest similarity of a wrong name to the name that is suggested, as for settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Arguments:
 
         Args:
             implied: Settings that the call implies by its target, or by `quick_test`; given settings override them.
-            purpose: What runs.
+            purpose: What the workflow runs.
 
         Raises:
             ConfigError: A setting is unknown or wrong, or the run does not fit on this machine.
@@ -64,7 +64,7 @@ class Arguments:
         return place_settings(loaded, purpose)
 
     def refuse(self, run: Path) -> dict[str, Any]:
-        """Return the settings of a call that resumes a run. Only few settings are allowed; others would be another run.
+        """Return the settings of a call that resumes a run. Only settings that may change on a resume are allowed.
 
         Args:
             run: Folder of the run.

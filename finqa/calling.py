@@ -1,4 +1,4 @@
-"""Calls of workflows: in this thread or another one, or in the caller's event loop; callbacks, Ctrl-C, errors."""
+"""Running of workflows: in this thread, another one, or the caller's event loop; with callbacks, signals and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnMessage = Callable[[str], object]
 Result = TypeVar("Result")
 
 _SIGNALS_BEFORE_LEAVING = 2
-"""Signals of a kind that stop a workflow in another thread; a further one returns to the caller without waiting."""
+"""Signals of one kind that are passed on to a workflow in another thread. The next one returns to the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,10 @@ class CallbackReporter(Reporter):
     """Passes progress to callbacks.
 
     If a callback raises an exception, the workflow ends and the exception is raised to the caller.
+
+    Attributes:
+        stopper: Stops the workflow.
+        failure: Exception of a callback; None if there was none.
     """
 
     live = True
@@ -63,30 +67,30 @@ class CallbackReporter(Reporter):
         self.failure: BaseException | None = None
 
     def line(self, text: str) -> None:
-        """Passes on a line, with secrets masked."""
+        """Pass on a line, with secrets masked."""
         self._call(self._callbacks.on_message, Masker()(text))
 
     def start(self, phase: str, total: int | None) -> None:
-        """Reports the start of a phase."""
+        """Report the start of a phase."""
         self._show(Progress(phase=phase, done=0, total=total))
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
-        """Reports the progress of a phase."""
+        """Report the progress of a phase."""
         if (state := self._phases.get(phase)) is not None:
             self._show(Progress(phase=phase, done=done, total=state.total, fields=fields))
 
     def finish(self, phase: str) -> None:
-        """Reports the end of a phase."""
+        """Report the end of a phase."""
         if (state := self._phases.get(phase)) is not None:
             self._show(Progress(phase=phase, done=state.done, total=state.total, fields=state.fields, ended=True))
             del self._phases[phase]
 
     def drop(self, phase: str) -> None:
-        """Forgets a phase."""
+        """Forget a phase without a report."""
         self._phases.pop(phase, None)
 
     def episode(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> None:
-        """Passes on an episode as in `Run.episodes`, but without its number."""
+        """Pass on an episode as in `Run.episodes`, but without its number."""
         if self._callbacks.on_episode is not None:
             record = {"schema_version": SCHEMA_VERSION, **facts, **trajectory_record(trajectory)}
             self._call(self._callbacks.on_episode, Episode.of_record(record))
@@ -100,7 +104,7 @@ class CallbackReporter(Reporter):
             return
         try:
             callback(value)
-        except BaseException as error:  # of the caller's code: raised to the caller once the workflow has cleaned up
+        except BaseException as error:  # raised to the caller when the workflow has cleaned up
             self.failure = error
             self.stopper.cancel()
 
@@ -110,10 +114,10 @@ class Call(Generic[Result]):
     """A workflow that is ready to run.
 
     Attributes:
-        start: Creates its coroutine.
-        remedy: Shown if a signal stops it.
+        start: Creates the coroutine of the workflow.
+        remedy: Command that resumes the run, shown if a signal stops it.
         learner: Name of the learner; empty if nothing is trained.
-        notes: Lines for the caller before the start.
+        notes: Messages for the caller before the start.
     """
 
     start: Callable[[Reporter, Stopper], Coroutine[Any, Any, Result]]
@@ -199,7 +203,7 @@ def _here(prepared: Call[Result], reporter: CallbackReporter) -> Result:
 
 
 def _in_thread(prepared: Call[Result], reporter: CallbackReporter) -> Result:
-    """Run a workflow in another thread; signals that come meanwhile stop it there."""
+    """Run a workflow in another thread; signals to this process stop it there."""
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -221,7 +225,7 @@ def _in_thread(prepared: Call[Result], reporter: CallbackReporter) -> Result:
 
 @contextmanager
 def _own_signals() -> Iterator[tuple[signal.Signals, ...]]:
-    """Yield the signals that the program does not handle itself; their handlers are restored afterwards."""
+    """Yield the signals that the program does not handle itself, and restore all handlers afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield ()
         return
@@ -236,9 +240,10 @@ def _own_signals() -> Iterator[tuple[signal.Signals, ...]]:
 
 @contextmanager
 def _passing_on(signals: Iterable[signal.Signals], stopper: Stopper) -> Iterator[None]:
-    """Stop a workflow in another thread by signals, also by SIGINT where the event loop of this thread handles it.
+    """Pass signals on to a workflow in another thread, also SIGINT if the event loop of this thread handles it.
 
-    That loop waits for the workflow, so it would cancel nothing. A third signal returns to the caller at once.
+    That event loop is blocked until the workflow ends, so its own handler would do nothing. The third signal of a kind
+    returns to the caller at once.
     """
     counts: Counter[int] = Counter()
 

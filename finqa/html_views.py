@@ -1,4 +1,4 @@
-"""Rich output of notebooks: a run and an episode as HTML without scripts. All texts are data: escaped, never markup."""
+"""HTML output for notebooks, without scripts: a run and an episode. All texts are escaped."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from finqa_cli.runs.run_summary import RunSummary
 from finqa_cli.types import Observation, Turn
 
 MOST_ROWS = 10
-"""Episodes of a run that are shown."""
+"""Most episodes of a run that are shown."""
 
 LONGEST = 2000
-"""Characters of a text that are shown."""
+"""Most characters of a text that are shown."""
 
 _STYLE = 'style="text-align:left;vertical-align:top;white-space:pre-wrap"'
 _VERDICTS = {True: "right", False: "wrong", None: "not graded"}
 
 
 def run_html(summary: RunSummary, episodes: Sequence[Sequence[object]], count: str) -> str:
-    """Return the summary of a run and its first episodes.
+    """Return the HTML of a run: its summary and its first episodes.
 
     Args:
         summary: Summary of the run, as in `finqa ls`.
         episodes: Number, id, question, answer, right answer and verdict of each episode that is shown.
-        count: Number of all episodes, or why they cannot be read.
+        count: Number of all episodes, or the reason why they cannot be read.
     """
     facts = {
         "command": f"finqa {summary.command}",
@@ -46,7 +46,7 @@ def run_html(summary: RunSummary, episodes: Sequence[Sequence[object]], count: s
 
 
 def episode_html(name: str, facts: Mapping[str, object], turns: Iterable[Turn]) -> str:
-    """Return an episode: facts such as its question and answers, then each turn with its reply."""
+    """Return the HTML of an episode: facts such as its question and answers, then each turn with its reply."""
     rows = [cells for place, turn in enumerate(turns, start=1) for cells in _rows(place, turn)]
     return _page(name, facts, ("turn", "policy", "reply"), rows)
 
@@ -63,7 +63,7 @@ def _reply(observation: Observation | None) -> str:
 
 
 def _page(title: str, facts: Mapping[str, object], columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a heading, the facts that are known, and a table; every text is escaped here."""
+    """Return a heading, a table of the facts that are not empty, and a table of the rows, with all texts escaped."""
     known = "".join(
         f"<tr><th {_STYLE}>{_text(name)}</th>{_cell(value)}</tr>"
         for name, value in facts.items()
@@ -81,6 +81,6 @@ def _cell(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as HTML shows it: without secrets, without what could change how the rest is read, escaped."""
+    """Return a text for HTML: shortened, with secrets masked, control characters made visible, and escaped."""
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)"
     return html.escape(printable(mask_text(cut)))

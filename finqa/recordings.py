@@ -1,4 +1,4 @@
-"""Runs on disk as Python objects: a run, its episodes and its metrics. Files are read when they are used."""
+"""Runs on disk as Python objects: a run, its episodes and its metrics. Files are read only when they are needed."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Episodes(Sequence[Episode]):
     """
 
     def __init__(self, run: Path, numbers: Sequence[int] | None = None) -> None:
-        """`numbers` are those of the episodes to have, from 1; None: all of the run, also those that come later."""
+        """Select the episodes with these numbers, from 1; None: all episodes of the run, also those recorded later."""
         self._run = run
         self._numbers = numbers
         self._offsets: list[int] = []
@@ -176,11 +176,12 @@ class Episodes(Sequence[Episode]):
     @overload
     def __getitem__(self, index: slice) -> Episodes: ...
     def __getitem__(self, index: int | str | slice) -> Episode | Episodes:
-        """Return an episode by its place or id, or several by a slice.
+        """Return an episode by its position or id, or several by a slice.
 
         Raises:
-            IndexError: There is no such place.
+            IndexError: There is no such position.
             DataError: There is no such id, or a record is malformed.
+            UsageError: The id is a number, or several ids begin with it.
         """
         if isinstance(index, str):
             return self._named(index)
@@ -249,7 +250,7 @@ class Episodes(Sequence[Episode]):
             raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
 
     def _starts(self) -> Sequence[int]:
-        """Return where each whole line begins; lines that were appended since are looked for from the last one on."""
+        """Return the position of each complete line. Only lines appended since the last call are searched."""
         file = self._run / _LOG
         size = file.stat().st_size if file.is_file() else 0
         if not self._offsets or size < self._offsets[-1]:
@@ -292,7 +293,7 @@ class Records(Sequence[dict[str, Any]]):
         return Records([each for each in self if all(each.get(name) == value for name, value in fields.items())])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a table with a row for each record; fields of nested ones are columns such as `measures.share`.
+        """Return a table with a row for each record; nested fields are columns such as `measures.share`.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -312,7 +313,7 @@ class Run:
 
     @property
     def summary(self) -> RunSummary:
-        """What `finqa ls` shows of it: command, status, progress, score, times, size."""
+        """Its summary, as `finqa ls` shows it: command, status, progress, score, times, size."""
         return summarize_run(self.path)
 
     @property
@@ -406,7 +407,7 @@ class Run:
                 if self.command in RESUMABLE
                 else f"finqa show {shlex.quote(str(self.path))} shows what it recorded",
             )
-        workflows = importlib.import_module("finqa.workflows")  # by its name, for it imports this module
+        workflows = importlib.import_module("finqa.workflows")  # not at the top, because it imports this module
         return getattr(workflows, function)(resume=self.path, **options)
 
     def __repr__(self) -> str:

@@ -114,7 +114,8 @@ def train(
     """Train a LoRA policy by reinforcement learning, as `finqa train` does; evaluates before and after.
 
     Args:
-        resume: Run to resume from its newest checkpoint; only `iterations` and `learner_processes` can be changed.
+        resume: Run to resume from its newest checkpoint. Only `iterations`, `learner_processes`, `max_cost`,
+            `max_tokens`, `run_mirror` and `cluster_address` can be changed.
         quick_test: A short run: 2 iterations of 4 groups, unless they are given.
         config: Settings files, or names of included settings files.
         settings: Any setting by its dotted path.

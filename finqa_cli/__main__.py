@@ -1,4 +1,4 @@
-"""`python -m finqa_cli`."""
+"""Entry point of `python -m finqa_cli`."""
 
 import sys
 

@@ -63,16 +63,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 REQUEUED = ("train", "sft", "dpo", "sample", "eval", "pipeline", "experiment", "policy")
-"""Commands that SIGUSR1 stops with exit code 85, because a scheduler can start them again. It ends any other one."""
+"""Commands that SIGUSR1 stops with exit code 85, because a scheduler can start them again. SIGUSR1 kills others."""
 
 INTERRUPTED = 130
 NEW_OBJECTS = 10_000
-"""New objects after which Python looks for cycles of unused ones. Its default of 700 makes the import of torch and
-transformers, 2 million objects that stay, take an eighth longer."""
+"""Threshold of Python's garbage collector in new objects. With the default of 700, the import of torch and
+transformers, which creates 2 million permanent objects, takes an eighth longer."""
 
 
 _BUILT: dict[typer.Typer, Any] = {}
-"""Parsers of commands, kept because building that of `train` takes longer than most of its calls in Python."""
+"""Parsers of commands. They are cached, because building that of `train` takes longer than most calls in a process."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -84,7 +84,7 @@ class LazyGroup(typer.core.TyperGroup):
         self.commands = names  # suggestions for misspelt commands are made from the keys
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the loaded command, or None when there is none of this name."""
+        """Return the loaded command; None if there is no command with this name."""
         if cmd_name not in COMMANDS:
             return None
         application = importlib.import_module(COMMANDS[cmd_name][0]).app
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _remember_plugins() -> None:
-    """Keep the components of installed plugins for completion, where this command loaded them and they changed."""
+    """Store the components of installed plugins for completion, if this command loaded them and they have changed."""
     loaded = sys.modules.get("finqa_cli.extend.registry")
     if loaded is None or not loaded.registry.cache_info().currsize or completion.are_plugins_known(os.environ):
         return
@@ -177,20 +177,20 @@ def _remember_plugins() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for closed streams (`finqa plugins >&-`), which are None in Python."""
+    """Open the null device for standard streams that are closed (`finqa plugins >&-`), which are None in Python."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 class _Output(io.FileIO):
-    """Standard output whose reader may leave (`finqa plugins | head -1`): what comes after that is discarded.
+    """Standard output whose reader may end first (`finqa plugins | head -1`); further output is then discarded.
 
-    The command continues, so that a training outlives the pager that it was shown in, and returns its own status.
+    The command continues, for example a training whose pager was closed, and returns its own exit status.
     """
 
     def write(self, data: Any, /) -> int:
-        """Write to the file, or to the null device once its reader has left."""
+        """Write to the file; if its reader has ended, discard this and all later output."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -199,7 +199,7 @@ class _Output(io.FileIO):
 
 
 def _outlive_reader() -> None:
-    """Put `_Output` below standard output where that is the process's own and no terminal."""
+    """Use `_Output` for standard output, unless it was replaced or is a terminal."""
     stream = sys.stdout
     if stream is not sys.__stdout__:
         return

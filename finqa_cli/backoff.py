@@ -1,7 +1,7 @@
-"""Pauses between repeated requests: growing ones of our own, and those that a service asks for.
+"""Pauses between repeated requests: exponential backoff, and the Retry-After header of a service.
 
-`tenacity` and `stamina` take their jitter from the global random generator, while every random choice of finqa comes
-from a seed. Each loop here also has its own rule for when to stop. So the formula is ours, and the loops use it.
+The libraries `tenacity` and `stamina` are not used, because they take their jitter from the global random generator,
+while every random choice of finqa comes from a seed. Also, each retry loop has its own rule for when to stop.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Backoff:
     longest_s: float
 
     def pause_s(self, failures: int, spread: float = 1.0) -> float:
-        """Return the seconds to wait after so many failures in a row, counted from 1.
+        """Return the seconds to wait after some failures in a row.
 
         Args:
-            failures: At least 1.
-            spread: A seeded random number in [0, 1] spreads clients that failed together over the second half of the
-                pause; 1 is the whole pause.
+            failures: Number of failures in a row, at least 1.
+            spread: Number in [0, 1]: 0 is half of the pause, 1 the whole pause. Different numbers spread clients that
+                failed together over the second half of the pause.
         """
         return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 100)) * (0.5 + spread / 2)
 
@@ -37,7 +37,7 @@ class Backoff:
 def retry_after_s(text: str | None, now: datetime | None = None) -> float | None:
     """Return the seconds of a Retry-After header, which is a number or a date (RFC 9110, 10.2.3).
 
-    0.0 stands for a date in the past; None for a missing header and for any other text.
+    The result is 0.0 for a date in the past, and None for a missing header or any other text.
     """
     text = (text or "").strip()
     if text.replace(".", "", 1).isdecimal() and text.isascii() and len(text) <= 20:
@@ -46,5 +46,5 @@ def retry_after_s(text: str | None, now: datetime | None = None) -> float | None
         at = parsedate_to_datetime(text)
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
-    except (ValueError, OverflowError):  # a year or an offset of twenty digits overflows
+    except (ValueError, OverflowError):  # a year or a UTC offset with too many digits overflows
         return None

@@ -1,4 +1,4 @@
-"""The error boundary: what escapes a command becomes two lines on stderr, without secrets, and an exit status."""
+"""The error boundary: an exception of a command becomes two lines on stderr, without secrets, and an exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNUSABLE = {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
-"""Reasons of the operating system that are about the path that was given."""
+"""Error codes of the operating system that mean a problem with the path."""
 
 EXTRAS = {
     "torch": "train",
@@ -46,10 +46,10 @@ EXTRAS = {
 
 
 def report(error: BaseException, arguments: Sequence[str], commands: Collection[str]) -> int:
-    """Print an error for a person, and as a JSON document on stdout with `--json`; return the exit status.
+    """Print an error to stderr, with `--json` also as a JSON document to stdout; return the exit status.
 
     Args:
-        error: What escaped the command.
+        error: The exception of the command.
         arguments: The command line.
         commands: Names of all commands.
     """
@@ -70,7 +70,7 @@ def report(error: BaseException, arguments: Sequence[str], commands: Collection[
 
 
 def explain(error: BaseException) -> FinqaError | None:
-    """Return the error as one of the product's own, or None when it is a bug."""
+    """Return the exception as a FinqaError; None if it cannot be explained, so that it is a bug."""
     if isinstance(error, FinqaError):
         return error
     if isinstance(error, typer.TyperException):
@@ -95,7 +95,7 @@ def _storage(error: OSError) -> FinqaError | None:
 
 
 def _by_plugins(error: BaseException) -> FinqaError | None:
-    """Ask the plugins, but only when a command has loaded them already."""
+    """Let the plugins explain the error, but only if the command has already loaded them."""
     loaded = sys.modules.get("finqa_cli.extend.registry")
     if loaded is None:
         return None
@@ -145,7 +145,7 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
 
 
 def _usual_remedy(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> str:
-    """Return the remedy of most errors of a kind, for one that names none."""
+    """Return the usual remedy for a kind of error, for an error without a remedy."""
     if isinstance(error, StorageError):
         return ANOTHER_PATH
     if isinstance(error, UsageError):
@@ -155,5 +155,5 @@ def _usual_remedy(error: FinqaError, arguments: Sequence[str], commands: Collect
 
 
 def _discard_stdout() -> None:
-    """Point it at the null device, so that the interpreter's last flush raises no error either."""
+    """Redirect stdout to the null device, so that the interpreter's last flush does not raise another error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

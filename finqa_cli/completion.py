@@ -1,10 +1,10 @@
-"""Answers the shells' requests for completions.
+"""Completion of words for shells.
 
-A request is an environment variable, as Typer's scripts set it (`finqa --install-completion`). Only the standard
-library is imported, because a person waits for the answer.
+A request is an environment variable, which Typer's scripts set (`finqa --install-completion`). Only the standard
+library is imported, because the user waits for the result.
 
-What finqa itself offers is in `INDEX`. Components of other plugins are in a file below FINQA_HOME, which every command
-that loads the plugins writes when distributions were installed or removed since.
+Commands, options and components of finqa itself are in `INDEX`. Components of other plugins are in a file in
+FINQA_HOME. Every command that loads the plugins writes this file again if distributions were installed or removed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ INDEX = Path(__file__).with_name("completions.json")
 SHELLS = ("bash", "zsh", "fish")
 
 Candidate = tuple[str, str]
-"""What the word may become, and its help."""
+"""A completed word, and its help."""
 
 _MOST_RUNS = 200
 
 
 def is_asked() -> bool:
-    """Whether this process was started to complete a word, in a shell that is known here."""
+    """Return whether this process was started to complete a word, for one of `SHELLS`."""
     return os.environ.get(REQUEST, "") in {f"complete_{shell}" for shell in SHELLS}
 
 
 def main() -> int:
-    """Print the completions of the request; returns the exit status."""
+    """Print the completions of the request, and return the exit status."""
     shell = os.environ[REQUEST].removeprefix("complete_")
     words, incomplete = read_words(shell, os.environ)
     found = list(complete(read_index(os.environ), words, incomplete))
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def read_index(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the index with the components of the plugins that are installed."""
+    """Return the index, with the components of the installed plugins added."""
     index: dict[str, Any] = json.loads(INDEX.read_text(encoding="utf-8"))
     for kind, names in _read_plugins(environment).items():
         index["lists"][kind] = {**names, **index["lists"].get(kind, {})}
@@ -54,18 +54,18 @@ def read_index(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def are_plugins_known(environment: Mapping[str, str]) -> bool:
-    """Return True when the file of plugins is that of the distributions that are installed now."""
+    """Return whether the file of plugins is up to date with the installed distributions."""
     return _read_file(environment).get("installed") == _installed(environment)
 
 
 def remember_plugins(components: Mapping[str, Mapping[str, str]], environment: Mapping[str, str]) -> None:
-    """Write the components of plugins that are not finqa's own, for the next completion.
+    """Write the components of plugins that are not part of finqa, for the next completion.
 
-    No file is made where there are none, and a folder that cannot be written to is not an error.
+    Without such components no file is created. A folder that is not writable is not an error.
 
     Args:
         components: Kind -> name -> summary.
-        environment: Variables of this process.
+        environment: Environment variables of this process.
     """
     file = _plugins_file(environment)
     if not components and not file.exists():
@@ -81,11 +81,11 @@ def remember_plugins(components: Mapping[str, Mapping[str, str]], environment: M
 
 
 def read_words(shell: str, environment: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the whole words behind the program's name, and the beginning of the one that is completed."""
+    """Return the complete words after the program's name, and the beginning of the word to complete."""
     if shell == "bash":
         words, place = _split(environment.get("COMP_WORDS", "")), int(environment.get("COMP_CWORD") or 0)
         before, incomplete = words[1:place], words[place] if place < len(words) else ""
-        if incomplete == "=":  # bash takes `--engine=t` for three words
+        if incomplete == "=":  # bash splits `--engine=t` into three words
             incomplete = ""
         return before[:-1] if before[-1:] == ["="] else before, incomplete
     typed = environment.get("_TYPER_COMPLETE_ARGS", "")
@@ -94,12 +94,12 @@ def read_words(shell: str, environment: Mapping[str, str]) -> tuple[list[str], s
 
 
 def complete(index: Mapping[str, Any], words: Sequence[str], incomplete: str) -> Iterator[Candidate]:
-    """Yield what the word may become.
+    """Yield the completions of a word.
 
     Args:
-        index: Content of `INDEX`.
+        index: Result of `read_index`.
         words: The words before it.
-        incomplete: Its beginning.
+        incomplete: The beginning of the word.
     """
     name, given = _find_command(index["commands"], words)
     command = index["commands"][name]
@@ -123,7 +123,7 @@ def complete(index: Mapping[str, Any], words: Sequence[str], incomplete: str) ->
 
 
 def format_candidates(shell: str, found: Sequence[Candidate]) -> str:
-    """Return the reply in the form that the shell's script reads; files where nothing was found."""
+    """Return the completions in the format of the shell's script. Without any, zsh completes file names."""
     if shell == "bash":
         return "\n".join(text for text, _ in found)
     if shell == "fish":
@@ -135,7 +135,7 @@ def format_candidates(shell: str, found: Sequence[Candidate]) -> str:
 
 
 def _read_plugins(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return kind -> name -> summary of components, none when the file is of other distributions than are installed."""
+    """Return kind -> name -> summary of components; empty if the file does not match the installed distributions."""
     found = _read_file(environment)
     components = found.get("components") if found.get("installed") == _installed(environment) else None
     named = components.items() if isinstance(components, dict) else ()
@@ -151,13 +151,13 @@ def _read_file(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _plugins_file(environment: Mapping[str, str]) -> Path:
-    """Return the file of the plugins of this Python environment, of which several may share one FINQA_HOME."""
+    """Return the file of plugins for this Python environment, because several may share one FINQA_HOME."""
     home = Path(environment.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
     return home / f"completions-{zlib.crc32(sys.prefix.encode()):08x}.json"
 
 
 def _installed(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders that distributions are installed in with their times, which change with what is in them."""
+    """Return the folders of installed distributions with their modification times, which change with their content."""
     further = environment.get("PYTHONPATH", "").split(os.pathsep)
     places = [each for each in sys.path[1:] if each.endswith(("site-packages", "dist-packages")) or each in further]
     found = []
@@ -170,7 +170,7 @@ def _installed(environment: Mapping[str, str]) -> list[str]:
 
 
 def _find_command(commands: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the command that the words name, and those behind it."""
+    """Return the command that the words name, and the words after it."""
     name = ""
     for place, word in enumerate(words):
         longer = f"{name} {word}".strip()
@@ -215,7 +215,7 @@ def _starting(incomplete: str, candidates: Any) -> Iterator[Candidate]:
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quotation that is not closed yet
+    except ValueError:  # a quotation mark that is not closed yet
         return text.split()
 
 

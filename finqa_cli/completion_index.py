@@ -1,4 +1,4 @@
-"""The index of completions: commands, their options, and what values these take; written by `make reference`."""
+"""The index of completions: commands, their options, and the values of options; written by `make reference`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = frozenset({"target", "run", "runs", "resume", "rescore", "source", "basel
 
 
 def index() -> dict[str, Any]:
-    """Return the index: `commands` by their words, and `lists` of names with their help."""
+    """Return the index: `commands` by their full name, and `lists` of names with their help."""
     kinds = {component.kind for component in registry().components()}
     lists: dict[str, dict[str, str]] = {
         kind: {part.name: part.summary for part in registry().components(kind)} for kind in sorted(kinds)
@@ -38,7 +38,7 @@ def index() -> dict[str, Any]:
 
 
 def index_text() -> str:
-    """Return the content of the file."""
+    """Return the content of the index file."""
     return json.dumps(index(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -64,7 +64,9 @@ def _describe(name: str, command: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _kind(parameter: Any) -> Any:
-    """Return what completes a value: choices, the name of a list, `runs`, `text` for nothing, or `switch`: no value."""
+    """Return how a value is completed: a list of choices, the name of a list, `runs`, `text` (not at all), or `switch`
+    (there is no value).
+    """
     if getattr(parameter, "is_flag", False):
         return "switch"
     if choices := _choices(parameter.type_descriptor.annotation):
@@ -82,7 +84,7 @@ _COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "learn
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the values of an annotation that lists them; of `X | None` those of X."""
+    """Return the values of a Literal or an Enum; for `X | None`, those of X. Empty for other annotations."""
     if typing.get_origin(annotation) is Literal:
         return [str(value) for value in typing.get_args(annotation)]
     if isinstance(annotation, type) and issubclass(annotation, Enum):

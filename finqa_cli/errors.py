@@ -1,10 +1,11 @@
-"""The one exception tree of finqa.
+"""The exception hierarchy of finqa.
 
-Every error that a user can cause or fix is a `FinqaError`: it states what failed, why, and which command fixes it,
-and the command line turns it into its exit code without a traceback. Anything else that escapes is a bug.
+Every error that a user can cause or fix is a `FinqaError`: it states what failed, why, and which command fixes it. The
+command line converts it to its exit code, without a traceback. Any other exception that reaches the command line is a
+bug.
 
-To add one: subclass the nearest class below, give it an exit code only if scripts must distinguish it, and state in the
-docstring who raises it.
+To add an error: derive it from the nearest class below, give it an exit code only if scripts must distinguish it, and
+state in the docstring when it is raised.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ThresholdError(FinqaError):
 
 
 class NothingToLearnError(FinqaError):
-    """Rollouts give a policy nothing to learn from: no attempt at a question earns more than another."""
+    """The policy can learn nothing from its rollouts: all attempts at a question have the same reward."""
 
     exit_code = 4
 
@@ -62,22 +63,22 @@ class ServiceUnavailableError(FinqaError):
 
 
 class UnreachableEngineError(ServiceUnavailableError):
-    """The server of an engine does not answer. It may be back later, so a weight sync waits for it."""
+    """The server of an engine does not answer. It may answer again later, so a weight sync waits for it."""
 
 
 class LostWorkerError(ServiceUnavailableError):
-    """The process of a rollout worker is gone. Its attempts are played again by other workers."""
+    """The process of a rollout worker has ended or cannot be reached. Other workers play its attempts again."""
 
 
 class PluginError(FinqaError):
-    """A component of a plugin that is not part of finqa raised, or returned what its contract does not allow.
+    """A component of a plugin that is not part of finqa raised an exception or returned an invalid value.
 
     The message names plugin, component, method, file and line.
     """
 
 
 class LearnerProcessError(FinqaError):
-    """One of several learner processes ended early. Raised in the first; the newest checkpoint can be resumed."""
+    """One of several learner processes ended early. Raised in the first process; the run can be resumed."""
 
     exit_code = 70
 
@@ -86,7 +87,7 @@ class DeviceMemoryError(FinqaError):
     """The memory of the learner's device is full, and smaller micro-batches do not help or need a resumed run.
 
     Attributes:
-        token_budget: Tokens per micro-batch with which a resumed run may fit; 0 where smaller ones do not help.
+        token_budget: Tokens per micro-batch with which a resumed run may fit; 0: smaller micro-batches do not help.
     """
 
     exit_code = 71
@@ -119,29 +120,29 @@ class MissingDependencyError(ConfigError):
 
 
 class InterruptedRun(FinqaError):
-    """A signal ended the run early. What was finished is on disk; the remedy resumes it."""
+    """A signal ended the run early. Finished work is on disk; the remedy resumes the run."""
 
     exit_code = 130
 
 
 class RequeuedRun(InterruptedRun):
-    """SIGUSR1 ended the run early: its scheduler starts it again later. The remedy resumes it."""
+    """SIGUSR1 ended the run early, so that its scheduler can start it again later. The remedy resumes the run."""
 
     exit_code = 85
 
 
 class BudgetReachedError(InterruptedRun):
-    """The limit of cost or tokens is reached. What was finished is on disk; the remedy resumes with a larger limit."""
+    """The limit of cost or tokens is reached. Finished work is on disk; the remedy resumes with a larger limit."""
 
     exit_code = 75
 
 
-# Faults inside one episode. They are attributed to one boundary and recorded in the trajectory; they end the process
+# Faults inside one episode. Each is attributed to one component and recorded in the trajectory. They end the process
 # only when too many episodes fail.
 
 
 class EpisodeError(FinqaError):
-    """Base of the infrastructure faults that can end one attempt; never scored, retried in a fresh session."""
+    """Base of the infrastructure faults that can end one attempt. They are never scored; the attempt is retried."""
 
 
 class SandboxError(EpisodeError, ServiceUnavailableError):
@@ -149,7 +150,7 @@ class SandboxError(EpisodeError, ServiceUnavailableError):
 
 
 class EngineError(EpisodeError, ServiceUnavailableError):
-    """The engine failed to produce tokens."""
+    """The engine failed to generate a turn, or to load a policy version."""
 
 
 class EnvironmentFault(EpisodeError, ServiceUnavailableError):

@@ -1,6 +1,6 @@
-"""Logs: structlog to stderr, with one redaction step that every line passes; tracebacks of threads pass it too.
+"""Logs: structlog to stderr. Secrets are masked in every line, and in the tracebacks of threads.
 
-`FINQA_LOG_LEVEL` (debug, info, warning, error; default warning) and `FINQA_LOG_FORMAT` (console or json) set them.
+`FINQA_LOG_LEVEL` (debug, info, warning, error; default warning) and `FINQA_LOG_FORMAT` (console or json) configure it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
     """Set up structlog for this process.
 
     Raises:
-        ConfigError: FINQA_LOG_LEVEL or FINQA_LOG_FORMAT has a value that does not exist.
+        ConfigError: FINQA_LOG_LEVEL or FINQA_LOG_FORMAT has a value that is not allowed.
     """
     variables = os.environ if environment is None else environment
     level = _one_of("FINQA_LOG_LEVEL", variables, LEVELS, default="warning")
@@ -57,26 +57,26 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
 
 
 class Redactor:
-    """Masks values under secret names, secrets by their form, and the values of secret environment variables."""
+    """Structlog processor that masks secrets: by name, by form, and the values of secret variables."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._mask = Masker(variables)
 
     def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """A structlog processor."""
+        """Return the event with secrets masked."""
         texts = {name: str(value) if isinstance(value, BaseException) else value for name, value in event.items()}
         return {name: masked(value, name, self._mask) for name, value in texts.items()}
 
 
 class _MaskedFormatter(logging.Formatter):
-    """What libraries log, with tracebacks, for the handler that Python uses where none is set up."""
+    """Formatter for log records of libraries, with tracebacks, in Python's handler of last resort."""
 
     def format(self, record: logging.LogRecord) -> str:
         return Masker()(super().format(record))
 
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
-    """Print what a thread raised, as Python does, without secrets."""
+    """Print the exception of a thread as Python does, but without secrets."""
     if failure.exc_type is SystemExit or failure.exc_value is None:
         return
     name = failure.thread.name if failure.thread else "unknown"
@@ -92,7 +92,7 @@ def _one_of(name: str, variables: Mapping[str, str], allowed: tuple[str, ...], *
 
 
 class _StderrLogger:
-    """Writes to the `sys.stderr` of the moment, so that progress bars stay below the line."""
+    """Writes to the current `sys.stderr`, which a progress bar may replace to stay below the line."""
 
     def __init__(self, *_: object) -> None: ...
 

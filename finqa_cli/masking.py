@@ -1,8 +1,9 @@
-"""The one rule for what is a secret: by a name, by the form of a value, and by the variables of this process.
+"""The rules for what is a secret: by its name, by the form of a value, and by the variables of this process.
 
-A secret by its form is a URL with user info or with a parameter such as `token`, a header that authorizes, a bearer
-token, `password=...` in a text, or a key that begins like those of well-known services. Settings refuse such values
-(`settings/secret_values.py`); everything that writes masks them. Imports nothing heavy: the error boundary uses it.
+A secret by its form is a URL with user info or with a parameter such as `token`, an authorization header, a bearer
+token, `password=...` in a text, or a key with the prefix of a well-known service. Settings refuse such values
+(`settings/secret_values.py`); everything that is written or shown is masked. This module imports nothing heavy, because
+the error boundary uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 
 MASK = "**********"
 SHORTEST_SECRET = 8
-"""Characters from which the value of a secret variable is masked in texts; a shorter one may be any word."""
+"""Smallest length of a secret variable's value that is masked in texts; a shorter value may be an ordinary word."""
 
 _SECRET = re.compile(
     r"(^|[_-])(api[_-]?key|(access|private|secret|account|signing)[_-]?key|secret|password|passwd|passphrase|token"
@@ -44,9 +45,9 @@ class _Rule:
     """One form of a secret.
 
     Attributes:
-        what: How messages call a value of this form.
-        pattern: Where the form occurs in a text.
-        replacement: What masks it, as `re.sub` takes it.
+        what: Description of a value of this form, for messages.
+        pattern: Pattern that finds the form in a text.
+        replacement: Replacement for `re.sub` that masks it.
     """
 
     what: str
@@ -57,7 +58,7 @@ class _Rule:
 _RULES = (
     _Rule(
         "a URL with a user name or password",
-        # A password may contain "/" and "@" where it was not encoded; digits behind the colon are a port.
+        # A password that was not encoded may contain "/" and "@". Digits after the colon are a port.
         re.compile(
             r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)"
             rf"(?:[^\s/?#@:\"'<>\\]{{0,300}}:(?!\d+(?:[/?#]|$)){_TEXT}{{0,300}}|[^\s/?#\"'<>\\]*)@"
@@ -102,29 +103,29 @@ _RULES = (
 
 
 def is_secret(name: str) -> bool:
-    """Return True for names that carry a secret by convention, such as `api_key` or `HF_TOKEN`; `token_ids` is none."""
+    """Return whether a name is usually that of a secret, such as `api_key` or `HF_TOKEN`, but not `token_ids`."""
     return bool(_SECRET.search(name))
 
 
 def is_secret_variable(name: str, value: str = "") -> bool:
     """Return whether an environment variable usually contains a secret, by its name or by the form of its value.
 
-    A started process should not get it. Names count more widely than those of settings: `AWS_ACCESS_KEY` is one.
+    Other programs should not get it. The rule for names is wider than `is_secret`: `AWS_ACCESS_KEY` is a secret here.
     """
     return _VARIABLE.search(name) is not None or find_secret(value) is not None
 
 
 def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that another program may get: those that usually contain no secret."""
+    """Return the variables that other programs may get, because they usually contain no secret."""
     return {name: value for name, value in variables.items() if not is_secret_variable(name, value)}
 
 
 def find_secret(value: Any, name: str = "") -> str | None:
-    """Return what secret a value is or contains, such as `a bearer token`; None where it contains none.
+    """Return a description of the secret that a value is or contains, such as `a bearer token`; None if there is none.
 
     Args:
-        value: A text, or nested mappings and lists of them.
-        name: What the value is called. A text under the name of a secret is one, independently of its form.
+        value: A text, or nested mappings and lists of texts.
+        name: Name of the value. A text whose name is that of a secret is a secret in any form.
     """
     if isinstance(value, Mapping):
         return next((what for key, item in value.items() if (what := find_secret(item, str(key)))), None)
@@ -148,9 +149,9 @@ def masked(value: Any, name: str = "", mask: Callable[[str], str] = mask_text) -
     """Return a copy of nested mappings and lists in which every secret, by name or by form, is replaced by a mask.
 
     Args:
-        value: The mappings and lists; values of other types than text stay.
-        name: What the value is called.
-        mask: Masks a text.
+        value: The mappings and lists; values of other types than text are not changed.
+        name: Name of the value.
+        mask: Masks the secrets in a text.
     """
     if isinstance(value, Mapping):
         return {key: masked(item, str(key), mask) for key, item in value.items()}
@@ -162,16 +163,16 @@ def masked(value: Any, name: str = "", mask: Callable[[str], str] = mask_text) -
 
 
 class Masker:
-    """Masks texts that people read: secrets by their form, and the values of secret variables wherever they occur."""
+    """Masks texts for users: secrets by their form, and the values of secret variables wherever they occur."""
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
-        """Read the variables now; those of this process where none are given."""
+        """Read the environment variables now; None: those of this process."""
         found = os.environ if variables is None else variables
         values = {value.strip() for name, value in found.items() if _VARIABLE.search(name)}
         self._values = sorted((value for value in values if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Return the text without secrets."""
+        """Return the text with secrets masked."""
         for value in self._values:
             text = text.replace(value, MASK)
         return mask_text(text)

@@ -1,4 +1,4 @@
-"""Facts about processes: machine and start time, which distinguish processes of one pid, and threads."""
+"""Facts about processes: machine and start time, which distinguish processes with the same pid, and threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def start_time(pid: int) -> int | None:
-    """Return the clock ticks between boot and the start of a running process, see proc(5); None when there is none."""
+    """Return the clock ticks between boot and the start of a running process, see proc(5); None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -29,7 +29,7 @@ def count_threads(user: int) -> int:
 
 
 def host_name() -> str:
-    """This machine's name with a few characters that differ where process ids mean something else."""
+    """Return the name of this machine, with a suffix that differs between machines and between pid namespaces."""
     name = socket.gethostname()
     try:
         machine = Path("/etc/machine-id").read_text(encoding="utf-8").strip()

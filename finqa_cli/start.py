@@ -1,4 +1,4 @@
-"""The entry point of `finqa`: completion answers before anything else is imported."""
+"""The entry point of `finqa`. Completion requests are answered before anything else is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from finqa_cli import completion
 
 
 def main() -> int:
-    """Complete a word, or run the command line; returns the exit status."""
+    """Complete a word or run the command line, and return the exit status."""
     if completion.is_asked():
         return completion.main()
     from finqa_cli.app import main as run

@@ -1,4 +1,4 @@
-"""Virtual environments below FINQA_HOME that `finqa setup` creates, for packages that are incompatible with finqa's."""
+"""Virtual environments in FINQA_HOME that `finqa setup` creates, for packages that are incompatible with finqa's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD = "setup.json"
-"""Written before packages are installed, and again when all checks passed; absent: nothing usable is there."""
+"""Record of an environment, written before packages are installed and again when all checks have passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Venv:
 
     Attributes:
         python: Its interpreter.
-        digest: Digest of the pins, the Python version and the way of installing that it was made from.
+        digest: Digest of the pinned requirements, the Python version and the way of installation.
         versions: Version of each distribution that was checked.
     """
 
@@ -29,17 +29,17 @@ class Venv:
 
 
 def venv_folder(home: Path, name: str) -> Path:
-    """Return the folder of one: the environment itself in `venv`, beside it its record and its log."""
+    """Return the folder of an environment, which contains the environment itself in `venv`, its record and its log."""
     return home.expanduser().absolute() / "envs" / name
 
 
 def venv_python(folder: Path) -> Path:
-    """Return its interpreter, which may not exist yet."""
+    """Return the interpreter of an environment, which may not exist yet."""
     return folder / "venv" / "bin" / "python"
 
 
 def find_venv(home: Path, name: str) -> Venv | None:
-    """Return the environment of this name; None when it was not made or is not finished. Reads one small file."""
+    """Return the environment with this name; None if it does not exist or is not complete. Reads one small file."""
     folder = venv_folder(home, name)
     record = read_record(folder)
     python = venv_python(folder)
@@ -49,7 +49,7 @@ def find_venv(home: Path, name: str) -> Venv | None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of an environment; empty when there is none, or it is not valid."""
+    """Return the record of an environment; empty if it is missing or not valid."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
 """From graded trajectories to packed batches: credit, advantages, losses, samples, packing. Pure; no torch.
 
-Import from the modules, so that code that only names a rule or a loss loads nothing else.
+Import from the single modules: this package re-exports nothing, so that naming a rule or a loss loads nothing else.
 """

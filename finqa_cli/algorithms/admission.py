@@ -11,18 +11,18 @@ _LEAST_SHARE = 0.05
 
 
 def admitted_groups(uninformative: Sequence[int], *, target: int, most: int, expected: float | None) -> int:
-    """How many groups may start, given which of them turned out to carry no signal.
+    """Return how many groups may start, given which of them turned out to carry no signal.
 
-    Groups are numbered in the order in which they start. After the first j groups, i of them informative, their share
-    is estimated (see `informative_share`), and as many more are wanted as at that share make up what is missing to
-    `target`. The largest number that any prefix asks for may start. A group that is not judged yet counts as
-    informative. So the result grows as groups are judged, never beyond what it is once all of them are, and what it
-    ends at does not depend on the order in which they were: it is a function of the groups alone, never of timing.
-    It ends with at least `target` informative groups, or at `most`.
+    Groups are numbered in the order in which they start. After the first j groups, of which i are informative, the
+    share of informative groups is estimated (see `informative_share`). From that share follows how many groups in all
+    give `target` informative ones. The result is the largest number over all prefixes j. A group that is not judged
+    yet counts as informative, so the result only grows while groups are judged. The final result does not depend on
+    the order in which groups are judged: it is a function of the groups alone, never of timing. It ends with at least
+    `target` informative groups, or at `most`.
 
     Args:
-        uninformative: Numbers of the groups known to carry no signal.
-        target: Informative groups that are wanted; 0 for no target, then `most` start.
+        uninformative: Numbers of the groups known to carry no signal, from 0.
+        target: Informative groups that are wanted; 0: no target, and `most` groups start.
         most: Groups of the iteration at most.
         expected: Share of informative groups in the iteration before; None when there was none.
     """
@@ -38,10 +38,15 @@ def admitted_groups(uninformative: Sequence[int], *, target: int, most: int, exp
 
 
 def informative_share(informative: int, groups: int, expected: float | None) -> float:
-    """The share of informative groups, from what was counted and what was expected: a mean with a prior weight.
+    """Estimate the share of informative groups: the mean of the counted groups and a prior, weighted by their numbers.
 
-    Without experience the guess is that every group is informative, which never starts one too many, and gives way
-    quickly; the share of the iteration before counts as 32 groups. Never below 0.05.
+    Without an iteration before, the prior is that every group is informative. It never starts a group too many, and
+    counts as 8 groups only. The share of the iteration before counts as 32 groups. The estimate is never below 0.05.
+
+    Args:
+        informative: Informative groups among those counted.
+        groups: Groups counted.
+        expected: Share in the iteration before; None when there was none.
     """
     weight = _WEIGHT_OF_A_GUESS if expected is None else _WEIGHT_OF_EXPERIENCE
     prior = 1.0 if expected is None else expected

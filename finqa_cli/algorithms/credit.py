@@ -1,4 +1,4 @@
-"""Groups -> credit -> samples."""
+"""Credit of groups by an optimizer, and the samples that an update is made of."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def assign_credit(optimizer: Optimizer, groups: Sequence[Group]) -> tuple[Credit
     Raises:
         FinqaError: The optimizer did not give one advantage per trajectory.
     """
-    return _counted(optimizer, groups, [optimizer.credit(group) for group in groups])
+    return _check_counts(optimizer, groups, [optimizer.credit(group) for group in groups])
 
 
 def assign_credit_again(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-    """The credit of groups whose rewards have changed; one that was dropped stays dropped.
+    """The credit of groups whose rewards have changed. A group that was dropped stays dropped.
 
     Raises:
         FinqaError: See `assign_credit`.
@@ -31,7 +31,7 @@ def assign_credit_again(optimizer: Optimizer, groups: Sequence[Group], credits: 
     again = [
         credit if credit.dropped else optimizer.credit(group) for group, credit in zip(groups, credits, strict=True)
     ]
-    return _counted(optimizer, groups, again)
+    return _check_counts(optimizer, groups, again)
 
 
 def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
@@ -40,23 +40,27 @@ def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequenc
     Raises:
         FinqaError: See `assign_credit`.
     """
-    return _counted(optimizer, groups, optimizer.batch_credit(groups, credits))
+    return _check_counts(optimizer, groups, optimizer.batch_credit(groups, credits))
 
 
 def credited_samples(
     groups: Sequence[Group], credits: Sequence[Credit], *, neutral: bool = False, references: References | None = None
 ) -> tuple[Sample, ...]:
-    """The samples that an update is made of, by group and member, with advantages times the attempts' weights.
+    """The samples that an update is made of, by group and member. Advantages are multiplied by the attempts' weights.
 
-    Left out: dropped groups, excluded members, and episodes in which nothing was sampled; also members whose weighted
-    advantage is 0, which would cost a forward and backward for a zero gradient.
+    Dropped groups, excluded members and episodes in which nothing was sampled are left out. Members whose weighted
+    advantage is 0 are left out too, because they would cost a forward and backward pass for a zero gradient.
 
     Args:
         groups: Groups with one credit each.
         credits: Credits in the same order.
-        neutral: Members whose advantage is 0 are wanted as well; see `counts_neutral`.
-        references: What the samples are to carry as log-probabilities under the reference policy; it has all members
-            that are not left out. None: they carry none.
+        neutral: Keep members whose advantage is 0; see `counts_neutral`.
+        references: Log-probabilities under the reference policy that the samples are to carry, for all members that
+            are not left out. None: the samples carry none.
+
+    Raises:
+        FinqaError: See `attempt_weight`.
+        DataError: See `trajectory_samples`.
     """
     samples: list[Sample] = []
     for group, credit in zip(groups, credits, strict=True):
@@ -72,11 +76,12 @@ def credited_samples(
 def attempt_weight(trajectory: Trajectory) -> float:
     """The environment's `Rewards.weight` of the attempt; 1.0 for one that was never graded.
 
-    It is applied to the final advantage, after baselines and divisions by a deviation: on the reward, a factor that is
-    the same for a whole group would cancel in (r - mean) / std. Losses that are means count the attempt as before.
+    The weight is applied to the final advantage, after baselines and divisions by a deviation. If it were applied to
+    the reward, a factor that is the same for a whole group would cancel in (r - mean) / std. Losses that are means
+    still count the attempt once.
 
     Raises:
-        FinqaError: It is negative or no finite number.
+        FinqaError: The weight is negative or not a finite number.
     """
     weight = 1.0 if trajectory.rewards is None else trajectory.rewards.weight
     if not 0.0 <= weight < math.inf:
@@ -92,7 +97,8 @@ def _referenced(trajectory: Trajectory, advantage: float, references: References
     return tuple(replace(sample, reference_logprobs=row) for sample, row in zip(samples, rows, strict=True))
 
 
-def _counted(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+def _check_counts(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
+    """The credits, once there is one for each group, with one advantage for each trajectory."""
     name = type(optimizer).__name__
     if len(credits) != len(groups):
         raise FinqaError(f"Optimizer {name} gave {len(credits)} credits for {len(groups)} groups.")

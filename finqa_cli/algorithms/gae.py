@@ -1,8 +1,8 @@
 """Advantages per token from a value function: generalized advantage estimation. Pure.
 
-Time runs over the tokens that the policy sampled. Replies of tools lie between two of them and are skipped: it is
-no action, so it is neither counted nor discounted, and the next value is that of the state in which the policy
-continues, which has read the answer. A sequence that forks continues in the next one of its episode in the same way.
+A time step is a token that the policy sampled. A tool reply between two sampled tokens is not an action, so its tokens
+are neither counted nor discounted. The next value is that of the state in which the policy continues, after the reply.
+An episode that forks has several sequences: the first step of a sequence follows the last step of the one before.
 
 Everything is computed in float64 and rounded to float32 once, in the samples.
 """
@@ -25,7 +25,7 @@ _STD_FLOOR = 1e-8
 
 
 def generalized_advantages(rewards: Sequence[Floats], values: Sequence[Floats], *, gamma: float, lam: float) -> Floats:
-    """Advantages of all steps of episodes that end after T steps each, one episode after the other.
+    """Advantages of all steps of all episodes, one episode after the other. An episode ends after its own T steps.
 
     A_t = sum over l of (gamma lam)^l delta_(t+l), delta_t = r_t + gamma V_(t+1) - V_t, V_T = 0: Schulman et al.,
     "High-Dimensional Continuous Control Using Generalized Advantage Estimation", arXiv 1506.02438, equations 11 and 16.
@@ -34,7 +34,10 @@ def generalized_advantages(rewards: Sequence[Floats], values: Sequence[Floats], 
         rewards: [T] reward of each step, for each episode.
         values: [T] value of the state before each step, for each episode.
         gamma: Discount per step.
-        lam: 0 uses the next value, 1 the rewards.
+        lam: Lambda, 0 to 1. 0 bootstraps from the next value; 1 uses the discounted sum of the rewards.
+
+    Returns:
+        [sum of T] advantages.
 
     Raises:
         ValueError: There is not one value per reward.
@@ -65,18 +68,18 @@ def estimate_advantages(
 ) -> tuple[Sample, ...]:
     """The samples with advantages and returns for each sampled token, in the same order.
 
-    The reward of an episode is that of its last sampled token. A penalty is taken from the reward of each token:
+    The reward of an episode is given to its last sampled token. A penalty is subtracted from the reward of each token:
     r_t = -coefficient x estimate of KL(sampler || reference) at t (Ziegler et al., arXiv 1909.08593, section 2; per
     token in Stiennon et al., arXiv 2009.01325). Returns are A_t + V_t, with the advantages before whitening.
 
     Args:
-        samples: Samples with values, and with reference log-probabilities if there is a penalty. Those of one episode
-            are in the order in which it was played.
+        samples: Samples with values, and with reference log-probabilities if there is a penalty. The samples of one
+            episode are in the order in which they were played.
         rewards: Reward by episode.
         estimation: Discounts, and whether advantages are whitened.
-        penalty: What is taken from the rewards; None for nothing.
-        weights: Factor on the advantages by episode, after whitening; see `attempt_weight`. Returns are not weighted,
-            because the value function learns from every attempt. None: all weigh 1.
+        penalty: What is subtracted from the rewards; None: nothing.
+        weights: Factor on the advantages by episode, applied after whitening; see `attempt_weight`. Returns are not
+            weighted, because the value function learns from every attempt. None: every weight is 1.
 
     Raises:
         ValueError: A sample lacks values or reference log-probabilities.
@@ -115,7 +118,7 @@ def estimate_advantages(
 
 
 def whiten(advantages: Floats) -> Floats:
-    """(A - mean) / (population std + 1e-8)."""
+    """[T] advantages with mean 0 and deviation 1: (A - mean) / (population std + 1e-8)."""
     if not len(advantages):
         return advantages
     whitened: Floats = (advantages - advantages.mean()) / (advantages.std() + _STD_FLOOR)
@@ -123,13 +126,18 @@ def whiten(advantages: Floats) -> Floats:
 
 
 def explained_variance(returns: Floats, values: Floats) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 perfect, 0 no better than a constant, or all returns are equal."""
+    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant. 0 if all returns are equal.
+
+    Args:
+        returns: [T] targets.
+        values: [T] predictions.
+    """
     variance = float(returns.var())
     return 0.0 if variance <= _STD_FLOOR else 1.0 - float((returns - values).var()) / variance
 
 
 def value_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """How well the values predicted the returns over a batch's tokens with loss, and the means of both; {} for none."""
+    """How well the values predicted the returns over a batch's tokens with loss, and both means; {} without samples."""
     if not samples:
         return {}
     returns, values = (np.concatenate([masked(one, name) for one in samples]) for name in ("returns", "values"))
@@ -145,7 +153,7 @@ def _divergences(sample: Sample, penalty: KlPenalty) -> Floats:
 
 
 def _placed(sample: Sample, numbers: Floats) -> FloatRow:
-    """[L] the numbers at the tokens with loss, 0.0 elsewhere."""
+    """Return a row [L] with the numbers at the tokens with loss, and 0.0 elsewhere."""
     row = np.zeros(len(sample.token_ids), dtype=np.float32)
     row[sample.loss_mask] = numbers
     return row

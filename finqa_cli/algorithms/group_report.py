@@ -1,4 +1,4 @@
-"""What an iteration's groups looked like, for logs and reports, and how old their tokens are, in policy versions."""
+"""Figures of an iteration's groups for logs and reports, and the ages of their tokens in policy versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GroupStatistics:
         dropped_other: Dropped for a reason that only the optimizer knows.
         episodes: All members.
         faults: Members that ended in an infrastructure fault or were never graded.
-        episodes_in_groups: Scored members: each of them has its place in a group.
+        episodes_in_groups: Scored members.
         episodes_trained: Members whose weighted advantage is neither excluded nor 0, in informative groups.
         reward_mean: Mean over scored members; 0.0 when there is none.
         reward_std: Population standard deviation over them.
@@ -60,7 +60,12 @@ class GroupStatistics:
 
 
 def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> GroupStatistics:
-    """Counts what became of the groups that `credits` belong to, in the same order."""
+    """Count how many groups and members are used for training, and why the others are not.
+
+    Args:
+        groups: Groups with one credit each.
+        credits: Credits in the same order.
+    """
     kinds = [_kind(group, credit) for group, credit in zip(groups, credits, strict=True)]
     trained = [member for pair in zip(groups, credits, strict=True) for member in _trained(*pair)]
     rewards = [reward for group in groups for reward in _scored(group)]
@@ -87,11 +92,11 @@ def group_statistics(groups: Sequence[Group], credits: Sequence[Credit]) -> Grou
 def length_bias(
     groups: Sequence[Group], length: Callable[[Trajectory], float] = lambda trajectory: len(trajectory.turns)
 ) -> float:
-    """Mean length of the scored members over the mean length of all that were started, less 1; 0.0 without any.
+    """Mean length of the scored members divided by the mean length of all started members, minus 1; 0.0 without any.
 
-    Below 0 the long episodes are missing from what is used for training: schedulers that cancel stragglers do that.
-    Here none is cancelled, so only faults can; the length of a faulted member is what it had played until then, which
-    makes the figure an estimate from below. `length` may also give seconds.
+    Below 0, long episodes are missing from what is used for training. Schedulers that cancel stragglers cause that.
+    Here no episode is cancelled, so only faults can cause it. The length of a faulted member is what it had played
+    before the fault, so the real bias may be larger than this figure. `length` may also return seconds.
     """
     started = [trajectory for group in groups for trajectory in group.trajectories]
     used = [each for each in started if not each.status.is_fault and each.reward is not None]
@@ -104,16 +109,16 @@ def length_bias(
 def without_over_age(
     groups: Sequence[Group], credits: Sequence[Credit], *, version: int, most: int
 ) -> tuple[Credit, ...]:
-    """The credits, where each informative group with a token older than `most` versions is dropped as a whole.
+    """The credits, with each informative group that has a token older than `most` versions dropped as a whole.
 
-    The whole group goes, because the advantages of its members are relative to each other, and the oldest tokens are
-    those of the longest episodes: without them the group would favour short ones.
+    The whole group is dropped because the advantages of its members are relative to each other. The oldest tokens are
+    those of the longest episodes: a group without them would favour short episodes.
 
     Args:
         groups: Groups with one credit each.
         credits: Credits in the same order.
-        version: Version of the weights that are about to be updated; the age of a token is this less the version that
-            sampled it.
+        version: Version of the weights that are about to be updated. The age of a token is this number minus the
+            version that sampled the token.
         most: Oldest age that is used for training.
     """
     return tuple(
@@ -146,13 +151,13 @@ def staleness_metrics(ages: Counter[int]) -> dict[str, float]:
 
 
 def _scored(group: Group) -> list[float]:
-    """The rewards of the members that neither faulted nor were left without a grade."""
+    """The rewards of the members that have no fault and were graded."""
     rewards = [trajectory.reward for trajectory in group.trajectories if not trajectory.status.is_fault]
     return [reward for reward in rewards if reward is not None]
 
 
 def _trained(group: Group, credit: Credit) -> list[Trajectory]:
-    """The members with an advantage that is neither excluded nor 0; none of a group that is dropped."""
+    """The members with an advantage that is neither None nor 0; no member of a dropped group."""
     members = zip(group.trajectories, credit.advantages, strict=True)
     return [] if credit.dropped else [trajectory for trajectory, advantage in members if advantage]
 

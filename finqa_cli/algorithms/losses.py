@@ -1,7 +1,7 @@
-"""The losses of tokens that come with finqa, as typed models, and how much each sample weighs in a batch. No torch.
+"""The token losses that come with finqa, as typed models, and the weight of each sample in a batch. No torch.
 
-The functions that compute them are in the learner: `finqa_plugins.learners.torch.loss_functions` maps each class to its
-own. The loss on pairs is in `pair_batches`.
+The functions that compute the losses are in the learner: `finqa_plugins.learners.torch.loss_functions` maps each class
+to its function. The loss on pairs is in `pair_batches`.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ OffPolicy = Literal["none", "token", "sequence", "icepop", "geometric"]
 
 
 class CrossEntropyLoss(Loss):
-    """-log p of each token: imitation of demonstrations."""
+    """Negative log-likelihood -log p of each token, for the imitation of demonstrations."""
 
 
 class PolicyGradientLoss(Loss):
-    """-(w (f(r) A - kl_coef KL) + entropy_coef H), and the value loss of methods that have a value function.
+    """-(w (f(r) A - kl_coef KL) + entropy_coef H), plus value_coef times the value loss if there is a value function.
 
-    r is the ratio of the current weights to the anchor: those before the first step of the iteration, computed by the
-    learner and never by the engine. w corrects for tokens that the sampler found more or less likely than the anchor.
+    A is the advantage, KL the divergence from the reference policy, and H the entropy. r is the probability ratio of
+    the current weights to the anchor. The anchor is the policy before the first step of the iteration; its
+    log-probabilities are computed by the learner, never by the engine. w corrects for tokens that the sampler found
+    more or less likely than the anchor.
     """
 
     at_rollout_temperature: ClassVar[bool] = True
     has_ratio: ClassVar[bool] = True
     idle_in_one_step: ClassVar[tuple[str, ...]] = ("form", "clip_low", "clip_high", "dual_clip", "value_clip")
-    """The anchor is then the current policy and r is 1: no clip acts, all forms have the same gradient, and values are
-    those that advantages were made with, so that their clip does not act either."""
+    """With one step the anchor is the current policy and r is 1: no clip acts, and all forms have the same gradient.
+    The values are those that the advantages were computed from, so the clip of the values does not act either."""
 
     form: Literal["ppo", "gspo", "cispo"] = "ppo"
     """f: the clipped ratio of a token (`ppo`), that of a whole sequence (`gspo`), or log p with the clipped ratio as
     its weight (`cispo`)."""
     clip_low: float = Field(default=0.0, ge=0, lt=1)
-    """r is clipped below 1 - this; 0: it is not."""
+    """r is clipped from below at 1 - clip_low; 0: no clip."""
     clip_high: float = Field(default=0.0, ge=0)
-    """r is clipped above 1 + this; 0: it is not."""
+    """r is clipped from above at 1 + clip_high; 0: no clip."""
     dual_clip: float = Field(default=0.0, ge=0)
-    """Bound above 1 on r where the advantage is negative, in form `ppo` only; 0: none."""
+    """Upper bound on r where the advantage is negative, above 1, in form `ppo` only; 0: no bound."""
     off_policy: OffPolicy = "none"
-    """w from k = p(anchor) / p(sampler). `token`: k of the token, at most the cap. `sequence`: the product of k over
-    the sequence, 0 above the cap. `icepop`: k of the token, 0 outside [floor, cap]. `geometric`: 1 where the geometric
-    mean of k over the sequence is within [floor, cap], else 0."""
+    """How w follows from k = p(anchor) / p(sampler). `none`: w is 1. `token`: k of the token, at most the cap.
+    `sequence`: the product of k over the sequence, 0 above the cap. `icepop`: k of the token, 0 outside [floor, cap].
+    `geometric`: 1 where the geometric mean of k over the sequence is within [floor, cap], else 0."""
     off_policy_floor: float = Field(default=0.0, ge=0, le=1)
     """Floor of `icepop` and `geometric`, above 0."""
     off_policy_cap: float = Field(default=0.0, ge=0)
@@ -55,13 +57,13 @@ class PolicyGradientLoss(Loss):
     kl_coef: float = Field(default=0.0, ge=0)
     """Coefficient of the KL divergence from the reference policy; 0: off."""
     kl_estimator: KlEstimator = "k3"
-    """How that is estimated; see `KlPenalty`."""
+    """How the KL divergence is estimated; see `KlPenalty`."""
     entropy_coef: float = Field(default=0.0, ge=0)
-    """Coefficient of the policy's entropy, which is raised; 0: off."""
+    """Coefficient of the entropy bonus; 0: off."""
     value_coef: float = Field(default=0.0, ge=0)
     """Coefficient of the value loss, in form `ppo` only; 0: no value function."""
     value_clip: float = Field(default=0.0, ge=0)
-    """How far a value may get from the sample's before its loss is constant; 0: any way."""
+    """How far a value may move from the sample's value before its loss is constant; 0: no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -96,17 +98,18 @@ class PolicyGradientLoss(Loss):
 
 
 def counts_neutral(loss: Loss) -> bool:
-    """Whether members whose advantage is 0 belong to the batch: they are counted, or the loss moves them as well."""
+    """Whether members whose advantage is 0 belong to the batch, because they count in a mean or the loss moves them."""
     return loss.normalization != "trained" or loss.moves_neutral
 
 
 def weigh_samples(samples: Sequence[Sample], loss: Loss) -> tuple[Sample, ...]:
-    """The samples of one step with their weights, less those that would only cost a forward and backward pass.
+    """The samples of one step with their weights, without those that would cost a pass for a zero gradient.
 
-    The learner sums the weighted losses of all tokens and divides by K, the tokens of the batch, so that the gradient
-    does not depend on how the batch is cut. With N episodes, |o| tokens with loss in an episode, S in all of them and
-    K in the samples that are returned, the weight is 1 (`trained`), K / S (`token`), K / (N |o|) (`sequence`) or
-    K / (N length) (`constant`): the means that `Loss.normalization` names. An episode that forks counts once.
+    The learner sums the weighted losses of all tokens and divides by K, the loss tokens of the batch, so that the
+    gradient does not depend on the division into micro-batches. N is the number of episodes, |o| the loss tokens of an
+    episode, S those of all episodes, and K those of the samples that are returned. The weight is 1 (`trained`), K / S
+    (`token`), K / (N |o|) (`sequence`) or K / (N length) (`constant`); this gives the means that `Loss.normalization`
+    describes. An episode that forks counts once.
 
     Sources: `token` DAPO, arXiv 2503.14476, equation 8; `sequence` DeepSeekMath, arXiv 2402.03300, equation 3;
     `constant` Dr. GRPO, arXiv 2503.20783, section 3.2 and its published code.

@@ -1,4 +1,4 @@
-"""Samples -> steps -> batches: micro-batches that waste little and fit a budget. Pure."""
+"""Division of samples into optimizer steps, and of a step into micro-batches that fit a token budget. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from finqa_cli.types import Batch, Passes, Sample
 
 
 def step_rows(samples: int, passes: Passes, *, seeds: Sequence[int] = ()) -> list[tuple[int, ...]]:
-    """For each step the indices of its samples; within an epoch every sample is in exactly one.
+    """For each step, the indices of its samples. Within an epoch every sample is in exactly one step.
 
-    Minibatches are of nearly equal size and none is empty, so there may be fewer than asked for.
+    Minibatches have nearly equal sizes. Empty ones are left out, so there may be fewer than `passes.minibatches`.
 
     Args:
         samples: Number of samples.
         passes: Epochs and minibatches.
-        seeds: One for each epoch, whose order it decides. Empty: in order, every group spread over the minibatches.
+        seeds: For each epoch, the seed of its order. Empty: samples keep their order, and each minibatch takes every
+            n-th sample, so that a group is spread over the minibatches.
 
     Raises:
         ValueError: There are seeds, but not one for each epoch.
@@ -33,13 +34,18 @@ def step_rows(samples: int, passes: Passes, *, seeds: Sequence[int] = ()) -> lis
 
 
 def pack(samples: Sequence[Sample], *, token_budget: int, max_rows: int, padded: bool = True) -> Batch:
-    """Cuts the samples into micro-batches; every sample is in exactly one. Equal input, equal output.
+    """Divide the samples into micro-batches; every sample is in exactly one. Equal input gives equal output.
 
-    Padded, a micro-batch is a rectangle of samples of similar length: rows x longest stays within `token_budget`.
-    Otherwise it is one row without padding: the tokens of its samples do, and samples that begin alike, which learners
-    compute once, are neighbours. There are `max_rows` samples at most, and a sample longer than the budget is a
-    micro-batch of its own. The largest come first, so that running out of memory shows in the first forward and not in
-    the last.
+    With padding, a micro-batch is a rectangle of samples of similar length, with rows x longest within the budget.
+    Without padding it is one row, with the sum of its tokens within the budget. Samples with the same beginning are
+    then neighbours, because learners compute a shared beginning once. A sample longer than the budget is a micro-batch
+    of its own. The largest micro-batches come first, so that an out-of-memory error occurs in the first forward pass.
+
+    Args:
+        samples: Samples of one step.
+        token_budget: Most tokens of a micro-batch, padding included.
+        max_rows: Most samples of a micro-batch.
+        padded: Whether the learner pads a micro-batch to a rectangle; see `Learner.packs`.
 
     Raises:
         ValueError: The budget or the row limit is below 1.
@@ -66,7 +72,7 @@ def _rectangles(samples: Sequence[Sample], token_budget: int, max_rows: int) -> 
 
 
 def _rows(samples: Sequence[Sample], token_budget: int, max_rows: int) -> Iterator[tuple[int, ...]]:
-    # Big-endian bytes are in the order of the tuples of ids, which are 0 or more.
+    # Big-endian bytes sort like the tuples of ids, because ids are never negative.
     order = sorted(range(len(samples)), key=lambda index: (samples[index].token_ids.astype(">i4").tobytes(), index))
     part: list[int] = []
     used = 0

@@ -1,4 +1,4 @@
-"""Pairs of attempts: the loss on them, their batches, and the values of a policy on them. Pure."""
+"""Pairs of attempts: their loss, their batches, and how a policy ranks them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from finqa_cli.types import Batch, Loss, RowLike, Sample
 
 
 class PreferenceLoss(Loss):
-    """A loss on pairs, of h = log pi/ref(chosen) - log pi/ref(rejected), each a sum over its tokens with loss."""
+    """A loss of h = log pi/ref(chosen) - log pi/ref(rejected) for each pair; log pi/ref is a sum over loss tokens.
+
+    Sources: `sigmoid` DPO, arXiv 2305.18290, equation 7; `hinge` SLiC, arXiv 2305.10425; `ipo` arXiv 2310.12036.
+    """
 
     of_pairs: ClassVar[bool] = True
 
@@ -26,7 +29,7 @@ class PreferenceLoss(Loss):
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of preferences that may be the wrong way round, for `sigmoid`; at 0.5 nothing would be preferred."""
     reference_free: bool = False
-    """All sequences are equally likely under the reference, so its log-probabilities are not needed."""
+    """Treat all sequences as equally likely under the reference, so that its log-probabilities are not needed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -36,7 +39,7 @@ class PreferenceLoss(Loss):
 
     @property
     def needs_reference(self) -> bool:
-        """Unless the loss is free of it."""
+        """Whether samples need reference log-probabilities: not if the loss is `reference_free`."""
         return not self.reference_free
 
 
@@ -47,8 +50,8 @@ class PairSamples:
     Attributes:
         id: Name of the pair.
         cluster: Cluster of its task.
-        chosen: Sequences of the preferred attempt; advantages are +1 where loss is.
-        rejected: Those of the other; advantages are -1.
+        chosen: Sequences of the preferred attempt; advantages are +1 at tokens with loss.
+        rejected: Sequences of the other attempt; advantages are -1 at tokens with loss.
     """
 
     id: str
@@ -58,20 +61,19 @@ class PairSamples:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """The sequences of both, in the order that losses on pairs take them in."""
+        """The sequences of both attempts, chosen ones first, which is the order that losses on pairs expect."""
         return (*self.chosen, *self.rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOutcome:
-    """Values of a policy on a pair.
+    """How a policy ranks a pair.
 
     Attributes:
         cluster: Cluster of the pair's task.
-        difference: Nats by which the chosen attempt gained more on the reference than the rejected one:
-            log pi/ref(chosen) - log pi/ref(rejected).
-        ranking: log pi(chosen) - log pi(rejected), without the reference.
-        kl: Sum over tokens of the k3 estimate of the divergence from the reference, and how many tokens.
+        difference: log pi/ref(chosen) - log pi/ref(rejected), in nats.
+        ranking: log pi(chosen) - log pi(rejected), in nats, without the reference.
+        kl: Sum over tokens of the k3 estimate of the divergence from the reference in nats, and the number of tokens.
     """
 
     cluster: str
@@ -83,12 +85,12 @@ class PairOutcome:
 def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int, padded: bool = True) -> Batch:
     """One optimizer step on the mean loss of the pairs.
 
-    Micro-batches contain whole pairs, longest first; rows times the longest, or without padding their tokens, stay
-    within `token_budget`, but for a pair that is longer by itself. Every sample weighs loss tokens / pairs, so that
-    the sum of the pairs' losses divided by the loss tokens of the batch is their mean, however it was cut.
+    Micro-batches contain whole pairs, longest first. Rows times the longest row, or without padding the sum of the
+    tokens, stays within `token_budget`; a single pair may exceed it. Every sample weighs loss tokens / pairs: the sum
+    of the pairs' losses divided by the loss tokens of the batch is then their mean, for any division.
 
     Raises:
-        ValueError: The budget is below 1, there is no pair, or one has a side without a token that carries loss.
+        ValueError: The budget is below 1, there is no pair, or a pair has a sequence without a token that carries loss.
     """
     if token_budget < 1 or not pairs:
         raise ValueError(f"token_budget must be at least 1, not {token_budget}, and there must be a pair")
@@ -106,7 +108,7 @@ def pair_batch(pairs: Sequence[PairSamples], *, token_budget: int, padded: bool 
 
 
 def with_pair_references(pairs: Sequence[PairSamples], rows: Sequence[RowLike]) -> tuple[PairSamples, ...]:
-    """The pairs with what a learner's `reference_logprobs` returned for all their samples in order.
+    """The pairs with the rows [L] that a learner's `reference_logprobs` returned for all their samples in order.
 
     Raises:
         ValueError: There is not one row per sample.
@@ -121,9 +123,14 @@ def with_pair_references(pairs: Sequence[PairSamples], rows: Sequence[RowLike]) 
 
 
 def pair_outcomes(pairs: Sequence[PairSamples], rows: Sequence[RowLike]) -> tuple[PairOutcome, ...]:
-    """What the policy whose log-probabilities `rows` are makes of the pairs, for all their samples in order.
+    """How a policy ranks the pairs.
 
-    Pairs without reference log-probabilities are compared with a reference under which all is equally likely.
+    Pairs without reference log-probabilities are compared with a reference under which all sequences are equally
+    likely.
+
+    Args:
+        pairs: The pairs.
+        rows: [L] log-probabilities under the policy, for all samples of the pairs in order.
 
     Raises:
         ValueError: There is not one row per sample.

@@ -1,4 +1,4 @@
-"""Which attempts at a question are preferred to which others. Pure."""
+"""Choice of preference pairs among the attempts at a question. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 Rule = Literal["best-worst", "all", "right-wrong"]
 
 _EQUAL = 1e-9
-"""Rewards that differ by no more are equal: graders compute in floating point."""
+"""Rewards that differ by at most this are equal, because graders compute in floating point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class Candidate:
 
     Attributes:
         reward: Its total reward.
-        right: The verdict.
-        said: All text that the policy generated; candidates with the same text are one answer, also with different
-            rewards.
+        right: Whether its answer is right.
+        said: All text that the policy generated. Candidates with the same text are the same answer, even if their
+            rewards differ.
     """
 
     reward: float
@@ -34,7 +34,7 @@ class Pairing:
     """The pairs of one question.
 
     Attributes:
-        pairs: Indices of the chosen and the rejected candidate; chosen rewards are higher by the margin at least.
+        pairs: Indices of the chosen and the rejected candidate. The chosen reward is higher by at least the margin.
         equal_texts: Pairs that were left out because both texts are the same.
     """
 
@@ -43,21 +43,22 @@ class Pairing:
 
 
 def choose_pairs(candidates: Sequence[Candidate], *, rule: Rule, margin: float, most: int, seed: int) -> Pairing:
-    """Pairs by one of three rules.
+    """Choose pairs by one of three rules.
 
     `best-worst`: the best with the worst, the second best with the second worst, ..., each candidate in one pair.
-    `all`: every pair whose rewards differ enough; of more than `most`, a seeded choice. `right-wrong`: as `all`, but
-    only of a right candidate with a wrong one. Ties are broken by the seed. A pair of texts comes once, in one order.
+    `all`: every pair whose rewards differ enough; of more than `most`, a seeded choice. `right-wrong`: like `all`, but
+    only pairs of a right and a wrong candidate. Ties are broken by the seed. Each pair of texts is used at most once,
+    and in one direction only.
 
     Args:
-        candidates: At one question.
-        rule: One of the three.
-        margin: Smallest difference of rewards, 0 or more; equal rewards are never a pair.
-        most: At most so many pairs, 1 or more.
-        seed: Decides ties and choices.
+        candidates: Attempts at one question.
+        rule: One of the three rules.
+        margin: Smallest difference of rewards, 0 or more; equal rewards never form a pair.
+        most: Most pairs, 1 or more.
+        seed: Seed of ties and choices.
 
     Raises:
-        ValueError: The margin is negative or no number, or `most` is below 1.
+        ValueError: The margin is negative or NaN, or `most` is below 1.
     """
     if not margin >= 0 or most < 1:
         raise ValueError(f"margin must be 0 or more and most at least 1, not {margin} and {most}")
@@ -87,6 +88,6 @@ def _best_worst(candidates: Sequence[Candidate], order: Sequence[int]) -> Iterat
 
 
 def _ordered(candidates: Sequence[Candidate], order: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Every ordered pair, in an order that favours no candidate: by distance around the shuffled circle."""
+    """Every ordered pair, in an order that favours no candidate: by distance in the shuffled order, taken as a ring."""
     count = len(order)
     return ((order[start], order[(start + step) % count]) for step in range(1, count) for start in range(count))

@@ -1,4 +1,4 @@
-"""What is taken from rewards before credit: divergence from the reference policy, and length. Pure."""
+"""Penalties that are subtracted from rewards before credit: KL divergence from the reference policy, length. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LengthLimit:
     """Where the penalty for length begins and ends, in tokens of one completion.
 
     Attributes:
-        longest: From here on the penalty is 1.
-        buffer: So many tokens before it begins, at 0.
+        longest: Length from which on the penalty is 1.
+        buffer: Tokens before `longest` over which the penalty rises from 0 to 1.
     """
 
     longest: int
@@ -32,7 +32,13 @@ class LengthLimit:
 
 
 def scored_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> dict[str, tuple[Sample, ...]]:
-    """Trajectory id -> the samples of all scored members of the groups that are used for training; advantages are 0."""
+    """Samples of all members with an advantage, in groups that are used for training, by trajectory id.
+
+    The advantages of the samples are 0.
+
+    Raises:
+        DataError: See `trajectory_samples`.
+    """
     return {
         trajectory.id: trajectory_samples(trajectory, 0.0)
         for group, credit in zip(groups, credits, strict=True)
@@ -43,25 +49,25 @@ def scored_samples(groups: Sequence[Group], credits: Sequence[Credit]) -> dict[s
 
 
 def rows_by_trajectory(samples: Mapping[str, Sequence[Sample]], rows: Sequence[FloatRow]) -> References:
-    """What a learner's `reference_logprobs` returned for all the samples in order, by trajectory again."""
+    """The rows [L] that a learner's `reference_logprobs` returned for all samples in order, by trajectory id."""
     found = iter(rows)
     return {name: tuple(next(found) for _ in each) for name, each in samples.items()}
 
 
 def penalize_kl(groups: Sequence[Group], references: References, penalty: KlPenalty) -> tuple[Group, ...]:
-    """The groups with the penalty taken from the reward of each graded trajectory that has a reference.
+    """The groups with the penalty subtracted from the reward of each graded trajectory that is in `references`.
 
     R' = R - coefficient x sum over sampled tokens of the estimate of KL(sampler || reference): RLOO, arXiv 2402.14740,
     equation 3, as a reward of the whole episode. The estimate uses the sampler's own log-probabilities, because the
     sum runs over samples of that policy.
     """
 
-    def fine(trajectory: Trajectory) -> float:
+    def penalty_of(trajectory: Trajectory) -> float:
         if trajectory.id not in references:
             return 0.0
         return penalty.coefficient * episode_kl(trajectory, references[trajectory.id], penalty.estimator)
 
-    return _take_from_rewards(groups, fine)
+    return _subtract_from_rewards(groups, penalty_of)
 
 
 def episode_kl(trajectory: Trajectory, rows: Sequence[RowLike], estimator: KlEstimator) -> float:
@@ -90,10 +96,10 @@ def is_truncated(trajectory: Trajectory) -> bool:
 
 
 def mask_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-    """The credits without an advantage for members that a limit ended, so that no loss has them or counts them.
+    """The credits with the advantage None for members that a limit ended, so that no loss contains or counts them.
 
-    Their rewards stay in what the others are compared with: overlong filtering, which masks the loss alone. DAPO, arXiv
-    2503.14476, section 3.4; TRL's `mask_truncated_completions`.
+    The other members are still compared with their rewards: only the loss is masked. This is overlong filtering: DAPO,
+    arXiv 2503.14476, section 3.4; `mask_truncated_completions` of TRL.
     """
     return tuple(
         replace(
@@ -108,7 +114,7 @@ def mask_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[
 
 
 def count_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> int:
-    """How many members with an advantage, in groups that are used for training, a limit ended."""
+    """Count the members that a limit ended, among those with an advantage in groups that are used for training."""
     return sum(
         is_truncated(member) and advantage is not None
         for group, credit in zip(groups, credits, strict=True)
@@ -118,10 +124,10 @@ def count_truncated(groups: Sequence[Group], credits: Sequence[Credit]) -> int:
 
 
 def length_penalty(trajectory: Trajectory, limit: LengthLimit) -> float:
-    """From 0 to 1: how far the episode's longest completion is into the buffer; 1 for one that a limit ended.
+    """From 0 to 1: how far the episode's longest completion is into the buffer; 1 if a limit ended the episode.
 
-    The soft overlong punishment, with the opposite sign: DAPO, arXiv 2503.14476, equation 13, whose response is one
-    completion.
+    Soft overlong punishment of DAPO, arXiv 2503.14476, equation 13, with the opposite sign. The length of the response
+    there is the length of one completion here.
     """
     if is_truncated(trajectory):
         return 1.0
@@ -130,15 +136,15 @@ def length_penalty(trajectory: Trajectory, limit: LengthLimit) -> float:
 
 
 def penalize_length(groups: Sequence[Group], limit: LengthLimit) -> tuple[Group, ...]:
-    """The groups with the penalty taken from the reward of each graded member."""
-    return _take_from_rewards(groups, lambda trajectory: length_penalty(trajectory, limit))
+    """The groups with the length penalty subtracted from the reward of each graded member."""
+    return _subtract_from_rewards(groups, lambda trajectory: length_penalty(trajectory, limit))
 
 
-def _take_from_rewards(groups: Sequence[Group], fine: Callable[[Trajectory], float]) -> tuple[Group, ...]:
-    def fined(trajectory: Trajectory) -> Trajectory:
+def _subtract_from_rewards(groups: Sequence[Group], penalty_of: Callable[[Trajectory], float]) -> tuple[Group, ...]:
+    def penalize(trajectory: Trajectory) -> Trajectory:
         if trajectory.rewards is None:
             return trajectory
-        total = trajectory.rewards.total - fine(trajectory)
+        total = trajectory.rewards.total - penalty_of(trajectory)
         return replace(trajectory, rewards=replace(trajectory.rewards, total=total))
 
-    return tuple(replace(group, trajectories=tuple(map(fined, group.trajectories))) for group in groups)
+    return tuple(replace(group, trajectories=tuple(map(penalize, group.trajectories))) for group in groups)

@@ -22,15 +22,15 @@ def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample
     """The episode exactly as it was sampled: prompt, completion, tool reply, completion, ...
 
     Only completion ids carry loss, each with `advantage`; nothing is decoded and encoded again. A turn that restarts
-    begins a sequence of its own, in which what came before is context without loss. So every sampled id carries loss
-    once, and the loss of a batch, which is divided by its loss tokens, weighs an episode alike in one sequence or many.
+    begins a new sequence, in which the earlier turns are context without loss. So every sampled id carries loss exactly
+    once. The loss of a batch is divided by its loss tokens, so an episode has the same weight in one sequence or many.
 
     Returns:
-        One sample for each sequence in which the policy sampled something; it may sample nothing at all, as when the
-        opening alone fills the context.
+        One sample for each sequence in which the policy sampled something; none if it sampled nothing, for example when
+        the opening alone fills the context.
 
     Raises:
-        DataError: A turn has not one log-probability per sampled id, or a sequence starts with a sampled id.
+        DataError: A turn does not have one log-probability per sampled id, or a sequence starts with a sampled id.
     """
     sequences: list[list[_Segment]] = [[]]
     for number, turn in enumerate(trajectory.turns):
@@ -47,17 +47,18 @@ def trajectory_samples(trajectory: Trajectory, advantage: float) -> tuple[Sample
 
 
 def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: ChatCodec, *, name: str = "") -> Sample:
-    """A conversation to imitate: what a policy would have had to sample, stop ids included, carries loss.
+    """A conversation to imitate. The ids that a policy would have had to sample carry loss, stop ids included.
 
     Args:
-        prompt: How the episode opens.
-        messages: What follows: assistant messages, each but the last followed by one message of a tool or of the user,
-            or by one of a tool for each of its calls.
-        codec: Encodes for the model that is trained.
-        name: What an error calls the demonstration.
+        prompt: Opening of the episode.
+        messages: The messages after it, which begin with an assistant message. Each assistant message but the last is
+            followed by its replies: one message of the user, or one tool message for each of its calls.
+        codec: Codec of the model that is trained.
+        name: Name of the demonstration in error messages.
 
     Raises:
-        DataError: Assistant messages and replies do not alternate, there is none, or one has an image.
+        DataError: Assistant messages and replies do not alternate, there is no assistant message, a message has an
+            image, or the codec encodes every assistant message as nothing.
     """
     if any(message.images for message in (*prompt.messages, *messages)):
         raise DataError(f"Demonstration {name!r} has images, which codecs cannot encode.")
@@ -66,7 +67,7 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
     for said, replies in exchanges:
         chosen = codec.assistant(said)
         segments.append((chosen, (0.0,) * len(chosen)))
-        if said is exchanges[-1][0]:  # there is nothing to learn from what came back for the last one
+        if said is exchanges[-1][0]:  # no loss follows the replies to the last message
             break
         texts = [reply.content for reply in replies]
         if len(texts) > 1:
@@ -81,10 +82,10 @@ def demonstration_sample(prompt: Prompt, messages: Sequence[Message], codec: Cha
 
 
 def _exchanges(messages: Sequence[Message], name: str) -> list[tuple[Message, Sequence[Message]]]:
-    """Each assistant message with its replies: one, or one for each of its calls; the last may have fewer.
+    """Each assistant message with its replies: one, or one for each of its calls. The last message may have fewer.
 
     Raises:
-        DataError: The messages are not such exchanges, or there are none.
+        DataError: The messages do not have this form, or there is no assistant message.
     """
     starts = [place for place, message in enumerate(messages) if message.role == "assistant"]
     bounds = pairwise([*starts, len(messages)])
@@ -97,7 +98,11 @@ def _exchanges(messages: Sequence[Message], name: str) -> list[tuple[Message, Se
 
 
 def attach_rows(samples: Sequence[Sample], **rows: Sequence[RowLike]) -> tuple[Sample, ...]:
-    """The samples with what a learner computed for them, in the same order, such as `values=learner.values(samples)`.
+    """The samples with rows [L] that a learner computed for them, such as `values=learner.values(samples)`.
+
+    Args:
+        samples: The samples.
+        rows: Name of a field of `Sample` -> one row for each sample, in the same order.
 
     Raises:
         ValueError: There is not one row per sample.
@@ -111,7 +116,7 @@ def attach_rows(samples: Sequence[Sample], **rows: Sequence[RowLike]) -> tuple[S
 
 
 def masked(sample: Sample, name: str) -> npt.NDArray[np.float64]:
-    """[T] the numbers of a row of the sample at its tokens with loss, in float64.
+    """[T] the numbers of the row `name` of the sample at its tokens with loss, in float64.
 
     Raises:
         ValueError: The sample does not carry the row.

@@ -1,4 +1,4 @@
-"""One contract per kind of plugin. Components are constructed with their own options and a context."""
+"""The contract of each kind of plugin. Components are constructed with their own options and, mostly, a context."""
 
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole

@@ -38,19 +38,22 @@ class CallFormat(ABC):
 
     @abstractmethod
     def find(self, spoken: str, schemas: Schemas) -> ToolCall:
-        """The one call in `spoken`, a turn without its reasoning block, in linear time; `schemas` type what the format
-        writes as text. Any text is possible.
+        """The one call in a turn, found in linear time.
+
+        Args:
+            spoken: A turn without its reasoning block; any text is possible.
+            schemas: Parameters of the tools. They give the types of arguments that the format writes as text.
 
         Raises:
-            CallError: There is more than one call, or one that cannot be parsed.
-            NoCallError: There is none.
+            CallError: There is more than one call, or the call cannot be parsed.
+            NoCallError: There is no call.
         """
 
     def find_all(self, spoken: str, schemas: Schemas) -> tuple[ToolCall, ...]:
-        """All calls in `spoken`, at least one, in their order; `render` writes them one after the other, each on lines
-        of its own.
+        """All calls in `spoken`, at least one, in their order. Several calls are written one after the other, each on
+        its own lines as `render` writes it.
 
-        Default: the one of `find`.
+        Default: the one call that `find` returns.
 
         Raises:
             CallError: One of them cannot be parsed.
@@ -60,4 +63,4 @@ class CallFormat(ABC):
 
     @abstractmethod
     def words(self, spoken: str) -> str:
-        """The text before the first call that `find` found, without the separator."""
+        """The text of `spoken` before its first call, without the separator."""

@@ -12,7 +12,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt
 
 ReplyRole = Literal["tool", "user"]
-"""Who answers a turn of the policy: a tool that it called, or, where there are none, the environment as the user."""
+"""Role of the reply to a turn: `tool` for the result of a call, `user` for an environment that answers as the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class CodecContext:
 
     Attributes:
         model: Folder or hub id whose tokenizer and chat template are used.
-        call_formats: Makes each known call format, by name.
+        call_formats: Name of each known call format -> function that makes it.
     """
 
     model: str
@@ -33,8 +33,8 @@ class PlayedTurn:
     """One turn of the episode so far.
 
     Attributes:
-        completion_ids: [Lc] what was sampled, stop id included when it was sampled.
-        stopped: A stop id was sampled; False when the turn was cut.
+        completion_ids: [Lc] sampled ids, with the stop id if it was sampled.
+        stopped: A stop id was sampled; False when the turn was cut at a limit.
         reply: The reply of the environment.
         role: Role of the reply.
         further_replies: The replies to the further calls of a turn with several.
@@ -55,14 +55,14 @@ class PlayedTurn:
 class ChatCodec(ABC):
     """Base class of all chat codecs, constructed as `Codec(config, context)`.
 
-    An episode's token sequence is appended to: `opening`, sampled ids, `tool_reply`, sampled ids, ... (`user_reply` in
+    The token sequence of an episode only grows: `opening`, sampled ids, `tool_reply`, sampled ids, ... (`user_reply` in
     an episode without tools). Sampled ids are never decoded and encoded again. Content (questions, replies) is encoded
     so that control-token strings inside it stay ordinary text.
 
-    A chat template may rewrite earlier turns, for example to drop their reasoning. Then `rewrites` returns True, and an
-    episode gets the whole prompt of each turn from `history`; it starts a new sequence where that does not begin with
-    the tokens so far. These two methods have defaults, and so have `parse_calls` and `tool_replies`, by which a codec
-    takes turns with several calls; the others are required.
+    A chat template may rewrite earlier turns, for example to drop their reasoning. Then `rewrites` returns True, and
+    the whole prompt of each turn comes from `history`. A new sequence starts where that prompt does not begin with the
+    tokens so far. `rewrites` and `history` have defaults. So have `parse_calls` and `tool_replies`, which a codec
+    overrides to support several calls per turn. All other methods are required.
     """
 
     @property
@@ -72,12 +72,12 @@ class ChatCodec(ABC):
 
     @abstractmethod
     def opening(self, prompt: Prompt) -> tuple[int, ...]:
-        """[L] system, tools and user messages, up to the start of the assistant's turn."""
+        """[L] ids of the system message, the tools and the user messages, up to the start of the assistant's turn."""
 
     @abstractmethod
     def tool_reply(self, text: str, *, stopped: bool) -> tuple[int, ...]:
-        """[L] what follows the sampled ids: the rest of the assistant turn's end (all of it when the turn was cut and
-        `stopped` is False), the tool message, and the opening of the next assistant turn.
+        """[L] ids that follow the sampled ids: the rest of the end of the assistant turn, the tool message, and the
+        opening of the next assistant turn. If `stopped` is False the turn was cut, and its whole end is included.
         """
 
     @abstractmethod
@@ -85,13 +85,13 @@ class ChatCodec(ABC):
         """[L] as `tool_reply`, with a message of the user.
 
         Raises:
-            ConfigError: The chat template takes no second message of the user, or rewrites messages in an unsupported
-                way.
+            ConfigError: The chat template does not support a second user message, or rewrites messages in an
+                unsupported way.
         """
 
     @abstractmethod
     def assistant(self, message: Message) -> tuple[int, ...]:
-        """[L] an assistant message as the model would have to sample it, stop id included: for demonstrations."""
+        """[L] ids of an assistant message as the model would sample it, stop id included, for demonstrations."""
 
     @abstractmethod
     def parse(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
@@ -132,12 +132,15 @@ class ChatCodec(ABC):
         return False
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
-        """[L] the conversation as the template renders it, up to the start of the assistant's turn.
+        """[L] ids of the conversation as the template renders it, up to the start of the assistant's turn.
 
-        What is left of an earlier turn are the ids that were sampled wherever the template keeps the text whole.
+        Where the template keeps the text of an earlier turn unchanged, its ids are the sampled ones.
 
         Args:
             prompt: The opening prompt of the episode.
             turns: All turns since, at least one.
+
+        Raises:
+            ConfigError: The codec rewrites no history. This is the default.
         """
         raise ConfigError(f"Codec {type(self).__name__} rewrites no history.")

@@ -18,11 +18,11 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest, Message, PolicyVersion
 
 uncounted: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("uncounted", default=nullcontext)
-"""`with uncounted.get()():` around what is not the policy's doing: the episode's time does not count there.
+"""Context in which the time limit of the episode stands still: `with uncounted.get()():`.
 
-The rollout puts it around every completion of a token engine; a chat engine around its waits before a request, such as
-a rate limit or a free place among concurrent requests; the client of an environment's server around its time in a queue
-of that server.
+It is for time that the policy does not cause. The rollout uses it around every completion of a token engine. A chat
+engine uses it around its waits before a request, for a rate limit or for a free place among concurrent requests. The
+client of an environment's server uses it around the time in a queue of that server.
 """
 
 
@@ -32,7 +32,7 @@ class EngineContext:
 
     Attributes:
         model: Folder or hub id of the base model; empty for engines without one.
-        seed: Seed of everything that is not seeded by a request.
+        seed: Seed of every random choice that a request does not seed.
         dispatch_wait_ms: Longest wait to fill a batch, counted from its oldest request.
         tensor_parallel_size: GPUs that share one copy of the model.
         gpu_memory_utilization: Share of GPU memory that the engine may use.
@@ -40,14 +40,14 @@ class EngineContext:
         sleep: The engine must free its devices during updates (`TokenEngine.sleeps`).
         lora_rank: Largest adapter rank that will be loaded.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
-        needs_tokens: The run trains, or plays an adapter: an engine that can also be a chat engine is to be a token
-            engine, or to refuse.
-        replica: Which of `replicas` this engine is: it has devices or a server of its own.
-        replicas: Engines that share the run's requests.
+        needs_tokens: The run trains, or plays an adapter. An engine that can be either kind must then be a token
+            engine, or raise an error.
+        replica: Number of this engine among `replicas`, from 0; each has its own devices or server.
+        replicas: Number of engines that share the requests of the run.
         versions: Policy versions that may have requests in progress at once.
-        home: FINQA_HOME, below which `finqa setup` makes environments; None: there is none.
-        log_dir: Where a server that the engine starts writes its output; None: to a temporary folder.
-        lends: Rollout workers are to ask the servers that the engine starts themselves, see `TokenEngine.lend`.
+        home: FINQA_HOME, below which `finqa setup` creates virtual environments; None: there is none.
+        log_dir: Folder for the output of a server that the engine starts; None: a temporary folder.
+        lends: Rollout workers send requests directly to the servers that the engine starts, see `TokenEngine.lend`.
         host: Address at which servers that the engine starts listen.
         cluster: Address of the Ray cluster, for an engine that runs on its nodes (`cluster.address`).
         demonstrate: The environment's gold solutions by task id and conversation, for an engine that takes no model;
@@ -82,14 +82,14 @@ class Engine(ABC):
     """
 
     lockstep: bool = False
-    """Whether a batch is dispatched only once every seat waits (see `seat`); known after `start`."""
+    """Whether a batch is dispatched only when every seat has a waiting request (see `seat`); known after `start`."""
 
     @abstractmethod
     async def start(self) -> None:
         """Start the engine, and load its model if it has one. Idempotent.
 
         Raises:
-            ConfigError: The model folder is incomplete or does not fit; the message states what is missing.
+            ConfigError: The model folder is incomplete or does not fit the engine; the message states what is missing.
         """
 
     @abstractmethod
@@ -99,19 +99,19 @@ class Engine(ABC):
     def seat(self) -> AbstractContextManager[None]:
         """Register one live episode while the context is open. Default: the engine does not count episodes.
 
-        The engine knows so how many requests can still arrive: when every seat is waiting there is nothing to gain
-        from waiting longer, and in lockstep mode the composition of each batch, and with it each bit of the result,
+        The number of seats is the number of requests that can be in progress. When every seat has a waiting request,
+        waiting longer gains nothing. In lockstep mode the composition of each batch, and so every bit of the result,
         does not depend on timing.
         """
         return nullcontext()
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """Return what an episode used so far, its restarts included: JSON values, costs in US dollars.
+        """Return what an episode used so far, its restarts included: JSON values by name, costs in US dollars.
 
-        The figures are stored in the metadata of each trajectory. Default: none, the engine does not count.
+        The figures are stored in the metadata of each trajectory. Default: an empty mapping, the engine does not count.
 
         Args:
-            episode: The part of its requests' keys before `#`.
+            episode: The part of the keys of its requests before `#`.
         """
         return {}
 
@@ -129,22 +129,23 @@ class TokenEngine(Engine):
     """
 
     probe_tolerance: float | Literal["measured"] | None = None
-    """Largest difference to the learner's log-probabilities that rounding explains at any token (nats).
+    """Largest difference to the learner's log-probabilities that rounding can cause at any token, in nats.
 
-    For an engine whose weights are in another process: after each sync the run shows with `probe` that it serves them.
-    "measured" where the difference is not known: the run measures it on its first version. None: no probe.
+    It is for an engine whose weights are in another process: after each sync the run checks with `probe` that the
+    engine serves the new weights. "measured": the difference is not known, and the run measures it on its first
+    version. None: no probe.
     """
 
     adapter_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type to which the engine rounds the weights of an adapter, in which they may be sent to it; known after `start`.
+    """Type to which the engine rounds the weights of an adapter; known after `start`.
 
-    float32: it does not round them, or it is not known.
+    The weights may be sent to the engine in this type. float32: it does not round them, or that is not known.
     """
 
     reports_return: bool = False
-    """Whether `returned` ends once an engine that could not be reached serves again the version that it loaded last.
+    """Whether `returned` waits until an unreachable engine again serves the version that it loaded last.
 
-    A set of replicas uses it then; other engines it tries from time to time.
+    If True, a set of replicas waits with `returned`; if False, it tries the engine from time to time.
     """
 
     @property
@@ -159,7 +160,7 @@ class TokenEngine(Engine):
 
     @abstractmethod
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one completion under the loaded policy version. Cancellation frees its place.
+        """Sample one completion under the loaded policy version. Cancelling the call frees its place in the engine.
 
         Raises:
             EngineError: The engine failed; other requests may still succeed.
@@ -167,19 +168,20 @@ class TokenEngine(Engine):
 
     @abstractmethod
     async def load(self, policy: PolicyVersion) -> None:
-        """Switch to another policy version. Later requests use it; those in progress end under the version that they
-        began with, so that each completion is of one version. An engine that serves one at a time waits for them.
+        """Switch to another policy version.
+
+        Later requests use it. Requests in progress end under the version that they began with, so that each completion
+        comes from one version. An engine that serves one version at a time waits for those requests.
 
         Raises:
-            EngineError: The adapter cannot be loaded; the old version keeps serving.
-            ServiceUnavailableError: The engine is not reachable. A set of replicas leaves it out until it has loaded
-                the current
-                version. For `UnreachableEngineError`, where no replica is left, the run waits up to
+            EngineError: The adapter cannot be loaded; the engine continues to serve the old version.
+            ServiceUnavailableError: The engine is not reachable. A set of replicas excludes it until it has loaded the
+                current version. `UnreachableEngineError`: if no replica is left, the run waits up to
                 `train.sync_wait_s`.
         """
 
     async def returned(self) -> None:
-        """Wait until the engine, which could not be reached, serves again. Default: nothing; see `reports_return`."""
+        """Wait until an unreachable engine serves again. Default: return at once; see `reports_return`."""
 
     async def sleep(self) -> None:
         """Free the device. Idempotent. Default: nothing, for engines with `sleeps` False.
@@ -196,32 +198,34 @@ class TokenEngine(Engine):
         """
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """Return the request's completion by number of the replica, none of them from a cache of an earlier version.
+        """Return the completion of each replica by its number, without use of a cache from an earlier version.
 
-        An engine without replicas is number 0. One that cannot be reached may be left out. Default: refuses, for
-        engines with `probe_tolerance` None.
+        An engine without replicas is number 0. Replicas that cannot be reached may be missing. Default: raises
+        ConfigError, for engines with `probe_tolerance` None.
 
         Raises:
+            ConfigError: The engine cannot be probed. This is the default.
             EngineError: A replica failed.
             ServiceUnavailableError: The engine is not reachable.
         """
         raise ConfigError(f"Engine {type(self).__name__} cannot be probed.")
 
     def lend(self) -> EngineLoan | None:
-        """Have the servers keep the current version for other processes, which ask them without this engine.
+        """Keep the current version on the servers for other processes, which send them requests directly.
 
         Returns:
-            How they are asked. None: they cannot be, or not now. Default: None, for engines without such servers.
+            The routes to the servers. None: direct requests are not possible, or not at this time. Default: None, for
+            engines without such servers.
         """
         return None
 
 
 class ChatEngine(Engine):
-    """Base class of engines with messages in, one assistant turn out. Only `start`, `respond`, `close` are required."""
+    """Base class of engines with messages in, one assistant turn out. `start`, `respond` and `close` are required."""
 
     @abstractmethod
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """Return the next assistant turn; `stop="full"` when the conversation leaves no room for one.
+        """Return the next assistant turn, with `stop="full"` when the conversation leaves no room for a turn.
 
         Raises:
             EngineError: The engine failed.

@@ -1,4 +1,4 @@
-"""How other processes ask the servers of a token engine themselves, and for how long a policy version stays on them."""
+"""Direct requests of other processes to the servers of a token engine, and how long these keep a policy version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServerClient(ABC):
 
     @abstractmethod
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """Return what an episode used by this client, see `Engine.usage`; empty when nothing."""
+        """Return what an episode used through this client, see `Engine.usage`; empty if it used nothing."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -31,9 +31,9 @@ class ServerClient(ABC):
 
 
 class ServerAccess(ABC):
-    """Where a server is, and what its clients have to know. Frozen, pickled, and compared by value.
+    """Address of a server, and all that its clients need to know. Frozen, picklable, compared by value.
 
-    A key that other processes find in their environment or in the settings is not in it.
+    It contains no key: other processes find keys in their environment variables or in the settings.
     """
 
     @property
@@ -43,7 +43,10 @@ class ServerAccess(ABC):
 
     @abstractmethod
     def connect(self, processes: int) -> ServerClient:
-        """Return a client in this process, one of so many that share the server's limits.
+        """Return a client for this process.
+
+        Args:
+            processes: Number of processes that share the server's limits.
 
         Raises:
             AuthenticationError: The environment of this process does not have the key.
@@ -52,11 +55,11 @@ class ServerAccess(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRoute:
-    """How one replica is asked for one policy version.
+    """How requests reach one policy version on one replica.
 
     Attributes:
         server: The replica's server.
-        served_name: What the server calls the version. It never gives the name to another one.
+        served_name: The server's name of the version. It never gives the name to another version.
         policy_version: Number of the version.
         node: Address of the node that the replica runs on; empty: the machine of the process that started it.
     """
@@ -69,14 +72,14 @@ class EngineRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoan:
-    """A version that other processes may use until `end` is called: until then the servers keep it.
+    """A policy version that the servers keep for other processes until `end` is called.
 
     Attributes:
-        routes: Route to each replica, by its number; None where the controller's engine has to be asked.
+        routes: Route to each replica, by its number; None where requests must go through the controller's engine.
         end: Called once, when no request uses the version any more.
-        suspect: Called with an episode, the part of its keys before `#`, and the replica that failed for it: the
-            engine sends the episode's next request to that replica, and judges it by the result.
-        heard: Called now and then with a replica that has answered since the last call.
+        suspect: Called with an episode (the part of its keys before `#`) and the number of the replica that failed for
+            it. The engine sends the episode's next request to that replica, and judges the replica by the result.
+        heard: Called from time to time with the number of a replica that has answered since the last call.
     """
 
     routes: tuple[EngineRoute | None, ...]

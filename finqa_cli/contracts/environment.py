@@ -30,10 +30,10 @@ class ScoredPrediction:
     """Result of the published evaluation of a data set for one prediction.
 
     Attributes:
-        id: Id of its question, or of the turn of a dialogue.
+        id: Id of the question, or of the turn of a dialogue.
         cluster: Cluster of the question.
         figures: The measures by name, each from 0 to 1.
-        reason: Why it is wrong; empty if it is right.
+        reason: Why the prediction is wrong; empty if it is right.
     """
 
     id: str
@@ -44,13 +44,13 @@ class ScoredPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPredictions:
-    """All predictions of a file.
+    """Results of all predictions of a file.
 
     Attributes:
         rows: All results that count in the published evaluation.
-        known: Predictions of questions that the data has.
-        missing: Questions without a prediction.
-        unknown: Predictions of questions that the data does not have, which are left out.
+        known: Number of predictions of questions that the data has.
+        missing: Number of questions without a prediction.
+        unknown: Number of predictions of questions that the data does not have; they are left out.
     """
 
     rows: Sequence[ScoredPrediction]
@@ -93,9 +93,9 @@ class BaseSession(ABC):
         """
 
     async def begin_turn(self, turn: AssistantTurn) -> None:  # noqa: B027 - optional: few sessions keep a transcript
-        """Take note of a whole turn, before its calls or its text follow one by one. Default: nothing.
+        """Receive a whole turn, before its calls or its text are passed on one by one. Default: do nothing.
 
-        Raises like `Session.step`.
+        Raises the errors of `Session.step`.
         """
 
     async def close(self) -> None:  # noqa: B027 - optional: many sessions have nothing to free
@@ -106,7 +106,7 @@ class Session(BaseSession):
     """One episode with tools. Calls are strictly serial.
 
     Attributes:
-        takes_text: A turn without a call is passed to `reply`. If False, it is a mistake of the policy.
+        takes_text: A turn without a call is passed to `reply`. If False, such a turn is a mistake of the policy.
     """
 
     takes_text: bool = False
@@ -123,7 +123,7 @@ class Session(BaseSession):
     async def reply(self, text: str) -> Observation:
         """Take a turn without a call and return the environment's answer, for sessions with `takes_text`.
 
-        Raises like `step`.
+        Raises the errors of `step`.
         """
         return Observation(text="Error: call one of the tools.", is_error=True)
 
@@ -133,7 +133,7 @@ class TextSession(BaseSession):
 
     @abstractmethod
     async def reply(self, text: str) -> Observation:
-        """Take what the policy wrote and return the environment's answer. Raises like `Session.step`."""
+        """Take what the policy wrote and return the environment's answer. Raises the errors of `Session.step`."""
 
 
 class Environment(ABC):
@@ -171,7 +171,7 @@ class Environment(ABC):
         """Check what sessions need, before sandboxes and engine are started. Default: nothing.
 
         Raises:
-            FinqaError: No session can be opened, as where a server that the options name is not there.
+            FinqaError: No session can be opened, for example because a server that the options name does not answer.
         """
 
     def sandbox_spec(self) -> SandboxSpec | None:
@@ -179,9 +179,10 @@ class Environment(ABC):
         return None
 
     def inputs(self) -> Mapping[str, str]:
-        """Return digests of inputs other than the data that determine the prompts, by name, for the run's manifest.
+        """Return digests, by name, of inputs other than the data that determine the prompts, for the run's manifest.
 
-        There may be more once a session is open. A resumed run with another digest is refused. Default: nothing.
+        More digests may be added after a session was opened. A resumed run with a different digest is refused.
+        Default: empty.
         """
         return {}
 
@@ -193,13 +194,13 @@ class Environment(ABC):
         return None
 
     async def regrade(self, trajectory: Trajectory) -> Rewards | None:
-        """Return the verdict that these options give on a recorded attempt, without a session or sandbox.
+        """Return the verdict of this environment with its options on a recorded attempt, without session and sandbox.
 
-        Default: None, the attempt is replayed in a session where the environment needs no sandbox.
+        Default: None; if the environment needs no sandbox, the attempt is then replayed in a session.
 
         Raises:
             ConfigError: Recorded attempts cannot be graded.
-            DataError: The data has no truth for the task.
+            DataError: The data has no right answer for the task.
             EnvironmentFault: The configured reward failed.
         """
         return None
@@ -233,8 +234,8 @@ class Environment(ABC):
             predictions: The JSON value of the file, or the list of the rows of a JSONL file.
 
         Raises:
-            NotImplementedError: The data set has no published evaluation, so that `finqa score` has no metric of it.
-                This is the default.
+            NotImplementedError: The data set has no published evaluation that `finqa score` could use. This is the
+                default.
             DataError: The predictions have another form; the message names the entry.
         """
         raise NotImplementedError(f"{type(self).__name__} has no published evaluation.")
@@ -246,6 +247,6 @@ class Environment(ABC):
             trajectories: The episodes of an evaluation or of an iteration of training, including failed ones.
 
         Returns:
-            Numbers by name, JSON-ready and finite; a group of numbers may be a nested mapping. Default: none.
+            Finite numbers by name, JSON-ready; a group of numbers may be a nested mapping. Default: empty.
         """
         return {}

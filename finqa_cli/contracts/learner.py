@@ -24,12 +24,12 @@ class LearnerContext:
         lora_dropout: Dropout on the adapter's input.
         lora_target_modules: Names of the linear layers that get an adapter.
         gradient_checkpointing: Recompute activations in the backward pass.
-        max_grad_norm: Global gradient norm is clipped to this.
+        max_grad_norm: Global gradient norm above which gradients are scaled down to it.
         temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
         seed: Seed of the initialisation and of dropout.
-        token_budget: Maximum tokens of a forward pass that the learner splits itself (scoring); 0: chosen by the
-            learner.
-        processes: How many processes train together. The learner starts all but the first, this one.
+        token_budget: Most tokens of a forward pass when the learner divides the samples itself (scoring); 0: chosen by
+            the learner.
+        processes: Number of processes that train together. The first is this one; the learner starts the others.
         devices: CUDA device index of each learner process, as numbered in this process; empty: chosen by the learner.
         logs: Folder for the output of processes that the learner starts; None writes it to stderr.
         cluster: Address of the Ray cluster, for a learner that runs on its nodes (`cluster.address`).
@@ -58,7 +58,7 @@ class LearnerEvents:
 
     Attributes:
         event: Receives name and fields of an event for the run's records, such as a smaller token budget.
-        failed: Receives the error if another process of the learner has died, also between two calls.
+        failed: Receives the error if another process of the learner has ended, even between two calls.
     """
 
     event: Callable[[str, Mapping[str, Any]], None]
@@ -66,18 +66,17 @@ class LearnerEvents:
 
 
 class Learner(ABC):
-    """Constructed as `Learner(config, context)`. Methods block; callers run them in a thread.
+    """Base class of all learners, constructed as `Learner(config, context)`. Methods block; callers use a thread.
 
-    Class attributes, False by default, declare optional features beyond steps and scores; each attribute has a method
-    that implements it.
+    The class attributes, False by default, declare optional features.
     """
 
     keeps_reference: ClassVar[bool] = False
-    """It still knows the policy that training began from, and has `reference_logprobs`."""
+    """The learner keeps the policy that training began from, and implements `reference_logprobs`."""
     has_value_function: ClassVar[bool] = False
-    """It has `values`, which losses that need values train and `save` and `load` keep."""
+    """The learner implements `values`. `update` trains the value function, and `save` and `load` include it."""
     starts_processes: ClassVar[bool] = False
-    """It trains in several processes where `LearnerContext.processes` asks for them, and ends them in `close`."""
+    """The learner can train in several processes (`LearnerContext.processes`), and ends them in `close`."""
 
     @abstractmethod
     def start(self) -> None:
@@ -89,7 +88,7 @@ class Learner(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, loss: Loss) -> UpdateReport:
-        """One optimizer step over the batch. The gradient does not depend on the division into micro-batches.
+        """Take one optimizer step over the batch. The gradient does not depend on the division into micro-batches.
 
         Raises:
             ConfigError: The learner has no function for the loss.
@@ -102,7 +101,12 @@ class Learner(ABC):
 
     @abstractmethod
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """Writes the current weights (a PEFT adapter, or the whole model) so that an engine can load them."""
+        """Write the current weights (a PEFT adapter, or the whole model) so that an engine can load them.
+
+        Args:
+            folder: Folder to write to.
+            number: Number of the new version.
+        """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -113,13 +117,13 @@ class Learner(ABC):
         """Restore the state that `save` wrote.
 
         Raises:
-            ConfigError: It belongs to another base model, rank or set of target modules.
+            ConfigError: The state belongs to another base model, rank or set of target modules.
         """
 
     def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """[N][L] log-probability of each masked token under the reference policy, 0.0 elsewhere.
 
-        At the same temperature as `logprobs`. Weights, gradients and random state stay as they are.
+        The temperature is that of `logprobs`. Weights, gradients and random state do not change.
 
         Raises:
             ConfigError: The learner does not keep the reference policy.
@@ -137,7 +141,8 @@ class Learner(ABC):
     def packs(self) -> bool:
         """Whether the learner processes a micro-batch of this model as one row without padding. Starts the learner.
 
-        A micro-batch then costs the tokens of its samples, otherwise its samples times the longest.
+        If True, a micro-batch costs the sum of the tokens of its samples; if False, the number of its samples times the
+        longest one. Default: False.
         """
         return False
 
@@ -146,28 +151,28 @@ class Learner(ABC):
         return
 
     def close(self) -> None:
-        """Ends the processes that the learner started, by default none. Idempotent; no other call follows."""
+        """End the processes that the learner started, by default none. Idempotent; no other call follows."""
         return
 
 
 class LearnerProcesses(ABC):
-    """The processes that `torchrun` started, including this one, whose learners train together."""
+    """The processes that `torchrun` started, including this one. Their learners train together."""
 
     leads: bool
-    """This is the first process: it does all that a command does, and its learners make the others take part."""
+    """This is the first process. It runs the command, and its learners make the other processes take part."""
 
     @abstractmethod
     def serve(self, model: str = "") -> int:
         """Take part in each call of the learners of the first process. Called in all other processes.
 
         Args:
-            model: Folder or hub id of the base model on this machine; empty: the one that the first process names.
+            model: Folder or hub id of the base model on this machine; empty: the model that the first process names.
 
         Returns:
-            The exit status, once the first process closed or is gone. After a failure of its own it may end this
-            process.
+            The exit status, once the first process has closed or ended. After a failure in this process the call may
+            end the process instead of returning.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End the service of the other processes. Called in the first process. Idempotent for a group that failed."""
+        """End `serve` in the other processes. Called in the first process. Does nothing if the group has failed."""

@@ -10,23 +10,23 @@ from finqa_cli.types import AdvantageEstimation, Credit, Group, IdleOption, KlPe
 
 
 class Optimizer(ABC):
-    """A method for `finqa train`, constructed as `Optimizer(config)`. No torch, no state, no effects.
+    """Base class of the methods of `finqa train`, constructed as `Optimizer(config)`. No torch, no state, no effects.
 
-    `credit` and `loss` make a method; the other methods have defaults.
+    `credit` and `loss` are required; the other methods have defaults.
     """
 
     @abstractmethod
     def credit(self, group: Group) -> Credit:
-        """Advantages of one group, excluding faults, or the reason why the group is not informative."""
+        """The advantages [G] of one group, None for faults, or the reason why the group is not informative."""
 
     @abstractmethod
     def loss(self) -> Loss:
-        """Which loss the tokens get."""
+        """The loss of the tokens."""
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """The final credits of a batch, in order, for advantages that also depend on other groups.
+        """The final credits of a batch, in order, for methods whose advantages also depend on other groups.
 
-        Dropped groups are not part of the batch and stay as they are.
+        Dropped groups are not part of the batch, and their credits stay unchanged. Default: `credits`.
 
         Args:
             groups: All groups of the batch.
@@ -35,34 +35,34 @@ class Optimizer(ABC):
         return tuple(credits)
 
     def kl_penalty(self) -> KlPenalty | None:
-        """KL penalty that is subtracted from the rewards before credit; None: no penalty.
+        """KL penalty that is subtracted from the rewards before credit. Default: None, no penalty.
 
-        Which groups carry signal is still judged by the rewards as they were graded: the penalty needs a forward pass
-        of the learner, and groups are judged while they are played. Groups that are used for training get their credit
-        again.
+        Groups are judged informative by the rewards as they were graded: the penalty needs a forward pass of the
+        learner, and groups are judged while they are played. The credit of groups that are used for training is
+        computed again with the penalty.
         """
         return None
 
     def estimation(self) -> AdvantageEstimation | None:
-        """How advantages per token are computed from rewards and the learner's values; None for methods without values.
+        """How advantages per token are computed from rewards and the learner's values. Default: None, no values.
 
-        With it, `credit` only selects which members are used for training: those with an advantage that is neither None
-        nor 0.
-        The KL penalty is taken from the reward of each token, and credit is not assigned again.
+        With an estimation, `credit` only selects the members that are used for training: those with an advantage that
+        is neither None nor 0. The KL penalty is subtracted from the reward of each token, and credit is not computed
+        again.
         """
         return None
 
     def passes(self) -> Passes | None:
-        """Passes over an iteration's samples, each epoch in a seeded order, in place of `train.updates_per_iteration`.
+        """Passes over an iteration's samples, each epoch in a seeded order, instead of `train.updates_per_iteration`.
 
-        None for one pass in the order of the groups, in as many steps as the settings ask for.
+        Default: None, one pass in the order of the groups, divided into `train.updates_per_iteration` steps.
         """
         return None
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Options, including defaults, that change no gradient in iterations with this number of optimizer steps.
+        """Options that change no gradient in iterations with this number of optimizer steps; setting one is an error.
 
-        Setting one of them is an error.
+        Default: none.
         """
         return ()
 
@@ -74,9 +74,9 @@ class PairPlan:
     Attributes:
         epochs: Passes over the pairs.
         pairs_per_step: Pairs of one optimizer step.
-        warmup_share: Share of the steps over which the learning rate rises.
-        validate_every: Steps between two measurements on held-out pairs, each with a checkpoint.
-        validation_samples: Held-out questions that the policy answers at each of them.
+        warmup_share: Share of the steps in which the learning rate rises.
+        validate_every: Steps between two validations on held-out pairs, each with a checkpoint.
+        validation_samples: Held-out questions that the policy answers at each validation.
     """
 
     epochs: float
@@ -91,16 +91,16 @@ class PreferenceOptimizer(Optimizer):
 
     @abstractmethod
     def pair_loss(self) -> Loss:
-        """Which loss on pairs the learner applies."""
+        """The loss of the pairs."""
 
     @abstractmethod
     def plan(self) -> PairPlan:
         """The schedule over the pairs."""
 
     def loss(self) -> Loss:
-        """Raises NotImplementedError: the method learns from pairs, and `check_method` refuses to play for it."""
+        """Raise NotImplementedError: the method learns from pairs. `check_method` refuses it in `finqa train`."""
         raise NotImplementedError
 
     def credit(self, group: Group) -> Credit:
-        """Raises NotImplementedError, as `loss` does."""
+        """Raise NotImplementedError, as `loss` does."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Rewards compute a number and its parts from the policy's answer. Pure."""
+"""Contract of rewards, which compute a number and its parts from the policy's answer. Pure."""
 
 from __future__ import annotations
 
@@ -42,29 +42,40 @@ class Reward(ABC):
 
     @abstractmethod
     def score(self, request: RewardRequest) -> Rewards:
-        """Grade an answer. Any solution gets a verdict: one that cannot be parsed is a wrong answer, not an error.
+        """Grade an answer. Any solution gets a verdict: a solution that cannot be parsed is wrong, not an error.
 
         Raises:
-            EnvironmentFault: The reward itself failed (a user's function raised): never a reward of 0.
+            EnvironmentFault: The reward itself failed, for example because a user's function raised. Such a failure is
+                never a reward of 0.
         """
 
     def spec(self) -> Mapping[str, Any] | None:
-        """Return the JSON-ready specification; a file of it, given as option `spec`, makes the same reward.
+        """Return the JSON-ready specification. Written to a file and given as option `spec`, it makes the same reward.
 
         Default: None, the reward is described by its options alone.
         """
         return None
 
     def cases(self) -> Sequence[Case]:
-        """Return tests that hold under the specification: built-in ones, then those of its file. Default: none."""
+        """Return test cases that the reward must pass: built-in ones, then those of the specification's file.
+
+        Default: none.
+        """
         return ()
 
     def score_beside(self, request: RewardRequest, own: Rewards) -> Rewards:
         """Grade an answer and keep the parts of the environment's own verdict in addition to the reward's parts.
 
-        A part of the environment whose name the reward uses too gets the prefix `environment_`, except `correct`,
-        which stays the environment's because accuracy follows it. A reward without an explanation gets that of the
-        environment, marked as such where the totals differ.
+        If a part of the environment has the name of a part of the reward, it gets the prefix `environment_`. Only
+        `correct` stays the environment's, because accuracy is computed from it. A reward without an explanation gets
+        the environment's explanation, marked as such if the totals differ.
+
+        Args:
+            request: The answer.
+            own: The environment's own verdict.
+
+        Raises:
+            EnvironmentFault: See `score`.
         """
         given = self.score(request)
         clashing = given.components.keys() - {"correct"}

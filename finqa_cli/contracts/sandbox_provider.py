@@ -17,8 +17,9 @@ class SandboxContext:
 
     Attributes:
         home: Folder for the provider's own state (ledger, logs).
-        max_concurrent_create: How many sandboxes may be starting at once.
-        cluster: Ray cluster over which creates of an account are counted; empty: over this machine.
+        max_concurrent_create: Most sandboxes that may be starting at once.
+        cluster: Address of the Ray cluster whose processes share one count of an account's creates; empty: the
+            processes of this machine share it.
     """
 
     home: Path
@@ -27,7 +28,7 @@ class SandboxContext:
 
 
 class Sandbox(ABC):
-    """A running sandbox. The caller that started it stops it."""
+    """A running sandbox. The caller that started it must stop it."""
 
     @property
     @abstractmethod
@@ -36,7 +37,7 @@ class Sandbox(ABC):
 
     @property
     def server_id(self) -> str:
-        """Return the id of the server process or machine of the sandbox: sandboxes with the same id end together.
+        """Return the id of the server process or machine of the sandbox. Sandboxes with the same id end together.
 
         Default: the sandbox's own id.
         """
@@ -64,18 +65,19 @@ class ExecutingSandbox(Sandbox):
 
     @abstractmethod
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Execute an untrusted command; no process or file of it remains afterwards. Several may run at once.
+        """Execute an untrusted command. No process or file of it remains afterwards. Several commands may run at once.
 
         Raises:
-            SandboxError: The sandbox failed, so the outcome of the code is unknown. Never because of what the code did.
+            SandboxError: The sandbox failed, so the outcome of the code is unknown. The code itself never causes this
+                error.
         """
 
 
 class SandboxProvider(ABC):
     """Base class of all sandbox providers, constructed as `Provider(config, context)`.
 
-    `start`, `list`, `reap` and `close` are required. A provider whose sandboxes cannot see this machine's files builds
-    images of code and data: it sets `builds_images` and implements the methods for images, which have defaults.
+    `start`, `list`, `reap` and `close` are required. A provider whose sandboxes cannot read the files of this machine
+    builds images of code and data: it sets `builds_images` and overrides the methods for images.
     """
 
     builds_images: ClassVar[bool] = False
@@ -83,12 +85,12 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
-        """Start a sandbox and wait until it, or its server, is healthy. Wait for a turn where starts are limited.
+        """Start a sandbox and wait until it, or its server, is healthy. If starts are limited, wait for a turn first.
 
         Raises:
-            SandboxError: It did not become ready; nothing of it is left behind. Another try may succeed.
-            FinqaError: No try can succeed before the remedy is carried out: a key is refused, a quota is used up, the
-                image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
+            SandboxError: The sandbox did not become ready, and nothing of it is left. Another try may succeed.
+            FinqaError: No try can succeed before the remedy is carried out. Examples: a key is refused, a quota is used
+                up, the image does not exist, the provider has no sandboxes of this kind, code cannot be isolated here.
         """
 
     def check_key(self) -> None:  # noqa: B027 - optional: most providers need none
@@ -101,19 +103,19 @@ class SandboxProvider(ABC):
         """
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
-        """Return how many sandboxes of this kind may run at once; None, the default, where nothing limits them."""
+        """Return how many sandboxes of this kind may run at once. Default: None, no limit."""
         return None
 
     @abstractmethod
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """List the sandboxes that carry all these labels, from any process of this user."""
+        """List the sandboxes that carry all these labels, also those that other processes of this user started."""
 
     @abstractmethod
     async def reap(self, sandbox_id: str) -> None:
-        """End a sandbox by id, also one that another process started, and return when it has ended. Idempotent.
+        """End a sandbox by id, also if another process started it, and return when it has ended. Idempotent.
 
         Raises:
-            SandboxError: It still exists after some time.
+            SandboxError: The sandbox still exists after some time.
         """
 
     @abstractmethod
@@ -121,26 +123,26 @@ class SandboxProvider(ABC):
         """End every sandbox that this object started and free its resources. Idempotent."""
 
     def leftovers(self) -> Sequence[Path]:
-        """Return files of this provider on this machine that ended processes left and that are no longer needed.
+        """Return files of this provider on this machine that ended processes left behind and that are not needed.
 
         Default: none.
         """
         return ()
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
-        """Build the image that `start(spec)` will look for; `on_log` receives the log a line at a time.
+        """Build the image that `start(spec)` will look for; `on_log` receives the log line by line.
 
         Returns:
-            The image, and whether it is new: when one of this content is active already nothing is done.
+            The image, and whether it is new. If an image with this content is already active, nothing is built.
 
         Raises:
-            FinqaError: The build failed; the end of its log is in the message.
+            FinqaError: The build failed; the message contains the end of its log.
             NotImplementedError: `builds_images` is False. This is the default.
         """
         raise NotImplementedError(f"{type(self).__name__} builds no images.")
 
     async def images(self) -> Sequence[ImageInfo]:
-        """List the images that this product built, sorted by name and age. Default: none."""
+        """List the images that finqa built, sorted by name and age. Default: none."""
         return ()
 
     async def delete_images(self, snapshot: str) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Contracts of what processes share: those that play episodes for another, and the count of an account's creates."""
+"""Contracts between processes: worker processes that play episodes, and the shared count of an account's creates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class WorkerProcess(ABC):
         """Call a method of the object. Calls to one process may overlap.
 
         Raises:
-            LostWorkerError: The process or its machine is gone, or cannot be reached. It is never called again.
-            FinqaError: The method raised it, or something else, which the message describes.
+            LostWorkerError: The process or its machine has ended, or cannot be reached. The process is not called
+                again.
+            FinqaError: The method raised it, or the method raised another exception, which the message describes.
         """
 
     @abstractmethod
@@ -45,20 +46,20 @@ class WorkerProcesses(ABC):
         """Connect, and reserve a processor core for each process.
 
         Raises:
-            ConfigError: There is no room for them.
+            ConfigError: The machines do not have enough free cores.
             ServiceUnavailableError: The machines cannot be reached.
         """
 
     @abstractmethod
     async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
-        """Start process `number` and make its object there; waits until there is room.
+        """Start process `number` and make its object there; wait until there is room.
 
         Args:
-            number: From 0; one process of a number runs at a time.
+            number: Number of the process, from 0. Only one process with a number runs at a time.
             make: Makes the object. It is pickled.
 
         Raises:
-            ConfigError: The machine has another finqa.
+            ConfigError: The machine has another version of finqa.
             LostWorkerError: The process ended while it started.
         """
 
@@ -72,8 +73,8 @@ class Grant:
     """Answer to a request for one create.
 
     Attributes:
-        wait_s: 0.0: the create may be sent now. Above: it may not; seconds until it is worth asking again.
-        ticket: Number of the granted create, for `AccountQuota.end`.
+        wait_s: 0.0: the create may be sent now. Above 0.0: it may not; seconds to wait before the next request.
+        ticket: Number of the granted create, for `AccountQuota.end`; -1 if it was not granted.
     """
 
     wait_s: float
@@ -94,9 +95,9 @@ class AccountQuota(ABC):
 
     @abstractmethod
     def end(self, ticket: int, *, sent: bool = True) -> None:
-        """Report that the reply to a granted create arrived, or with `sent=False` that it was never sent.
+        """Report that the reply to a granted create arrived, or with `sent=False` that the create was never sent.
 
-        Returns at once. A report that is lost frees the place a little later.
+        Returns at once. If a report is lost, the place becomes free a little later.
         """
 
     @abstractmethod
@@ -104,8 +105,8 @@ class AccountQuota(ABC):
         """Stop all creates of the account for some seconds, as the service demanded. Returns at once.
 
         Args:
-            seconds: From now.
-            limit: The service's own limit; this process requests no more than that from now on.
+            seconds: Length of the pause from now, in seconds.
+            limit: Creates per window that the service itself allows; this process requests no more from now on.
         """
 
     @abstractmethod

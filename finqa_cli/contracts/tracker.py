@@ -1,4 +1,4 @@
-"""Trackers copy the run's metrics to services and files. The run folder remains the primary record."""
+"""Contract of trackers, which copy the run's metrics to services and files. The run folder is the primary record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TrackerContext:
     Attributes:
         run_dir: The run folder.
         run_id: Its name.
-        project: Project of the run at the service.
+        project: Project of the run in the tracking service.
     """
 
     run_dir: Path

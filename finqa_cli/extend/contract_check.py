@@ -1,4 +1,4 @@
-"""Checks of a component against the contract of its kind: parameters of its methods, and the tests of the kind."""
+"""Checks of a component against the contract of its kind: the parameters of its methods, and the kind's test suite."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from finqa_cli.extend.plugin_calls import definition
 
 _NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _LONGEST = 600
-"""Characters of a message; what a test compared may be long."""
+"""Most characters of a message, because compared values may be long."""
 
 
 class CheckedKind(StrEnum):
-    """Kinds that have a suite: the module `KIND_suite` of the package that `run_suite` is given."""
+    """Kinds with a test suite, which is the module `KIND_suite` in the package of the suites."""
 
     ENVIRONMENT = "environment"
     REWARD = "reward"
@@ -37,18 +37,18 @@ class CheckedKind(StrEnum):
 
 
 def registered_kind(kind: str) -> str:
-    """The kind under which components of a kind are registered: both kinds of engines are engines."""
+    """Return the kind under which components of a checked kind are registered: `engine` for `chat_engine`."""
     return CheckedKind.ENGINE.value if kind == CheckedKind.CHAT_ENGINE else kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One rule of a contract.
+    """Result of the check of one rule of a contract.
 
     Attributes:
-        name: What it is, in words.
-        status: `passed`, `failed`, or `skipped` where it does not apply.
-        detail: What went wrong with file and line, or why it was skipped.
+        name: Description of the rule.
+        status: `passed`, `failed`, or `skipped` if the rule does not apply.
+        detail: What went wrong, with file and line, or why the check was skipped.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Promise:
 
 
 def check_parameters(component: object) -> list[Promise]:
-    """Whether each method takes what its contract passes; one promise for each that does not."""
+    """Check that each method accepts the arguments of its contract; return a failed promise for each that does not."""
     found = []
     for contract in type(component).__mro__:
         if not contract.__module__.startswith("finqa_cli.contracts"):
@@ -80,9 +80,10 @@ def run_suite(suites: str, kind: str, fixtures: Mapping[str, Callable[[Path], ob
     """Run the tests of a kind in this process.
 
     Args:
-        suites: The package that has the suites.
+        suites: The package of the suites.
         kind: One of `CheckedKind`.
-        fixtures: What makes the fixtures that the suite wants, such as `subject`, each with an empty folder.
+        fixtures: Name of a fixture of the suite, such as `subject` -> function that makes it, called with an empty
+            folder.
 
     Raises:
         MissingDependencyError: pytest or one of its plugins is not installed.
@@ -123,18 +124,18 @@ def _passed(declared: Callable[..., Any]) -> str:
 
 
 class _Observer:
-    """A plugin of pytest that collects outcomes."""
+    """A pytest plugin that collects outcomes."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, list[Promise]] = {}
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Keep a suite that could not be read."""
+        """Record a suite that could not be collected."""
         if report.failed:
             self._add("the suite can be read", "failed", str(report.longrepr))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep the outcome of each test, and of a set-up that failed."""
+        """Record the outcome of each test, and of a failed set-up."""
         name = report.nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_").replace("_", " ")
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -145,7 +146,7 @@ class _Observer:
             self._add(name, "passed", "")
 
     def promises(self) -> list[Promise]:
-        """One per test function: the first failure of its cases, if there is one."""
+        """Return one promise per test function: the first failed case, else a passed one, else a skipped one."""
         order = ("failed", "passed", "skipped")
         return [min(cases, key=lambda case: order.index(case.status)) for cases in self._outcomes.values()]
 

@@ -1,7 +1,8 @@
-"""The whole extension contract: what a plugin registers, and its hooks, each a signature and a sentence.
+"""The whole extension contract: the components that a plugin registers, and the hooks that it may implement.
 
-A plugin is a module in the entry-point group `finqa` with functions marked `@hookimpl`. See plugins/README.md. What it
-registers consists of strings, so that registering imports nothing heavy.
+A plugin is a module in the entry-point group `finqa` with functions marked `@hookimpl`. See plugins/README.md. Plugins
+register components by strings, so that registration imports nothing heavy. A hook with `firstresult=True` returns None
+to leave the answer to other plugins.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class VenvSpec:
     Attributes:
         requirements: `package:file` of the pins: a requirements file that ships with the plugin.
         pythons: First and last version of Python that the pins are for, such as `("3.11", "3.14")`.
-        gigabytes: Disk space that the environment and its downloads take.
-        check: `package.module:function` that proves that it works. Called as `check(python, folder, say, start)`: the
+        gigabytes: Disk space of the environment and its downloads, in GB.
+        check: `package.module:function` that checks that it works. Called as `check(python, folder, say, start)`: the
             interpreter, a folder for logs, a function that shows a line, and whether to start servers. Returns the
-            versions of the distributions that it looked at; raises a FinqaError when something does not work.
+            versions of the distributions that it checked; raises a FinqaError if something does not work.
     """
 
     requirements: str
@@ -63,13 +64,13 @@ class Component:
         modelless: For an engine: it uses no model (an expert, a person).
         remote: For an engine: a remote server runs the model, so its name is used unchanged and needs no local files.
         devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
-            which its weights can be spread. A property `device_use` of its options, if they have one, wins.
-        sleeps: For an engine: it can free its devices for the time of an update (`TokenEngine.sleeps`).
-        overhead_gib: For an engine: what compiled graphs and workspaces take of each device, beside the model.
+            which its weights can be spread. A property `device_use` of its options has priority.
+        sleeps: For an engine: it can free its devices during updates (`TokenEngine.sleeps`).
+        overhead_gib: For an engine: GiB of compiled graphs and workspaces on each device, in addition to the model.
         elsewhere: For an engine or a learner: it runs on other machines; no device of this one is planned for it.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         sandboxless: For an environment: its episodes need no sandbox.
-        policy: For an environment: the small policy that plays it where no model is named and there is no GPU, such as
+        policy: For an environment: the small policy that is used if no model is named and there is no GPU, such as
             `embedded-code`; a plugin resolves the name. Empty: `embedded`.
         given: Values of options that the user cannot set, such as the file that the component was found in.
         verdict: For an environment: `package.module:Class` of a `Reward` that judges a reply as the environment does,
@@ -105,21 +106,21 @@ class Component:
 
 @hookspec
 def register_components() -> Sequence[Component]:  # type: ignore[empty-body]
-    """The components that this plugin offers."""
+    """Return the components that this plugin offers."""
 
 
 @hookspec(firstresult=True)
 def find_component(kind: str, name: str) -> Component | None:
-    """The component for a name that is not registered, such as the path of a file; None if it is not yours."""
+    """Return the component for a name that is not registered, such as the path of a file; None if it is not yours."""
 
 
 @hookspec
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: ignore[empty-body]
-    """Checks of your services and packages for `finqa doctor`, with these settings (secrets masked).
+    """Return checks of your services and packages for `finqa doctor`, with these settings (secrets masked).
 
-    `settings["data"]["digest"]` is the digest of the snapshot on this machine, where there is one, and
-    `settings["environment"]["executes"]` shows whether sandboxes of the environment execute code, as far as that can be
-    asked without building data.
+    `settings["data"]["digest"]` is the digest of the snapshot on this machine, if there is one.
+    `settings["environment"]["executes"]` shows whether sandboxes of the environment execute code, as far as that is
+    known without building data.
 
     Called in a separate thread with a limit of a few seconds; an exception becomes a failed check.
     """
@@ -129,11 +130,11 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:  # type: igno
 def survey_nodes(
     address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
 ) -> list[NodeFacts] | None:
-    """Look at each node of the cluster at `cluster.address`; None when it is not yours.
+    """Return facts of each node of the cluster at `cluster.address`, the controller's process first.
 
-    The controller's process comes first. `components` are kind and name of what is to run on nodes, such as
-    `("engine", "ray:vllm")`; `model` is folder or hub id of its base model, `settings` those of `doctor_checks`. With
-    `brief` only addresses and sizes are wanted, quickly.
+    None when the cluster is not yours. `components` are kind and name of the components that will run on nodes, such as
+    `("engine", "ray:vllm")`. `model` is the folder or hub id of their base model, and `settings` are those of
+    `doctor_checks`. With `brief`, return only addresses and sizes, and be quick.
     """
 
 
@@ -174,49 +175,50 @@ def on_eval(iteration: int, metrics: Mapping[str, Any]) -> None:
 
 @hookspec(firstresult=True)
 def resolve_policy(reference: str) -> PolicyVersion | None:
-    """Turns a reference given on the command line into a policy; None when it is not yours."""
+    """Resolve a reference from the command line to a policy; None when it is not yours."""
 
 
 @hookspec(firstresult=True)
 def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
-    """Makes an untrained model and a tokenizer learned from `texts` in `folder`; None when the file is not yours."""
+    """Create an untrained model, and a tokenizer trained on `texts`, in `folder`; None when the file is not yours."""
 
 
 @hookspec(firstresult=True)
 def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
-    """Merge a policy's adapter with its base and write the complete model into `folder`, which is complete or absent.
+    """Merge a policy's adapter into its base, and write the whole model into `folder`.
 
-    None when the adapter is not yours.
+    The folder must be complete or absent afterwards. None when the adapter is not yours.
     """
 
 
 @hookspec(firstresult=True)
 def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
-    """Writes a policy as one whole model into `folder`, which is complete or absent, an adapter merged into its base.
+    """Write a policy as one whole model into `folder`, with an adapter merged into its base.
 
-    `dtype` is `float32`, `bfloat16` or `float16`; the policy's model may be a folder of shards. None when not yours.
+    The folder must be complete or absent afterwards. `dtype` is `float32`, `bfloat16` or `float16`; the policy's model
+    may be a folder of shards. None when it is not yours.
     """
 
 
 @hookspec(firstresult=True)
 def join_processes(learner: str) -> LearnerProcesses | None:
-    """Joins the processes that `torchrun` started, for learners of this name; None when it is not yours.
+    """Join the processes that `torchrun` started, for learners of this name; None when the learner is not yours.
 
-    Called once, before anything else of the command, in each of them.
+    Called once in each of these processes, before anything else of the command.
     """
 
 
 @hookspec(firstresult=True)
 def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota | None:
-    """Counts the creates of an account over all processes of a cluster; None when the cluster is not yours.
+    """Return the quota of an account over all processes of a cluster; None when the cluster is not yours.
 
-    `account` is a digest; at most `limit` creates in any `window_s` seconds. Must not connect yet.
+    `account` is a digest. The quota allows at most `limit` creates in any `window_s` seconds. Must not connect yet.
     """
 
 
 @hookspec(firstresult=True)
 def place_workers(cluster: str, count: int) -> WorkerProcesses | None:
-    """Returns the machines on which `count` rollout workers run, not opened; None when they are not yours.
+    """Return the machines on which `count` rollout workers run, not opened; None when they are not yours.
 
     `cluster` is the setting `cluster.address`.
     """
@@ -229,4 +231,4 @@ def inspect_model(reference: str) -> Architecture | None:
 
 @hookspec(firstresult=True)
 def explain_error(error: BaseException) -> str | None:
-    """One line with the remedy for an exception of your library; None when it is not yours."""
+    """Return one line with the remedy for an exception of your library; None when it is not yours."""

@@ -1,10 +1,9 @@
 """Checked calls of plugin components: their exceptions and results are attributed to the plugin.
 
 A component of a plugin that is not part of finqa gets a subclass of its class, in which each method of its contract is
-called under two checks: an exception that is not a `FinqaError`, and a value of another type than the contract
-    declares,
-become an error that names plugin, component, method, file and line. Where the contract has a fault for it, that fault
-is raised, so that one attempt is counted and the run continues.
+checked. An exception that is not a `FinqaError`, or a value of another type than the contract declares, becomes an
+error that names plugin, component, method, file and line. If `FAULTS` has a fault for the method, that fault is raised:
+only one attempt fails, and the run continues.
 """
 
 from __future__ import annotations
@@ -43,13 +42,14 @@ FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
     ("sandbox", "execute"): SandboxError,
     ("sandbox", "url"): SandboxError,
 }
-"""The fault of an episode, or of the start of a sandbox, that a failed call is; other calls raise PluginError."""
+"""Kind and method -> the fault of an episode, or of a sandbox start, that a failed call raises. Other failed calls
+raise PluginError."""
 
 ALLOWED = (FinqaError, CallError)
-"""Exceptions that contracts allow; they are passed on as they are."""
+"""Exceptions that contracts allow; they are passed on unchanged."""
 
 plugin_homes: set[Path] = set()
-"""Packages, modules and files of the plugins that are loaded and no part of finqa."""
+"""Packages, modules and files of the loaded plugins that are not part of finqa."""
 
 _NUMBERS = (int, float, bool, complex)
 _OWN = Path(__file__).parents[1]
@@ -57,13 +57,13 @@ _OWN = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The component that calls are attributed to.
+    """The component to which calls are attributed.
 
     Attributes:
         kind: Kind of the component.
         name: Name of the component.
-        plugin: The plugin as messages name it, such as `plugin 'acme' of acme-finqa`.
-        home: The plugin's package, module or file: frames in it are the plugin's.
+        plugin: Name of the plugin in messages, such as `plugin 'acme' of acme-finqa`.
+        home: Package, module or file of the plugin; stack frames inside it are attributed to the plugin.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Owner:
 
         Args:
             call: Name of the method.
-            what: What is wrong with it.
+            what: What is wrong with the call, as the end of a sentence.
             place: `FILE:LINE`.
         """
         kind = FAULTS.get((self.kind, call), PluginError)
@@ -89,15 +89,15 @@ def check_calls(built: object, owner: Owner, contracts: Sequence[type]) -> None:
 
     Args:
         built: The component; its class is replaced by a subclass with the same name.
-        owner: What failed calls are attributed to.
-        contracts: Base classes; those that the component derives from count.
+        owner: The component to which failed calls are attributed.
+        contracts: Base classes of the kind; those from which the component does not derive are ignored.
     """
     kind = type(built)
     checked: dict[str, Any] = {}
     for contract in (each for base in contracts if isinstance(built, base) for each in reversed(base.__mro__)):
         for name, declared in vars(contract).items():
             own = getattr(kind, name, None)
-            if name.startswith("_") or own is declared:  # of this contract itself: a default
+            if name.startswith("_") or own is declared:  # private, or the default of the contract itself
                 continue
             if inspect.isfunction(declared) and callable(own):
                 checked[name] = _checked(own, declared, owner)
@@ -109,7 +109,7 @@ def check_calls(built: object, owner: Owner, contracts: Sequence[type]) -> None:
 
 
 def construct(target: Callable[..., Any], arguments: Sequence[object], owner: Owner) -> Any:
-    """Call the class or function that makes a component; raises like a checked call."""
+    """Call the class or function that makes a component. Exceptions are converted as those of a checked call."""
     try:
         return target(*arguments)
     except (*ALLOWED, ImportError):
@@ -127,15 +127,15 @@ def describe(error: BaseException) -> str:
 
 
 def find_place(error: BaseException, home: Path | None, called: object) -> str:
-    """Return `FILE:LINE` of the innermost frame in the plugin; where there is none, of what was called.
+    """Return `FILE:LINE` of the innermost stack frame in the plugin; without such a frame, of `called`.
 
     Args:
-        error: What was raised.
-        home: The plugin's package or file; None: what is neither finqa nor a library.
+        error: The exception.
+        home: Package or file of the plugin; None: any code that is neither of finqa nor of a library.
         called: Class, function or method that was called.
     """
     raised: BaseException | None = error
-    while raised is not None:  # a coroutine turns StopIteration into an error of its own, without its frames
+    while raised is not None:  # a coroutine converts StopIteration to another error without its frames
         for frame in reversed(traceback.extract_tb(raised.__traceback__)):
             file = Path(frame.filename)
             if _inside(file, home) if home is not None else _side_of(file) == "user":
@@ -145,7 +145,7 @@ def find_place(error: BaseException, home: Path | None, called: object) -> str:
 
 
 def definition(called: object) -> str:
-    """Return `FILE:LINE` where a class or function is defined, or its name where that is not known."""
+    """Return `FILE:LINE` where a class or function is defined; its name if that is not known."""
     found = inspect.unwrap(called) if callable(called) else called
     try:
         _, number = inspect.getsourcelines(found)  # type: ignore[arg-type]
@@ -155,25 +155,25 @@ def definition(called: object) -> str:
 
 
 def is_of_finqa(error: BaseException) -> bool:
-    """Whether the innermost frame that is not of a library is in finqa, or there is none."""
+    """Whether the innermost stack frame outside of libraries is in finqa; True if there is no such frame."""
     sides = (_side_of(Path(frame.filename)) for frame in reversed(traceback.extract_tb(error.__traceback__)))
     return next((side for side in sides if side != "library"), "finqa") == "finqa"
 
 
 def describe_failure(error: Exception, called: object) -> str:
-    """Describe what a call into a component raised, with `FILE:LINE` and, where it is one, as a bug in finqa."""
+    """Describe an exception of a call into a component, with `FILE:LINE`. If it is a bug in finqa, say so."""
     if is_of_finqa(error) and _side_of(Path(definition(called).rpartition(":")[0])) == "finqa":
         return f"{describe(error)} ({find_place(error, _OWN.parent, called)}). This is a bug in finqa."
     return f"{describe(error)} ({find_place(error, None, called)})"
 
 
 def describe_value(value: object, wanted: type, called: object) -> str:
-    """Describe a value that a call into a component must not return, with `FILE:LINE`."""
+    """Describe an invalid return value of a call into a component, with `FILE:LINE`."""
     return f"it returned {_shown(value)}, not {_type_name(wanted)} ({definition(called)})"
 
 
 def _side_of(file: Path) -> Literal["finqa", "library", "user"]:
-    """Whose code a file is: of finqa with its built-in plugins, of a library or Python, or of a plugin or user."""
+    """Return to whom a file belongs: finqa with its built-in plugins, a library or Python, or a plugin or the user."""
     plugins = sys.modules.get("finqa_plugins")
     if any(_inside(file, home) for home in plugin_homes):
         return "user"
@@ -231,7 +231,7 @@ def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner
 
 
 def _returned(declared: Callable[..., Any]) -> Any:
-    """The declared type of the result; Any where it is of a package that contracts do not import, such as numpy."""
+    """Return the declared type of the result; Any if contracts do not import its package, such as numpy."""
     try:
         return eval(declared.__annotations__.get("return", "object"), vars(sys.modules[declared.__module__]))
     except NameError:
@@ -239,7 +239,7 @@ def _returned(declared: Callable[..., Any]) -> Any:
 
 
 def fits(value: object, wanted: Any) -> bool:
-    """Whether a value is of a declared type, elements of sequences and mappings included, unless they are numbers."""
+    """Whether a value has a declared type. Elements of sequences and mappings are checked too, except numbers."""
     origin, parts = get_origin(wanted), get_args(wanted)
     if wanted is Any or isinstance(wanted, typing.TypeVar):
         return True
@@ -269,9 +269,9 @@ def fits(value: object, wanted: Any) -> bool:
 
 
 def find_flaw(value: object) -> str:
-    """Describe a field of a wrong type in what an environment returned; empty when there is none.
+    """Describe a field with a wrong type in a value that an environment returned; empty if there is none.
 
-    Rewards that are not finite are a flaw too: they can be neither trained on nor written to JSON.
+    A reward that is not finite is a flaw too: it can neither be used for training nor be written to JSON.
     """
     if isinstance(value, Observation):
         return "" if isinstance(value.text, str) else f"an observation whose text is a {type(value.text).__name__}"

@@ -1,4 +1,4 @@
-"""Finds plugins, handles broken ones, creates components by name, and checks whether they can be used."""
+"""The registry: finds plugins, handles broken ones, creates components by name, and checks if they can be used."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
 """The base classes of each kind; a component derives from one of them."""
 
 SLOWEST_IMPORT_S = 0.3
-"""Longest time that the import of a plugin may take: every command imports every plugin."""
+"""Seconds that the import of a plugin may take without a warning: every command imports every plugin."""
 
 _BUILT_IN = "finqa_plugins"
 """The package of the plugins that are part of finqa; see `Registry.is_built_in`."""
 
 _TARGETS = ("target", "config", "readiness", "verdict")
-"""Fields of a component that name something as `package.module:attribute`."""
+"""Fields of a component with the form `package.module:attribute`."""
 
 _CHECKOUT = Path(__file__).parents[2]
-"""The folder that has `finqa_cli` in it."""
+"""The folder that contains the package `finqa_cli`."""
 
 Result = TypeVar("Result")
 
@@ -73,17 +73,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """One entry point as it loaded.
+    """Report about one entry point.
 
     Attributes:
         name: Name of the entry point.
         module: Module that it names.
-        distribution: Package that declares it; empty where that is not known.
-        version: Version of that package.
-        components: What it registered.
-        error: Why nothing of it is registered; empty when there is no problem.
-        left_out: Why single components of it are not registered, by kind and name.
-        warnings: What is wrong with it while it works: a slow import, output on stdout.
+        distribution: Distribution that declares it; empty if not known.
+        version: Version of that distribution.
+        components: Components that it registered.
+        error: Why nothing of it is registered; empty if there is no problem.
+        left_out: Kind and name of components that are not registered -> reason.
+        warnings: Problems of a plugin that works: a slow import, output on stdout.
     """
 
     name: str
@@ -97,12 +97,12 @@ class PluginReport:
 
     @property
     def shown(self) -> str:
-        """The plugin as messages name it."""
+        """Name of the plugin in messages."""
         return f"plugin {self.name!r} of {self.distribution or self.module}"
 
 
 class Registry:
-    """All components by kind and name, and the hook relay. Of entries with the same component the first one has it."""
+    """All components by kind and name, and the hooks. Of two components with the same name, the first one is used."""
 
     def __init__(self, entries: Iterable[EntryPoint]) -> None:
         self.manager = pluggy.PluginManager(hookspecs.GROUP)
@@ -116,13 +116,13 @@ class Registry:
 
     @property
     def hook(self) -> Any:
-        """Pluggy's relay: `registry.hook.on_update(...)` calls every plugin."""
+        """The hook relay of pluggy: `registry.hook.on_update(...)` calls every plugin."""
         return self.manager.hook
 
     def each(self, hook: str) -> list[tuple[str, pluggy.HookCaller]]:
-        """A caller of the hook for every plugin that implements it, by the plugin's name.
+        """Return a caller of the hook for each plugin that implements it, with the name of the plugin.
 
-        For hooks of which one that raises is to take no other with it.
+        It is for hooks in which the failure of one plugin must not affect the others.
         """
         plugins = self.manager.list_name_plugin()
         names = [one.plugin_name for one in getattr(self.hook, hook).get_hookimpls()]
@@ -130,17 +130,19 @@ class Registry:
         return [(name, self.manager.subset_hook_caller(hook, others[name])) for name in names]
 
     def first(self, hook: str, wanted: type[Result], **facts: Any) -> Result | None:
-        """Return the first answer to a hook that is not None; None where no plugin has one.
+        """Return the first result of a hook that is not None; None if no plugin has one.
 
-        A plugin that is no part of finqa, and raises or answers with another type, is named once and then left out.
+        If a plugin returns another type, or a plugin that is not part of finqa raises, a warning is logged and the
+        plugin is not called again for this hook.
 
         Args:
             hook: Name of the hook.
-            wanted: Type of its answers.
+            wanted: Type of its result.
             facts: Its arguments.
 
         Raises:
-            FinqaError: A plugin raised it: it knows what is wrong with its own.
+            FinqaError: A plugin raised it.
+            Exception: A plugin that is part of finqa raised it.
         """
         for plugin, caller in reversed(self.each(hook)):
             report = next((each for each in self.reports if each.name == plugin and not each.error), None)
@@ -171,19 +173,20 @@ class Registry:
         return implementation
 
     def describe_failure(self, plugin: str, hook: str, error: Exception) -> str:
-        """Describe what a plugin raised in a hook, with `FILE:LINE`."""
+        """Describe an exception of a plugin in a hook, with `FILE:LINE`."""
         home = next((_home(each.module) for each in self.reports if each.name == plugin and not each.error), None)
         return f"raised {describe(error)} ({find_place(error, home, self.implementation(plugin, hook))})"
 
     def components(self, kind: str | None = None) -> tuple[Component, ...]:
-        """All registered components, or those of one kind, by kind and name."""
+        """Return all registered components, or those of one kind, sorted by kind and name."""
         chosen = (component for (_, _), component in sorted(self._components.items()))
         return tuple(component for component in chosen if kind in (None, component.kind))
 
     def find(self, kind: str, name: str) -> Component:
-        """The component, or a ConfigError that names the nearest one.
+        """Return a component by kind and name; plugins may find unregistered ones, see `hookspecs.find_component`.
 
-        A name that is not registered may be of a component that a plugin finds, see `hookspecs.find_component`.
+        Raises:
+            ConfigError: There is no such component; the message names the nearest one.
         """
         if component := self._components.get((kind, name)):
             return component
@@ -196,10 +199,11 @@ class Registry:
         )
 
     def config(self, component: Component, options: Mapping[str, Any]) -> BaseModel | None:
-        """Validates a component's own options.
+        """Validate the options of a component; None if it has no options.
 
         Raises:
-            ConfigError: An option is unknown or has a wrong value, or the plugin names no class that is there.
+            ConfigError: An option is unknown or has a wrong value, or the plugin names a class that does not exist.
+            ImportError: See `config_class`.
         """
         model = self.config_class(component)
         if model is None:
@@ -221,11 +225,11 @@ class Registry:
             raise _option_error(component, error, known) from error
 
     def config_class(self, component: Component) -> type[BaseModel] | None:
-        """What validates a component's options; None when it takes none.
+        """Return the class that validates the options of a component; None if it has no options.
 
         Raises:
-            ConfigError: The plugin names a class that is not there.
-            ImportError: The class is in a module that needs packages that are not installed.
+            ConfigError: The plugin names a class that does not exist, or is not a pydantic model.
+            ImportError: The module of the class needs packages that are not installed.
         """
         if not component.config:
             return None
@@ -235,13 +239,13 @@ class Registry:
         return found
 
     def create(self, kind: str, name: str, options: Mapping[str, Any], *context: object) -> Any:
-        """Imports and constructs a component: `Class(config, *context)`.
+        """Import and construct a component: `Class(config, *context)`.
 
         Calls into a component that is not part of finqa are checked, see `plugin_calls`.
 
         Raises:
-            ConfigError: The name or an option is wrong; or the plugin names a class that is not there, or one that does
-                not derive from the base class of its kind, as when it was made for another version of finqa.
+            ConfigError: The name or an option is wrong. Or the plugin names a class that does not exist, is abstract,
+                or does not derive from the base class of its kind, perhaps because it was made for another version.
             MissingDependencyError: Its packages are not installed; the remedy is the pip command.
             PluginError: The constructor of a component that is not part of finqa raised.
         """
@@ -266,10 +270,10 @@ class Registry:
         return built
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
-        """A function that a component names as `package.module:function`.
+        """Import the class or function that a component names as `package.module:attribute`.
 
         Raises:
-            ConfigError: There is no such module or function.
+            ConfigError: There is no such module or attribute.
         """
         found: Callable[..., Any] = self._imported(component, target)
         return found
@@ -288,20 +292,20 @@ class Registry:
             raise self._unusable(component, f"{module} has no {attribute!r}") from error
 
     def report_of(self, component: Component) -> PluginReport | None:
-        """The plugin of a component; of one that was found by its name, the plugin whose package its class is in."""
+        """Return the plugin of a component; if `find_component` found it, the plugin whose package has its class."""
         registered = (report for report in self.reports if component in report.components)
         found = (report for report in self.reports if component.target.startswith(f"{package_of(report.module)}."))
         return next(registered, None) or next(found, None)
 
     def _owner(self, component: Component) -> Owner | None:
-        """What calls into a component are attributed to; None for one that is part of finqa."""
+        """Return the owner to which calls into a component are attributed; None if it is part of finqa."""
         report = self.report_of(component)
         if report is None or is_built_in(report.module):
             return None
         return Owner(kind=component.kind, name=component.name, plugin=report.shown, home=_home(report.module))
 
     def _warn_of_left_out(self, kind: str) -> None:
-        """Log the components of this kind that are left out, once in a process for each."""
+        """Log a warning about each component of this kind that is not registered, once per process."""
         for report in self.reports:
             for key, reason in report.left_out.items():
                 if key[0] == kind and key not in self._warned:
@@ -320,7 +324,7 @@ class Registry:
         facts: dict[str, Any] = {"name": entry.name, "module": entry.value, **_source(entry.dist)}
         printed = io.StringIO()
         began = time.perf_counter()
-        # A stranger's module may raise anything, or end the process; the rest of the product must continue.
+        # The module of another author may raise anything, or exit; the other plugins must still be loaded.
         try:
             with redirect_stdout(printed):  # stdout belongs to the command, which may print JSON there
                 plugin = entry.load()
@@ -346,7 +350,7 @@ class Registry:
         return PluginReport(**facts, components=components, left_out=left_out, warnings=warnings)
 
     def _collect(self, plugin: object) -> tuple[tuple[Component, ...], dict[tuple[str, str], str]]:
-        """Return the components that a plugin registers, and why others of it are left out."""
+        """Return the components that a plugin registers, and reasons for those that are not registered."""
         register = getattr(plugin, "register_components", None)
         given = tuple(register()) if register is not None else ()
         found: dict[tuple[str, str], Component] = {}
@@ -374,30 +378,30 @@ class Registry:
 
 @cache
 def _source(distribution: Distribution | None) -> Mapping[str, str]:
-    """Name and version of a distribution, read once for all its plugins: each reading parses its whole METADATA."""
+    """Return name and version of a distribution. Cached for all its plugins, because each call parses its METADATA."""
     found = distribution.metadata if distribution else {"Name": "", "Version": ""}
     return {"distribution": found["Name"], "version": found["Version"]}
 
 
 def package_of(module: str) -> str:
-    """The package that a plugin's module is in; the module itself where it is in none."""
+    """Return the package of a plugin's module; the module itself if it is in no package."""
     return module.rpartition(".")[0] or module
 
 
 def is_built_in(module: str) -> bool:
-    """Whether a plugin's module is part of finqa."""
+    """Return whether a plugin's module is part of finqa."""
     return module.partition(".")[0] == _BUILT_IN
 
 
 def _home(module: str) -> Path:
-    """The folder of the package that a plugin's module is in, or the file of a module without a package."""
+    """Return the folder of the top-level package of a plugin's module; the file of a module without a package."""
     found = sys.modules.get(module.partition(".")[0])
     folders = list(getattr(found, "__path__", ()))
     return Path(folders[0] if folders else getattr(found, "__file__", None) or "/")
 
 
 def _describe_import(error: BaseException, module: str) -> str:
-    """Describe what the import of a plugin raised, with `FILE:LINE` where that is not in a library."""
+    """Describe an exception of the import of a plugin, with `FILE:LINE` if that is outside of libraries."""
     if isinstance(error, SyntaxError):
         return f"{describe(error)} ({error.filename}:{error.lineno})"
     place = find_place(error, None, None)
@@ -405,7 +409,7 @@ def _describe_import(error: BaseException, module: str) -> str:
 
 
 def _mistaken_hook(plugin: object, error: BaseException) -> object:
-    """The function of a plugin that pluggy refuses; `register_components` where it refuses none."""
+    """Return the hook function of a plugin that pluggy rejected; `register_components` if it rejected none."""
     refused = error if isinstance(error, pluggy.PluginValidationError) else ""
     hooks = {name: value for name, value in vars(plugin).items() if hasattr(value, f"{hookspecs.GROUP}_impl")}
     found = (value for name, value in hooks.items() if re.search(rf"\b{name}\b", str(refused)))
@@ -424,16 +428,16 @@ def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def registry() -> Registry:
-    """The registry of this process, loaded from the installed entry points once, those of finqa itself first."""
+    """Return the registry of this process. It is loaded once from the installed entry points, finqa's own first."""
     entries = [*entry_points(group=hookspecs.GROUP), *checkout_entries(_CHECKOUT)]
     return Registry(sorted(entries, key=lambda entry: (not is_built_in(entry.value), entry.name)))
 
 
 def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
-    """Entry points of a checkout that is on the path without being installed, as its pyproject.toml declares them.
+    """Return the entry points in the pyproject.toml of a checkout that is used without installation.
 
-    None where finqa is installed: `entry_points` finds those. A machine without network can so run a checkout with
-    `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`.
+    So a machine without network can run a checkout with `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`. Empty if finqa is
+    installed, because `entry_points` then finds them.
     """
     try:
         distribution("finqa")
@@ -446,19 +450,19 @@ def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
 
 
 def missing_requirements(component: Component) -> tuple[str, ...]:
-    """Import names of the component that are not installed, found without importing them."""
+    """Return the required import names of a component that are not installed, without importing them."""
     return tuple(name for name in component.requires if importlib.util.find_spec(name) is None)
 
 
 def readiness(registry: Registry, component: Component, settings: Mapping[str, Any]) -> list[Check]:
-    """What keeps a component from being used (`fail`), or from all of its uses (`warn`); empty when nothing does.
+    """Return what prevents the use of a component (`fail`), or some of its uses (`warn`); empty if nothing does.
 
-    Never raises: a plugin's function that does becomes a failed check.
+    Never raises: if a plugin's function raises, the result is a failed check.
 
     Args:
-        registry: Where the component is registered.
+        registry: The registry of the component.
         component: The component.
-        settings: Those of the hook `doctor_checks`; its options count where it is the one that is chosen.
+        settings: Settings as for the hook `doctor_checks`; they contain the component's options if it is chosen.
     """
     if missing := missing_requirements(component):
         remedy = f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {' '.join(missing)}"
@@ -467,7 +471,7 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
         return []
     try:
         return [check for check in registry.function(component, component.readiness)(settings) if check.status != "ok"]
-    except (Exception, SystemExit) as error:  # of a plugin by any author
+    except (Exception, SystemExit) as error:  # a plugin of another author may raise anything
         detail = f"its check failed: {type(error).__name__}: {error}"
         return [Check(name=component.name, status="fail", detail=detail, remedy="report it to the plugin's author")]
 

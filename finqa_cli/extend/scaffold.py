@@ -1,4 +1,4 @@
-"""Writes a new package with a working component that meets the contract of its kind."""
+"""Creation of a package for a new plugin, with a working component that meets the contract of its kind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CONTEXTS = {
 
 
 def command_of(kind: str, name: str) -> str:
-    """The command that uses a component of this kind."""
+    """Return the command that uses a component of this kind."""
     return _COMMANDS[kind].format(name=name)
 
 
@@ -56,15 +56,15 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     """Write the package of a new component.
 
     Args:
-        kind: One of the kinds that have a contract suite.
-        name: The component's name, in lower case with hyphens.
-        folder: Where it goes; made if it is missing, and must be empty.
+        kind: A kind with a contract suite.
+        name: Name of the component, in lower case with hyphens.
+        folder: Folder of the package; it is created if it is missing, and must be empty.
 
     Returns:
-        The files.
+        The paths of the files.
 
     Raises:
-        ConfigError: The name cannot be one of a package and a component.
+        ConfigError: The name is not valid for a package and a component.
         StorageError: The folder is not empty, or cannot be written.
     """
     package = f"finqa_{name.replace('-', '_')}"

@@ -1,1 +1,1 @@
-"""Where engine and learner run: one plan from the machine, the model and the settings."""
+"""Placement of engine and learner: one plan from the machine or cluster, the model and the settings."""

@@ -1,7 +1,8 @@
 """The placement plan of a cluster: which nodes get which replicas and learner processes, with their memory. Pure.
 
-Memory is planned as on one machine with as many devices, see `placement_plan`; here they are assigned to nodes as Ray
-does it: replicas spread over the nodes (SPREAD), learner processes on as few as possible (PACK), each with a CPU.
+Memory is planned as on one machine with as many devices, see `placement_plan`. This module assigns replicas and learner
+processes to nodes with the strategies of Ray: replicas are spread over the nodes (SPREAD), and learner processes are on
+as few nodes as possible (PACK). Each replica and each learner process takes one CPU.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ CPU_BYTES = 4
 """Bytes per parameter in the main memory of a replica or learner process: both compute in float32 on the CPU."""
 
 SIZES = (1, 2, 4, 8, 16)
+"""GPUs that a replica may have."""
+
 LISTED = 8
+"""Most nodes that a message lists."""
 
 
 def plan_on_nodes(
     nodes: Sequence[NodeFacts], model: Architecture, engine: EngineKind, work: Workload, wishes: Request
 ) -> Placement | Refusal:
-    """Return where the replicas and the learner processes that run on nodes are placed.
+    """Return the placement of the replicas and the learner processes that run on nodes.
 
     Args:
         nodes: Nodes of the cluster.
         model: The model that is served and trained.
-        engine: Which engine generates.
-        work: What is to run on nodes.
-        wishes: What the user decided; it is respected, or the result is a refusal.
+        engine: The engine that generates.
+        work: The work that is to run on nodes.
+        wishes: The user's decisions. A placement follows all of them; if none can, the result is a refusal.
     """
     usable = [node for node in nodes if node.cpus >= 1 and not node.left]
     found = _solve(usable, model, engine, work, wishes)
@@ -58,7 +62,7 @@ def plan_on_nodes(
 
 @dataclass
 class _Room:
-    """What is left of a node while replicas and processes are assigned."""
+    """Free CPUs and GPUs of a node while replicas and learner processes (`ranks`) are assigned to it."""
 
     node: NodeFacts
     cpus: int
@@ -98,7 +102,7 @@ def _solve(
 
 
 def _sizes(nodes: Sequence[NodeFacts], model: Architecture, engine: EngineKind, wishes: Request) -> tuple[int, ...]:
-    """GPUs of a replica that may be tried, the preferred number first; a replica is on one node."""
+    """Numbers of GPUs of a replica to try, the preferred one first. A replica is on one node."""
     if engine.spread == "one":
         return (1,)
     if wishes.tensor_parallel_size:
@@ -113,7 +117,7 @@ def _sizes(nodes: Sequence[NodeFacts], model: Architecture, engine: EngineKind, 
 def _counts(
     nodes: Sequence[NodeFacts], size: int, model: Architecture, work: Workload, wishes: Request, *, learner_gpus: bool
 ) -> Iterator[tuple[int, int]]:
-    """Numbers of replicas and of learner processes, the preferred ones first: half of the GPUs each."""
+    """Numbers of replicas and of learner processes to try, the preferred ones first: half of the GPUs for each."""
     total = sum(int(node.gpus) for node in nodes)
     few = weight_bytes(model) < TINY
     if not work.plays or not size:
@@ -136,7 +140,15 @@ def _counts(
 
 
 def _assign(nodes: Sequence[NodeFacts], replicas: int, size: int, processes: int, gpus: int) -> list[_Room] | None:
-    """Return the nodes with what each gets; None where it does not fit."""
+    """Return the nodes with the replicas and processes of each; None if they do not fit.
+
+    Args:
+        nodes: Nodes of the cluster.
+        replicas: Number of engine replicas.
+        size: GPUs of a replica.
+        processes: Number of learner processes.
+        gpus: GPUs of a learner process, 0 or 1.
+    """
     rooms = [_Room(node, int(node.cpus), int(node.gpus), [], []) for node in nodes]
     for number in range(replicas):
         free = [room for room in rooms if room.fits(size)]
@@ -166,7 +178,7 @@ def _memory(
     size: int,
     learner_gpus: bool,
 ) -> Placement | Refusal:
-    """Return the placement with the memory of each replica and process, or why a node has less."""
+    """Return the placement with the memory of each replica and process, or a refusal if a node has too little."""
     replicas, processes = (sum(len(getattr(room, name)) for room in rooms) for name in ("replicas", "ranks"))
     on_gpu = bool(size) * replicas, learner_gpus * processes
     found: Placement | None = None
@@ -225,7 +237,7 @@ def _memory(
 def _plans(
     found: Placement | None, work: Workload, wishes: Request, *, replicas: int, processes: int
 ) -> tuple[EnginePlan | None, LearnerPlan | None]:
-    """Return engine and learner without numbers of devices: which ones they get is decided on the nodes."""
+    """Return engine and learner plans without device numbers, because devices are chosen on the nodes."""
     engine = found.engine if found is not None else None
     learner = found.learner if found is not None else None
     if engine is None:
@@ -239,7 +251,7 @@ def _plans(
 
 
 def _device_bytes(node: NodeFacts) -> float:
-    """Memory of a node's smallest device; of one whose driver does not answer none is known."""
+    """Bytes of a node's smallest device; 0.0 if its driver did not answer, so that no device is known."""
     return min((device.total for device in node.devices), default=0.0)
 
 

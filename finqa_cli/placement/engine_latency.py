@@ -1,8 +1,9 @@
-"""How long a simulated engine takes: continuous batching as processor sharing, on any clock.
+"""Latency of a simulated engine: continuous batching as processor sharing, on any clock.
 
-Every active request gets one token a step, and a step takes longer the more requests are active. So all requests share
-one count of steps: a request that needs w steps ends when the count has risen by w, and a heap of those counts gives
-who is next. The same model runs on the event loop's clock (benchmarks) and in virtual time (`scale_simulation`).
+Every active request gets one token per step, and a step takes longer the more requests are active. So all requests
+share one count of steps: a request that needs w steps ends when the count has risen by w. A heap of the final counts
+gives the next request that ends. The same model runs on the event loop's clock (benchmarks) and in virtual time
+(`scale_simulation`).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ Request = TypeVar("Request", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyModel:
-    """Assumed, of the order of a 14B model in bfloat16 on two 80 GB GPUs without CUDA graphs.
+    """Assumed latency, of the order of a 14B model in bfloat16 on two 80 GB GPUs without CUDA graphs.
 
     Attributes:
-        prefill_steps: What reading the newest part of a prompt costs, in decode steps; the rest is cached.
+        prefill_steps: Cost of the prefill of the newest part of a prompt, in decode steps; the rest is cached.
         step_s: Seconds of a decode step with a single request.
-        step_s_per_request: What each further request adds to it.
+        step_s_per_request: Seconds that each further request adds to a decode step.
         median_tokens: Median length of a turn; lengths are lognormal.
         sigma: Standard deviation of the logarithm of the length.
-        max_tokens: Where a turn is cut.
+        max_tokens: Length at which a turn is cut.
     """
 
     prefill_steps: int = 6
@@ -38,18 +39,18 @@ class LatencyModel:
     max_tokens: int = 512
 
     def slower(self, factor: float) -> LatencyModel:
-        """Return the same model with each step so many times longer."""
+        """Return the same model with the duration of each step multiplied by `factor`."""
         return replace(self, step_s=factor * self.step_s, step_s_per_request=factor * self.step_s_per_request)
 
     def steps(self, seed: int, turn: int) -> int:
-        """Decode steps of a turn, a function of its episode's seed and its number alone."""
+        """Decode steps of a turn: a function of the episode's seed and the number of the turn alone."""
         rng = random.Random(f"tokens:{seed}:{turn}")
         tokens = round(self.median_tokens * rng.lognormvariate(0.0, self.sigma))
         return self.prefill_steps + min(self.max_tokens, max(1, tokens))
 
 
 class SharedDecoder(Generic[Request]):
-    """Who is being served, and when each will be done. Times are seconds of the caller's clock.
+    """The active requests of a simulated engine, and when each ends. Times are seconds of the caller's clock.
 
     Attributes:
         request_seconds: Seconds of service so far, summed over the requests.
@@ -65,14 +66,20 @@ class SharedDecoder(Generic[Request]):
         self.request_seconds = 0.0
 
     def add(self, request: Request, steps: int, now: float) -> list[Request]:
-        """Begins to serve a request; returns those that were finished by now, as `advance` does."""
+        """Start to serve a request; return the requests that ended until now, as `advance` does.
+
+        Args:
+            request: The request.
+            steps: Decode steps that it needs.
+            now: Time in seconds.
+        """
         finished = self.advance(now)
         self._active.add(request)
         heapq.heappush(self._queue, (self._count + steps, next(self._order), request))
         return finished
 
     def advance(self, now: float) -> list[Request]:
-        """Serves until `now`; the requests that were finished on the way, in order."""
+        """Serve until `now`; return the requests that ended meanwhile, in order."""
         finished: list[Request] = []
         while (due := self.due()) is not None and due <= now:
             count, _, request = heapq.heappop(self._queue)
@@ -85,7 +92,7 @@ class SharedDecoder(Generic[Request]):
         return finished
 
     def due(self) -> float | None:
-        """When the next request will be finished; None when nothing is served."""
+        """Time at which the next request ends; None when no request is active."""
         while self._queue and self._queue[0][2] not in self._active:
             heapq.heappop(self._queue)
         if not self._queue:
@@ -93,7 +100,7 @@ class SharedDecoder(Generic[Request]):
         return self._now + (self._queue[0][0] - self._count) * self._step_s()
 
     def cancel(self, request: Request, now: float) -> list[Request]:
-        """Frees the place of a request, if it still has one; returns those that were finished by now."""
+        """Stop serving a request, if it is still active; return the requests that ended until now."""
         finished = self.advance(now)
         self._active.discard(request)
         return finished

@@ -18,10 +18,10 @@ GATED = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-"""Families of decoders with grouped heads and a gated MLP, and the class that transformers builds."""
+"""Families of decoders with grouped-query attention and a gated MLP -> their class in transformers."""
 
 _BIASES = {"llama": ("attention_bias", "mlp_bias"), "mistral": (), "qwen2": (), "qwen3": ("attention_bias",)}
-"""Switches of biases that each of these families reads."""
+"""Family -> the settings of biases that its configuration has."""
 
 _GATED_SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -32,17 +32,18 @@ _SIZES = {
     **dict.fromkeys(("llama", "qwen2"), _GATED_SIZES),
     **dict.fromkeys(("mistral", "qwen3"), (*_GATED_SIZES, "head_dim")),
 }
-"""Numbers without which a configuration leaves a size to the defaults of transformers."""
+"""Family -> keys of sizes. If one is missing, the size is a default of transformers."""
 
 _OTHER_NAMES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings"}
-"""Further names that transformers takes for GPT-2's numbers."""
+"""Further names that transformers accepts for the sizes of GPT-2."""
 
 
 def read_architecture(model: str) -> Architecture | None:
     """The architecture of a model folder, of a model in the hub's cache, or of a well-known hub id.
 
     Returns:
-        None where none of these is found, or where the family is not one whose weights can be counted from its numbers.
+        The architecture. None if none of these is found, or if the weights of the family cannot be counted from its
+        configuration.
     """
     folder = Path(model)
     path = folder / "config.json" if folder.is_dir() else _cached(model)
@@ -56,7 +57,7 @@ def read_architecture(model: str) -> Architecture | None:
 
 
 def known(model: str, *, by_part: bool = False) -> Architecture | None:
-    """The architecture of a well-known hub id; `by_part` also of one whose name contains a well-known name."""
+    """The architecture of a well-known hub id; with `by_part`, also of a hub id that contains a well-known name."""
     table = _known()
     if model in table:
         return architecture_of(table[model])
@@ -78,10 +79,10 @@ def smaller_models(parameters: int) -> Iterator[str]:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """Returns the architecture that a configuration describes; None for an unknown family or a missing number.
+    """Return the architecture that a configuration describes; None for an unknown family or a missing number.
 
     Args:
-        config: The content of config.json; of a model with several parts, that of its text model is taken.
+        config: The content of config.json. If the model has several parts, the configuration of its text model is used.
     """
     config = config.get("text_config") or config
     try:
@@ -95,10 +96,10 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def is_spelled_out(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration has all that its model is built of, in values that are sure to build.
+    """Whether a configuration is complete and valid, so that its architecture can be computed without transformers.
 
-    What it leaves out has defaults that differ between families and versions of transformers, and some values are
-    errors there, so the architecture of other configurations is that of the model that transformers builds.
+    Missing values have defaults that differ between families and versions of transformers, and some values are errors
+    there. For other configurations the caller must let transformers build the model to know its architecture.
     """
     family = config.get("model_type")
     if family not in _SIZES or {"text_config", "quantization_config"} & set(config):
@@ -225,7 +226,7 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
 
 
 def structure_warnings(linear: Sequence[LinearLayer], *, tied: bool) -> Iterator[str]:
-    """What a user should know of linear layers and embeddings before choosing a model."""
+    """What a user should know about linear layers and embeddings before choosing a model, one sentence each."""
     if any(part.kind == "Conv1D" for part in linear):
         yield (
             "vLLM serves no adapter on Conv1D layers as GPT-2 has them: use the transformers engine "
@@ -243,7 +244,7 @@ def _size(config: Mapping[str, Any], key: str) -> int:
 
 
 def _cached(model: str) -> Path | None:
-    """config.json of a hub id in the hub's cache on this machine."""
+    """Path of config.json of a hub id in the hub's cache on this machine; None if it is not there."""
     try:
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError

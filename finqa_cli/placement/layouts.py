@@ -10,12 +10,12 @@ from finqa_cli.placement.placement_types import EngineKind, Request
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A division.
+    """A division of the devices.
 
     Attributes:
         engine: Devices of the engine.
         learner: Devices of the learner, one for each process.
-        shared: They have the same devices and take turns.
+        shared: Engine and learner have the same devices and take turns.
     """
 
     engine: tuple[int, ...]
@@ -33,15 +33,15 @@ def find_layouts(
     alternates: bool,
     turns: bool,
 ) -> Iterator[Layout]:
-    """Divisions that agree with the wishes, the preferred one first.
+    """Yield the divisions that follow the user's decisions, the preferred one first.
 
     Args:
         devices: Devices of the machine.
-        engine: Engine that generates; None: none that needs a device.
-        wishes: What the user decided.
-        learner: One needs devices.
-        few: Two devices are enough, unless the wishes ask for another number.
-        alternates: They are never active together, so that sharing all devices loses nothing.
+        engine: Engine that generates; None: no engine needs a device.
+        wishes: The user's decisions.
+        learner: Whether a learner needs devices.
+        few: One device each is enough for engine and learner, unless the user decided on another number.
+        alternates: Engine and learner are never active together, so that sharing all devices costs nothing.
         turns: Engine and learner may take turns on the same devices.
     """
     used = devices
@@ -63,7 +63,7 @@ def find_layouts(
 
 
 def _apart(devices: tuple[int, ...], engine: EngineKind, wishes: Request) -> Iterator[Layout]:
-    """Half of the devices for the engine, then fewer, then more."""
+    """Yield divisions with separate devices: half of the devices for the engine, then fewer, then more."""
     half = len(devices) // 2
     for size in (*range(half, 0, -1), *range(half + 1, len(devices))):
         chosen = wishes.engine_devices or devices[:size]
@@ -88,7 +88,7 @@ def _in_turn(devices: tuple[int, ...], engine: EngineKind, wishes: Request) -> I
 
 
 def _for_learner(devices: tuple[int, ...], engine: tuple[int, ...], wishes: Request) -> Iterator[tuple[int, ...]]:
-    """Devices of the learner beside those of the engine."""
+    """Yield the devices of the learner, given those of the engine: the user's choice, or those that are left."""
     if wishes.learner_devices:
         if wishes.learner_processes in (None, len(wishes.learner_devices)):
             yield wishes.learner_devices
@@ -101,7 +101,7 @@ def _for_learner(devices: tuple[int, ...], engine: tuple[int, ...], wishes: Requ
 
 
 def _suits(size: int, engine: EngineKind, wishes: Request) -> bool:
-    """Whether that many devices are what the wishes for replicas and tensor parallelism come to."""
+    """Whether this number of devices fits the engine and the user's replicas and tensor parallelism."""
     share, replicas = wishes.tensor_parallel_size, wishes.engine_replicas
     if engine.spread == "one":
         if share not in (None, 1):
@@ -115,6 +115,6 @@ def _suits(size: int, engine: EngineKind, wishes: Request) -> bool:
 
 
 def _names_counts(wishes: Request) -> bool:
-    """Whether the user set how many devices are to be used."""
+    """Whether the user decided the devices, or any number of devices above 1."""
     named = (wishes.tensor_parallel_size, wishes.engine_replicas, wishes.learner_processes)
     return any(wish is not None and wish > 1 for wish in named) or bool(wishes.engine_devices or wishes.learner_devices)

@@ -1,13 +1,14 @@
-"""The placement plan: from devices, model, workload and the user's wishes to where engine and learner run. Pure.
+"""The placement plan: where engine and learner run, from devices, model, workload and the user's decisions. Pure.
 
-Layouts are tried in the order of preference, and the first that fits is taken:
+Layouts are tried in the order of preference, and the first that fits is used:
 
-1. Engine and learner on devices of their own, half of the devices each (1 + 1, 2 + 2, 4 + 4), then other divisions.
+1. Engine and learner on separate devices: half of the devices for each (1 + 1, 2 + 2, 4 + 4), then other divisions.
    Rollouts run ahead of the learner.
-2. Engine and learner on the same devices, in turn: the engine sleeps during updates, and rollouts wait for them.
+2. Engine and learner take turns on the same devices: the engine sleeps during updates, and rollouts wait for them.
 
-Within a layout the engine takes the smallest tensor parallelism at which the weights fill at most a third of a device,
-so that most of it is left to keys and values; the token budget and the context are halved until the learner fits.
+Within a layout the engine uses the smallest tensor parallelism at which the weights fill at most a third of a device,
+so that most of it is left for keys and values. The token budget and the context are halved until engine and learner
+fit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ USABLE = 0.95
 """Share of a device's memory that a plan may fill; the rest is for fragmentation."""
 
 ENGINE_SHARE = 0.85
-"""Share of a device that the engine has alone; the published script's --gpu-memory-utilization."""
+"""Share of a device for an engine that is alone on it; the published script's --gpu-memory-utilization."""
 
 WEIGHTS_SHARE = 1 / 3
 """Share of a device that an engine's weights may fill before the engine is spread over more devices."""
@@ -54,13 +55,14 @@ TOKENS = 16384
 """Token budget and context where memory allows them."""
 
 SHORT_TOKENS, LEAST_TOKENS = 4096, 2048
-"""A layout that needs less than the first is taken only where no layout has that; less than the second, never."""
+"""Token budgets and contexts are halved down to the first number for all layouts. Only if no layout fits, they are
+halved down to the second number."""
 
 TINY = 0.5 * GIB
-"""Weights of a model for which more than one device each is a waste."""
+"""Bytes of weights below which engine and learner use one device each, because more would be a waste."""
 
 ASLEEP = 0.4 * GIB
-"""Bytes that a sleeping engine keeps besides its context and graphs."""
+"""Bytes that a sleeping engine keeps in addition to its CUDA context and graphs."""
 
 WISHES: Mapping[str, str] = {
     "model.tensor_parallel_size": "tensor_parallel_size",
@@ -82,14 +84,14 @@ Changes = dict[str, str | int | float | None]
 def plan(
     devices: Sequence[Device], model: Architecture, engine: EngineKind, work: Workload, wishes: Request
 ) -> Placement | Refusal:
-    """Where engine and learner run.
+    """Return the placement of engine and learner on this machine.
 
     Args:
-        devices: CUDA devices of the machine; none: everything runs on the CPU.
+        devices: CUDA devices of the machine; empty: everything runs on the CPU.
         model: The model that is served and trained.
-        engine: Which engine generates.
-        work: What is to run.
-        wishes: What the user decided; it is respected, or the result is a refusal.
+        engine: The engine that generates.
+        work: The work that is to run.
+        wishes: The user's decisions. A placement follows all of them; if none can, the result is a refusal.
     """
     problem = _Problem(tuple(devices), model, engine, work, wishes)
     found = problem.solve()
@@ -103,7 +105,7 @@ def plan(
 
 
 class _DoesNotFitError(Exception):
-    """Why a layout cannot be used. `short_gib` is how much is missing, 0.0 where it is not about memory."""
+    """A layout cannot be used. `short_gib` is the missing memory in GiB, 0.0 if memory is not the reason."""
 
     def __init__(self, reason: str, short_gib: float = 0.0) -> None:
         super().__init__(reason)
@@ -112,6 +114,8 @@ class _DoesNotFitError(Exception):
 
 @dataclass(frozen=True)
 class _Problem:
+    """The arguments of `plan`, and the search for the first layout that fits."""
+
     devices: tuple[Device, ...]
     model: Architecture
     engine: EngineKind
@@ -119,7 +123,7 @@ class _Problem:
     wishes: Request
 
     def solve(self) -> Placement | Refusal:
-        """The first layout that fits."""
+        """Return the placement of the first layout that fits, or why none does."""
         plays = self.work.plays and self.engine.spread != "none"
         trains = self.work.trains and not self.work.learner_on_cpu
         if not self.devices or not (plays or trains):
@@ -150,7 +154,7 @@ class _Problem:
         return Refusal(reason=str(min(failures, key=lambda failure: failure.short_gib or math.inf)))
 
     def _without_devices(self) -> Placement:
-        """Everything runs on the CPU, on a server elsewhere, or needs no model."""
+        """Return the placement without CUDA devices: all parts run on the CPU or on a server elsewhere."""
         wishes, work = self.wishes, self.work
         engine = EnginePlan(
             replicas=wishes.engine_replicas or 1,
@@ -169,10 +173,10 @@ class _Problem:
         )
 
     def _lengths(self, least: int) -> Iterator[tuple[int, int]]:
-        """Pairs of token budget and context, the longest first.
+        """Yield pairs of token budget and context, the longest first.
 
-        An episode may be as long as the context, and is a micro-batch of its own where it is longer than the budget:
-        where both are free they fall together.
+        An episode may be as long as the context, and is a micro-batch of its own if it is longer than the budget. So if
+        the user decided neither, both are lowered together.
         """
         work, wishes = self.work, self.wishes
         needed = work.max_gen_tokens + max(work.max_prompt_tokens, 1024)
@@ -189,7 +193,12 @@ class _Problem:
         yield from dict.fromkeys(pairs)
 
     def _place(self, layout: Layout, budget: int, length: int) -> Placement:
-        """The layout with everything that is decided within it.
+        """Return the placement of a layout.
+
+        Args:
+            layout: Devices of engine and learner.
+            budget: Token budget of a micro-batch.
+            length: Context in tokens.
 
         Raises:
             _DoesNotFitError: It does not fit.
@@ -243,7 +252,7 @@ class _Problem:
         )
 
     def _awake_items(self, layout: Layout, learner: dict[str, float], tokens: int) -> dict[str, float]:
-        """Bytes of the learner that are on its devices while the engine generates."""
+        """Bytes of the learner's parts on each of its devices while the engine generates."""
         if not learner:
             return {}
         rank, processes = self.work.lora_rank, len(layout.learner)
@@ -252,13 +261,13 @@ class _Problem:
     def _engine_plan(
         self, layout: Layout, length: int, *, total: float, resident: float
     ) -> tuple[EnginePlan, dict[str, float]]:
-        """The engine on its devices, and its items with the keys and values that are left room for.
+        """Return the engine's plan and the bytes of its parts on a device; keys and values fill the rest of its share.
 
         Args:
-            layout: Its devices.
+            layout: Devices of the engine.
             length: Context in tokens.
-            total: Memory of the smallest of its devices.
-            resident: What the learner keeps on these devices while the engine generates.
+            total: Bytes of the smallest of these devices.
+            resident: Bytes that the learner keeps on these devices while the engine generates.
 
         Raises:
             _DoesNotFitError: Not even one sequence fits.
@@ -305,7 +314,11 @@ class _Problem:
         return found, {**parts, "kv_cache": cache}
 
     def _tensor_parallel(self, count: int, total: float) -> int:
-        """Devices of each replica."""
+        """Return the number of devices of each replica.
+
+        Raises:
+            _DoesNotFitError: The attention heads cannot be divided over the number that the user decided.
+        """
         model, wishes = self.model, self.wishes
         if self.engine.spread == "one":
             return 1
@@ -326,7 +339,7 @@ class _Problem:
         learner: Mapping[str, float],
         awake: Mapping[str, float],
     ) -> dict[str, float]:
-        """Bytes on one device, named after who takes them; in turns, those of the turn that takes more."""
+        """Return the bytes on one device by part. If engine and learner take turns, those of the larger turn."""
         of_engine = {f"engine {name}": size for name, size in engine.items()} if device.index in layout.engine else {}
         of_learner = (
             {f"learner {name}": size for name, size in learner.items()} if device.index in layout.learner else {}
@@ -385,7 +398,7 @@ def _too_large(device: Device, items: Mapping[str, float]) -> str:
 def change(
     changes: Changes, model: Architecture, work: Workload, wishes: Request
 ) -> tuple[Architecture, Workload, Request]:
-    """Model, work and wishes with other settings."""
+    """Return model, work and decisions with the changed settings."""
     name, rank = changes.get("model.name"), changes.get("lora.rank")
     freed: dict[str, None] = {WISHES[path]: None for path in changes if path in WISHES}
     return (
@@ -396,7 +409,7 @@ def change(
 
 
 def possible_changes(model: Architecture, work: Workload, wishes: Request) -> Iterator[Changes]:
-    """What could be changed so that a plan fits, the smallest change first: wishes, training all weights, the model."""
+    """Yield changes that may let a plan fit, the smallest first: the user's decisions, the LoRA rank, the model."""
     named: Changes = {path: None for path, name in WISHES.items() if getattr(wishes, name) is not None}
     for path in named:
         yield {path: None}

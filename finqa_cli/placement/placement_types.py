@@ -18,9 +18,9 @@ class Device:
     """A CUDA device.
 
     Attributes:
-        index: Its number as this process sees devices.
-        name: Name that the driver gives it.
+        index: Its number in this process.
         total: Its memory in bytes.
+        name: Its name according to the driver.
     """
 
     index: int
@@ -33,9 +33,9 @@ class EngineKind:
     """Properties of an engine that the plan depends on.
 
     Attributes:
-        name: Name that `--engine` takes.
-        spread: How many devices a replica may have.
-        sleeps: It can free its devices for the time of an update.
+        name: Its name for `--engine`.
+        spread: Devices that a replica may have.
+        sleeps: It can free its devices during updates.
         replicates: Several replicas can share the requests.
         graphs: Bytes that compiled graphs and workspaces take on each device, besides what the model needs.
     """
@@ -49,7 +49,7 @@ class EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is to run.
+    """The work that is to run.
 
     Attributes:
         plays: An engine generates.
@@ -58,7 +58,7 @@ class Workload:
         lora_rank: Rank of the adapter; 0 trains all weights.
         lora_targets: Layers with an adapter.
         checkpointing: The learner recomputes activations.
-        reference: The learner keeps a frozen copy of a model that it trains in full.
+        reference: If all weights are trained, the learner keeps a frozen copy of the model as reference.
         max_gen_tokens: Longest completion in tokens.
         max_prompt_tokens: Longest prompt in tokens; 0 where it is not limited.
         versions: Policy versions that the engine serves at once.
@@ -80,7 +80,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the user decided; None is decided by the plan. Names are those of the settings."""
+    """The user's decisions; the plan decides fields that are None. Fields have the names of settings."""
 
     tensor_parallel_size: int | None = None
     engine_replicas: int | None = None
@@ -96,17 +96,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
-    """Engine replicas.
+    """Plan of the engine replicas.
 
     Attributes:
-        replicas: How many.
-        tensor_parallel_size: Devices of each.
-        devices: Devices of all replicas, those of the first one first; empty on the CPU.
-        gpu_memory_utilization: Share of each device that the engine may take.
-        memory_gib: The same in GiB, of the smallest of its devices.
+        replicas: Number of replicas.
+        tensor_parallel_size: Devices of each replica.
+        devices: Devices of all replicas, those of the first replica first; empty on the CPU.
+        gpu_memory_utilization: Share of each device that the engine may use.
+        memory_gib: The same share in GiB, of the smallest of its devices.
         sleep: The engine frees its devices during updates.
         max_model_len: Longest prompt plus completion in tokens; 0: the model's own limit.
-        kv_tokens: Tokens whose keys and values fit on one replica; 0 where it is not known.
+        kv_tokens: Tokens whose keys and values fit on one replica; 0: not known.
     """
 
     replicas: int = 1
@@ -121,11 +121,11 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerPlan:
-    """Learner processes.
+    """Plan of the learner processes.
 
     Attributes:
-        processes: How many train together.
-        devices: One for each process, the first process's first; empty on the CPU.
+        processes: Number of processes that train together.
+        devices: One device for each process, in their order; empty on the CPU.
         memory_gib: Predicted peak on each device in GiB.
     """
 
@@ -139,9 +139,9 @@ class DevicePlan:
     """The prediction for one device.
 
     Attributes:
-        device: Its number.
+        device: Number of the device.
         gib_total: Its memory.
-        gib_planned: The sum of `items`. Where engine and learner take turns, that of the turn that needs more.
+        gib_planned: The sum of `items`. If engine and learner take turns, that of the larger turn.
         items: GiB of each part, such as `engine kv_cache` and `learner weights`.
     """
 
@@ -159,11 +159,11 @@ class NodePlan:
         node: Its address.
         replicas: Numbers of the engine replicas on it.
         ranks: Numbers of the learner processes on it.
-        gpus: Its GPUs.
-        gpus_free: GPUs that nothing is planned for.
-        replica_gib: GiB of a replica on each of its GPUs, without GPUs in main memory; 0.0 without replicas.
-        rank_gib: GiB of a learner process on its GPU, without GPUs in main memory; 0.0 without processes.
-        gib_total: Memory of its smallest GPU, without GPUs its main memory.
+        gpus: Number of its GPUs.
+        gpus_free: Number of its GPUs that are not used.
+        replica_gib: GiB of a replica on each of its GPUs, or in main memory without GPUs; 0.0 without replicas.
+        rank_gib: GiB of a learner process on its GPU, or in main memory without GPUs; 0.0 without processes.
+        gib_total: Memory of its smallest GPU, or its main memory without GPUs.
     """
 
     node: str
@@ -178,17 +178,17 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where everything runs.
+    """The placement of engine and learner.
 
     Attributes:
-        engine: None where nothing is generated.
-        learner: None where nothing is trained.
+        engine: Plan of the engine; None if nothing is generated.
+        learner: Plan of the learner; None if nothing is trained.
         max_staleness: Iterations that rollouts may run ahead.
         token_budget: Tokens of a micro-batch.
         per_device: One entry for each CUDA device of the machine.
         shared: Engine and learner take turns on the same devices.
         notes: Sentences about what is unusual, such as devices that are not used.
-        per_node: One entry for each node of the cluster; empty where nothing runs on nodes.
+        per_node: One entry for each node of the cluster; empty if nothing runs on nodes.
     """
 
     engine: EnginePlan | None
@@ -203,11 +203,11 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Nothing fits.
+    """No placement fits.
 
     Attributes:
-        reason: What does not fit, in GiB.
-        changes: Setting -> value, None for `auto`: with these the plan fits. Empty where no change is known.
+        reason: What does not fit, with GiB if it is memory.
+        changes: Changed settings with which a plan fits: setting -> value, None for `auto`. Empty if none are known.
     """
 
     reason: str
@@ -219,7 +219,7 @@ def plan_document(found: Placement | Refusal, *, remedy: str = "") -> dict[str, 
 
     Args:
         found: The plan.
-        remedy: For a refusal: the command that fits.
+        remedy: For a refusal: the command with which a plan fits.
     """
     if isinstance(found, Refusal):
         return {
@@ -266,7 +266,7 @@ def plan_document(found: Placement | Refusal, *, remedy: str = "") -> dict[str, 
 
 
 def plan_line(found: Placement, engine: str) -> str:
-    """One line: who runs where.
+    """One line with the devices of engine and learner.
 
     Args:
         found: The plan.

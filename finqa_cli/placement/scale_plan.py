@@ -1,7 +1,8 @@
-"""The plan of a run with many sandboxes: how long it fills, what comes out, what limits it and what it costs.
+"""The plan of a run with many sandboxes: how long the start takes, the episodes played, the bottleneck and the cost.
 
-All figures are of `scale_simulation`: the starts in full, and the rollouts with half of the episodes at once and with
-all of them, from which the hours are extrapolated. Rollouts only: the learner is taken to keep up.
+All figures come from `scale_simulation`. The starts of all sandboxes are simulated. Rollouts are simulated with half of
+the episodes at once and with all of them, and the hours are extrapolated from both. Only rollouts are planned: the
+learner is assumed to keep up.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from finqa_cli.placement.scale_simulation import DRAWN, Simulation
 from finqa_cli.placement.scale_types import Costs, Design, Outcome
 
 FULL, COMFORTABLE = 0.9, 0.6
-"""Shares of a core: from the first on a process limits the run, and a process that is not to be late has the second."""
+"""Busy shares of a core. From the first on, the process is the bottleneck. Up to the second, it is not late."""
 
 ENGINE_GAIN = 1.5
-"""Twice the episodes at once that give less than so many times the episodes are limited by the engine."""
+"""If twice as many episodes at once give less than this factor more turns per second, the engine is the bottleneck."""
 
 LONG_FILL = 0.1
-"""Share of the hours from which on filling is what limits the run."""
+"""Share of the hours that the starts must take to be the bottleneck."""
 
 MOST_SIMULATED = 10_000
-"""Episodes that are simulated before it is measured, and as many that are: it begins with episodes under way."""
+"""Most episodes simulated before the measurement begins, and most episodes measured. The warm-up is short because the
+simulation begins with episodes in progress."""
 
 GPUS_PER_REPLICA = 2
 """GPUs per replica of the engine that `LatencyModel` describes."""
 
 NOT_BUILT = "not built yet"
 SHARED_SESSIONS = 32
+"""Sessions per sandbox that are suggested where sessions can share a sandbox."""
 
 LIMITS = {
     "creates": "creates: the account's limit",
@@ -46,7 +49,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """US dollars for an hour of one sandbox and of one GPU, 0 for not counted, and the GPUs of one engine replica."""
+    """Prices in US dollars for an hour of one sandbox and of one GPU (0: not counted), and GPUs per engine replica."""
 
     sandbox_hour: float = 0.0
     gpu_hour: float = 0.0
@@ -55,21 +58,21 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """What `finqa plan` with `--hours` answers.
+    """Result of `finqa plan` with `--hours`.
 
     Attributes:
-        design: What runs.
-        hours: For how long, starts included.
-        at_once: Episodes at once when it is full.
-        fill_s: Seconds until the last sandbox is ready; None where each episode uses one up.
-        episodes: In all hours.
-        full: The rollouts when it is full.
-        limit: A key of `LIMITS`.
-        changes: What to change, each a sentence.
+        design: The design that was simulated.
+        hours: Duration of the run in hours, starts included.
+        at_once: Episodes at once when all sandboxes are ready.
+        fill_s: Seconds until the last sandbox is ready; None if each episode gets a fresh sandbox.
+        episodes: Episodes in all hours.
+        full: Figures of the rollouts when all sandboxes are ready.
+        limit: The bottleneck, a key of `LIMITS`.
+        changes: Suggested changes, each a sentence.
         not_built: Parts of the design that finqa does not have yet.
         sandbox_hours: Hours of all sandboxes together.
         gpu_hours: Hours of the engine's GPUs together.
-        cost_usd: At the prices that are known; None where none is.
+        cost_usd: Cost in US dollars at the known prices; None if no price is known.
     """
 
     design: Design
@@ -87,12 +90,12 @@ class ScalePlan:
 
     @property
     def groups(self) -> int:
-        """Whole groups in all hours."""
+        """Complete groups in all hours."""
         return self.episodes // self.design.group_size
 
 
 def draw_turns(mean: float, *, seed: int = 0) -> list[int]:
-    """Turns of episodes, geometrically distributed with this mean (at least 1)."""
+    """Draw the turns of `DRAWN` episodes from a geometric distribution with this mean, which is at least 1."""
     rng = random.Random(seed)
     more = 1.0 - 1.0 / mean
     return [1 + (int(math.log(1.0 - rng.random()) / math.log(more)) if more > 0 else 0) for _ in range(DRAWN)]
@@ -102,12 +105,12 @@ class Planner:
     """Simulates one design and variants of it."""
 
     def __init__(self, costs: Costs, latency: LatencyModel, turns: Sequence[int], *, seed: int = 0) -> None:
-        """Take what all variants share; see `Simulation`."""
+        """Keep what all variants share; see `Simulation` for the arguments."""
         self._costs, self._latency, self._turns, self._seed = costs, latency, turns, seed
         self._simulated: dict[Design, Outcome] = {}
 
     def plan(self, design: Design, *, hours: float, prices: Prices) -> ScalePlan:
-        """Plan so many hours of a design."""
+        """Simulate a design and plan a run of `hours` hours."""
         at_once = min(design.episodes_at_once, design.sandboxes * design.sessions_per_sandbox)
         if design.fresh:
             full = half = self._fresh(design)
@@ -138,7 +141,7 @@ class Planner:
         )
 
     def rollouts(self, design: Design, at_once: int) -> Outcome:
-        """Simulate the rollouts of full sandboxes with so many episodes at once, under constant load."""
+        """Simulate rollouts with all sandboxes ready and `at_once` episodes at once, under constant load."""
         sandboxes = -(-at_once // design.sessions_per_sandbox)
         full = replace(design, sandboxes=sandboxes, episodes_at_once=at_once)
         if full not in self._simulated:
@@ -149,7 +152,7 @@ class Planner:
         return self._simulated[full]
 
     def _fresh(self, design: Design) -> Outcome:
-        """Simulate until some windows of creates have passed, with a start for each episode."""
+        """Simulate several windows of the create limit, with a new sandbox for each episode."""
         window = design.accounts * design.create_limit
         return self._simulation(design).run(episodes=9 * window, since=3 * window)
 
@@ -157,7 +160,7 @@ class Planner:
         return Simulation(design, self._costs, self._latency, self._turns, seed=self._seed)
 
     def _changes(self, design: Design, limit: str, at_once: int) -> list[str]:
-        """Return what to change, with commands and settings that exist; what does not exist is named as such."""
+        """Return suggested changes for a bottleneck, as sentences with flags and settings."""
         if limit in ("process", "controller", "workers"):
             carried, workers = self._carried(design, at_once), self._workers(design, at_once)
             less = [f"--sandboxes {carried} --max-concurrent-play {carried} keeps it at 60 % of a core."]
@@ -179,7 +182,7 @@ class Planner:
         return ["More sandboxes give about as many more episodes."]
 
     def _carried(self, design: Design, at_once: int) -> int:
-        """Return the episodes at once that the processes of a design carry at 60 % of a core."""
+        """Return the number of episodes at once at which the busiest process of a design uses 60 % of a core."""
         found = self.rollouts(design, at_once)
         while at_once > 1 and max(found.controller, *found.workers, 0.0) >= FULL:
             at_once //= 2
@@ -187,7 +190,10 @@ class Planner:
         return max(1, int(at_once * COMFORTABLE / max(found.controller, *found.workers, 0.0)))
 
     def _workers(self, design: Design, at_once: int) -> int:
-        """Return the rollout workers that play so many episodes at once at 60 % of a core, by what no CPU delays."""
+        """Return the number of rollout workers that play `at_once` episodes at 60 % of a core each.
+
+        The rate of turns comes from a simulation in which no core is busy, so that no CPU delays it.
+        """
         costs = self._costs
         free = replace(costs, turn_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, relay_s=0.0, message_s=0.0)
         found = Planner(free, self._latency, self._turns, seed=self._seed).rollouts(design, at_once)
@@ -197,7 +203,19 @@ class Planner:
 def _episodes(
     design: Design, ready: Sequence[float], seconds: float, half: Outcome, full: Outcome, at_once: int
 ) -> float:
-    """Return the episodes of the time: at the rate of the sandboxes that are ready, between none, half and all."""
+    """Return the number of episodes in `seconds`, starts included.
+
+    At each moment the rate of episodes is interpolated by the number of episodes at once, between 0, the rate of half
+    of them and the rate of all.
+
+    Args:
+        design: The design.
+        ready: Seconds at which each sandbox is ready, in order.
+        seconds: Duration of the run.
+        half: Rollouts with half of the episodes at once.
+        full: Rollouts with all episodes at once.
+        at_once: Episodes at once when all sandboxes are ready.
+    """
     middle = max(1, at_once // 2)
     knots = [(0, 0.0), (middle, half.episodes_per_s), (max(at_once, middle + 1), full.episodes_per_s)]
     total = 0.0
@@ -211,7 +229,7 @@ def _episodes(
 
 
 def _limit(design: Design, at_once: int, half: Outcome, full: Outcome, filling: float) -> str:
-    """Return the key of what limits a design; `filling` is the share of the hours until all sandboxes are ready."""
+    """Return the bottleneck of a design, a key of `LIMITS`; `filling` is the share of the hours that starts take."""
     creates_per_s = design.accounts * design.create_limit / design.create_window_s
     if design.fresh and full.episodes_per_s >= FULL * creates_per_s:
         return "creates"

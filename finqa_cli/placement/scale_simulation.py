@@ -1,10 +1,10 @@
-"""A run with many sandboxes in virtual time: accounts, rollout workers, one controller and engine replicas.
+"""Simulation of a run with many sandboxes in virtual time: accounts, rollout workers, a controller, engine replicas.
 
-A heap of events, in the order of their times, is all there is. Every process is one core that does its work first come,
-first served; what waits for a service (the account, the engine, a tool call) needs no core. Nothing sleeps, and two
-simulations with the same seed are equal. With no rollout workers one process does everything. With some, the controller
-sends attempts and writes the record (see `rollout.remote_workers`); it asks the engine for their episodes where they do
-not ask its servers themselves.
+It is a discrete-event simulation with a heap of events. Every process is one core that does its work first come, first
+served. Waiting for a service (the account, the engine, a tool call) needs no core. Nothing sleeps, and two simulations
+with the same seed are equal. Without rollout workers one process does everything. With rollout workers, the controller
+sends attempts and writes the records (see `rollout.remote_workers`). It also sends the workers' requests to the engine,
+unless the workers send them to the engine's servers directly.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
 from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
 
 SETTLE_S = 5.0
-"""Seconds after which an account has counted a create, answered or not; as in the provider's own gate."""
+"""Seconds after which an account has counted a create, even without a reply; as in the provider's quota."""
 
 CALL_S = 0.02
 """Seconds between the calls of two workers in the same direction, as in `rollout.worker_shares`."""
 
 DRAWN = 9973
-"""Lengths and latencies that are drawn once and used in turn: drawing each would take a third of the time."""
+"""Lengths and latencies that are drawn once and reused in order: drawing each one would take a third of the time."""
 
 LAG_EVERY_S = 0.0171
-"""Seconds between two samples of the lag: no part of `CALL_S`, whose calls it would always meet at the same moment."""
+"""Seconds between two samples of the lag. `CALL_S` is no multiple of it, so samples do not always meet calls."""
 
 
 @dataclass(slots=True)
 class Core:
-    """One core; `free_at` is when all work that it has now is done, `busy_s` its work so far."""
+    """One core. `free_at` is the time when all of its present work is done, `busy_s` the seconds of work so far."""
 
     free_at: float = 0.0
     busy_s: float = 0.0
 
     def work(self, now: float, seconds: float) -> float:
-        """Add work; returns when it is done."""
+        """Add work; return the time when it is done."""
         self.free_at = max(now, self.free_at) + seconds
         self.busy_s += seconds
         return self.free_at
@@ -61,7 +61,14 @@ class _Episode:
 
 @dataclass(slots=True)
 class _Account:
-    """Starts that wait for a place in its window, when the places are free again, and what it counted."""
+    """One account of the sandbox provider.
+
+    Attributes:
+        waiting: Creates that wait for a place in the window.
+        wakes_at: Time at which they try again.
+        releases: Heap of the times at which places become free.
+        counted: Times at which the account counted creates.
+    """
 
     waiting: int = 0
     wakes_at: float = float("inf")
@@ -71,7 +78,7 @@ class _Account:
 
 @cache
 def _draw_steps(latency: LatencyModel, seed: int) -> Sequence[int]:
-    """Draw decode steps of turns, once for all variants of a design: it takes as long as a short simulation."""
+    """Draw decode steps of turns. Cached for all variants of a design: drawing takes as long as a short simulation."""
     return tuple(latency.steps(seed, number) for number in range(DRAWN))
 
 
@@ -81,13 +88,13 @@ class Simulation:
     def __init__(
         self, design: Design, costs: Costs, latency: LatencyModel, turns: Sequence[int], *, seed: int = 0
     ) -> None:
-        """Prepare it.
+        """Prepare a simulation.
 
         Args:
-            design: What runs.
-            costs: What its parts cost.
-            latency: Speed of each engine replica, and how long turns are.
-            turns: Turns of the episodes in their order; after the last one they begin again.
+            design: The design.
+            costs: Costs of its parts.
+            latency: Speed of each engine replica, and lengths of turns.
+            turns: Number of turns of each episode in order; after the last one they start over.
             seed: Seed of lengths and latencies.
         """
         self._design, self._costs, self._latency, self._turns_of = design, costs, latency, turns
@@ -120,14 +127,15 @@ class Simulation:
         self._reply_s = self._idle_reply_s = self._leased_s = 0.0
 
     def run(self, *, episodes: int = 0, seconds: float = float("inf"), filled: bool = False, since: int = 0) -> Outcome:
-        """Simulate until so many episodes were recorded, or to a time.
+        """Simulate until `episodes` episodes are recorded, or until a time.
 
         Args:
-            episodes: To play; 0: only start the sandboxes.
-            seconds: When to stop.
-            filled: All sandboxes are ready, and their episodes are somewhere in the middle, when it begins.
-            since: Recorded episodes from which on it is measured; `episodes` counts them as well. More are begun than
-                `episodes` then, so that it ends under full load; with 0 the last ones run out as in an iteration.
+            episodes: Episodes to record; 0: only start the sandboxes.
+            seconds: Time at which to stop.
+            filled: At the beginning all sandboxes are ready. With `since`, their episodes are then in progress.
+            since: Episodes to record before the measurement begins; `episodes` includes them. Above 0, more episodes
+                are started than `episodes`, so that the simulation ends under full load. With 0, no episodes are
+                started after the last one, as at the end of an iteration.
         """
         design = self._design
         self._most = float("inf") if since else episodes
@@ -162,7 +170,7 @@ class Simulation:
             decoder.advance(self._now)
         served = sum(decoder.request_seconds for decoder in self._decoders)
         cores = (self._controller, *self._workers)
-        busy = [core.busy_s - max(0.0, core.free_at - self._now) for core in cores]  # without what still waits
+        busy = [core.busy_s - max(0.0, core.free_at - self._now) for core in cores]  # without work that still waits
         return (
             *(self._now, self._recorded, self._turns, self._reply_s, self._idle_reply_s, served),
             self._leased_s + self._leased * self._now,
@@ -195,7 +203,7 @@ class Simulation:
         return median_s * next(self._factors)
 
     def _sample_lags(self, until: float) -> None:
-        """Sample how late the controller's timers are at the moments before an event, between which nothing changes."""
+        """Sample how late the controller's timers are until the next event, between which nothing changes."""
         free_at, runs = self._controller.free_at, bool(self._live) or self._most > self._begun
         while self._next_sample <= until:
             if self._next_sample < free_at:
@@ -217,14 +225,14 @@ class Simulation:
             self._create(account)
 
     def _create(self, account: _Account) -> None:
-        """Send the creates that wait and for which the account's window has a place; come back when it has another."""
+        """Send waiting creates while the account's window has places; try again when the next place becomes free."""
         design, costs = self._design, self._costs
         while account.releases and account.releases[0] <= self._now:
             heapq.heappop(account.releases)
         while account.waiting and len(account.releases) < design.create_limit:
             account.waiting -= 1
             if self._workers:
-                self._controller.work(self._now, costs.message_s)  # the worker asks for leave: one window for all
+                self._controller.work(self._now, costs.message_s)  # the worker requests a place: all share one window
             core = min(self._workers, key=lambda worker: worker.free_at, default=self._controller)
             sent = core.work(self._now, costs.create_s)
             replied = sent + self._latency_s(costs.reply_s)
@@ -250,7 +258,7 @@ class Simulation:
     # Episodes
 
     def _under_way(self) -> Iterator[tuple[int, int]]:
-        """Yield turns of episodes and steps of requests that are found under way, longer ones more often."""
+        """Yield turns of episodes and steps of requests that are in progress: longer ones are more likely to be."""
         turns, steps = self._turns_of, self._drawn_steps
         count = self._design.episodes_at_once
         return zip(self._rng.choices(turns, turns, k=count), self._rng.choices(steps, steps, k=count), strict=True)
@@ -274,7 +282,7 @@ class Simulation:
             self._at(begins + self._latency_s(self._costs.tool_s), self._ask, episode)
 
     def _message(self, worker: int, way: str) -> float:
-        """Send something in the next call from (`in`) or to (`out`) a worker; returns when it arrives."""
+        """Send a message in the next call from (`in`) or to (`out`) a worker; return the time when it arrives."""
         if self._due[way][worker] <= self._now:
             wait_s = (worker * CALL_S - self._now) % (len(self._workers) * CALL_S)
             self._due[way][worker] = self._now + wait_s
@@ -282,7 +290,7 @@ class Simulation:
         return self._due[way][worker]
 
     def _ask(self, episode: _Episode) -> None:
-        """The engine is asked for a turn, by the controller where the workers do not."""
+        """Request a turn: by way of the controller, or directly."""
         if self._relays:
             self._at(self._message(episode.worker, "in"), self._relay, episode)
         else:
@@ -292,7 +300,7 @@ class Simulation:
         self._at(self._controller.work(self._now, self._costs.relay_s), self._request, episode)
 
     def _request(self, episode: _Episode) -> None:
-        """The engine begins a turn, on the replica that the episode began on."""
+        """Begin a turn on the engine, on the replica of the episode."""
         if episode.replica < 0:
             episode.replica = min(range(len(self._decoders)), key=self._replica_loads.__getitem__)
             self._replica_loads[episode.replica] += 1
@@ -302,7 +310,7 @@ class Simulation:
         self._replies(episode.replica, finished)
 
     def _serve(self, replica: int, due: float) -> None:
-        if due == self._served_at[replica]:  # otherwise an earlier moment was found meanwhile
+        if due == self._served_at[replica]:  # otherwise an earlier time was scheduled meanwhile
             self._served_at[replica] = float("inf")
             self._replies(replica, self._decoders[replica].advance(self._now))
 
@@ -357,7 +365,7 @@ class Simulation:
         self._at(self._controller.work(self._now, seconds), self._record, episode)
 
     def _record(self, episode: _Episode) -> None:
-        """The episode counts, and another one may begin."""
+        """Count the episode, and start others in the free places."""
         group = episode.number // self._design.group_size
         self._members[group] = self._members.get(group, 0) + 1
         if self._members[group] == self._design.group_size:

@@ -1,4 +1,4 @@
-"""What is simulated of a run with many sandboxes, what its parts cost, and what comes out; see `scale_simulation`."""
+"""Input and result of the simulation of a run with many sandboxes: design, costs, outcome; see `scale_simulation`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ SPREAD = 0.5
 """Standard deviation of the logarithm of latencies of the sandbox provider."""
 
 LATENCY_MEAN = math.exp(SPREAD**2 / 2)
-"""Mean of a latency by its median."""
+"""Mean of a latency divided by its median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the parts cost, in seconds.
+    """Costs of the parts of a run, in seconds.
 
-    CPU as `python -m benchmarks.sandboxes --only client --only simulator` measured it on 2 shared cores; see
+    `python -m benchmarks.sandboxes --only client --only simulator` measured the CPU times on 2 shared cores; see
     benchmarks/RESULTS.md. The latencies of the provider are assumed, of the order of a service in the same region.
 
     Attributes:
         turn_s: CPU of one turn in the process that plays it: engine client over HTTP, codec, session, scheduler.
         create_s: CPU of one start of a sandbox.
-        episode_s: CPU of the controller for an episode: which attempt is next, groups and credit.
-        record_s: CPU of making one record where the episode is played, and without workers of writing it.
-        receive_s: CPU of the controller for an attempt of a rollout worker beyond `episode_s`: it is sent, the
-            trajectory is received, and the record that the worker made is written.
+        episode_s: CPU of the controller for an episode: choice of the next attempt, groups and credit.
+        record_s: CPU for making one record in the process that plays the episode; without workers, also for writing it.
+        receive_s: CPU of the controller for an attempt of a rollout worker in addition to `episode_s`: sending the
+            attempt, receiving the trajectory, and writing the record that the worker made.
         relay_s: CPU of the controller for one turn of a rollout worker's episode that passes through it: engine client
             over HTTP (0.7 ms) and the two messages with their tasks.
         message_s: CPU of one Ray call, measured on a prototype.
-        reply_s: Median latency until the account answers a create.
-        ready_s: Median latency from there until the sandbox is ready.
+        reply_s: Median latency until the account replies to a create.
+        ready_s: Median latency from the reply until the sandbox is ready.
         tool_s: Median latency of one tool call.
     """
 
@@ -49,20 +49,21 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What runs.
+    """The design of a run.
 
     Attributes:
-        sandboxes: In all accounts together.
+        sandboxes: Sandboxes in all accounts together.
         episodes_at_once: Most episodes at once.
-        sessions_per_sandbox: Episodes that share a sandbox.
-        starting: Sandboxes that may be starting at once.
-        accounts: Accounts, each with a limit of its own.
-        create_limit: Creates of one account in any `create_window_s`.
-        workers: Rollout workers beside the controller; 0: one process does everything.
-        direct: They ask the engine's servers themselves; else their turns pass through the controller.
+        sessions_per_sandbox: Episodes that share a sandbox at once.
+        starting: Most sandboxes that are starting at once.
+        accounts: Number of accounts, each with its own limit.
+        create_limit: Most creates of one account in any `create_window_s` seconds.
+        create_window_s: Length of the window in seconds.
+        workers: Rollout workers in addition to the controller; 0: one process does everything.
+        direct: Rollout workers send requests directly to the engine's servers; if False, through the controller.
         replicas: Replicas of the engine; an episode stays on one.
         group_size: Episodes of a group.
-        fresh: A sandbox hosts one episode, and another one is started in its place.
+        fresh: A sandbox hosts one episode, and another sandbox is started in its place.
     """
 
     sandboxes: int
@@ -81,21 +82,21 @@ class Design:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened from `since` on, the moment from which it was measured.
+    """Figures of a simulation, from the beginning of the measurement (`since` of `Simulation.run`) to its end.
 
     Attributes:
-        seconds: From then to the end.
-        episodes: That were recorded.
-        groups: Groups with every member recorded, counted from the beginning on.
-        turns: That were played.
-        ready: When each sandbox was ready, in order.
-        creates: For each account when it counted each create, in order.
-        controller: Share of the controller's core that was busy; of the one process where there are no workers.
-        workers: The same of each rollout worker.
-        lags: How late a timer of the controller's event loop was, in order of size.
-        engine_load: Requests that were served at once, on average.
-        engine_slowdown: Mean time of a reply by that of an idle engine.
-        in_sandboxes: Episodes that had a sandbox at once, on average.
+        seconds: Duration of the measurement in seconds.
+        episodes: Episodes that were recorded.
+        groups: Groups with every member recorded, counted from the beginning of the simulation.
+        turns: Turns that were played.
+        ready: Time at which each sandbox was ready, in order.
+        creates: For each account, the times at which it counted creates, in order.
+        controller: Busy share of the controller's core, or of the single process if there are no workers.
+        workers: Busy share of the core of each rollout worker.
+        lags: How late a timer of the controller's event loop was, in seconds, sorted.
+        engine_load: Mean number of requests that were served at once.
+        engine_slowdown: Mean time of a reply, divided by that of an idle engine.
+        in_sandboxes: Mean number of episodes that had a sandbox at once.
     """
 
     seconds: float

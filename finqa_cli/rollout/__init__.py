@@ -1,1 +1,1 @@
-"""Playing episodes: one conversation, one episode, one attempt with retries, many attempts at once."""
+"""Playing of episodes: conversations, episodes, attempts with retries, and many attempts at once."""

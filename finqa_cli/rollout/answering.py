@@ -1,4 +1,4 @@
-"""The controller's engine for the episodes of rollout workers."""
+"""Answers of the controller's engine to the requests of rollout workers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = structlog.get_logger(__name__)
 
 
 async def answer_for(engine: TokenEngine | ChatEngine, ask: Ask, send: Callable[[Pause], None]) -> Answer:
-    """Return the engine's answer to a request of a worker. Call it in a task of its own.
+    """Return the engine's answer to a request of a worker. Call it in its own task, because it sets `uncounted`.
 
     Args:
-        engine: Started.
+        engine: The engine, started.
         ask: The request.
         send: Called when the engine begins, and ends, a wait in which the episode's clock stands still.
     """
@@ -38,7 +38,7 @@ async def answer_for(engine: TokenEngine | ChatEngine, ask: Ask, send: Callable[
     result: Completion | AssistantTurn | None = None
     failure: FinqaError | None = None
     try:
-        if isinstance(request, GenerateRequest):  # the worker stops the clock for all of it
+        if isinstance(request, GenerateRequest):  # the worker stops the clock for the whole request
             assert isinstance(engine, TokenEngine)
             result = await generate_checked(engine.generate(request), engine)
         else:
@@ -54,6 +54,6 @@ async def answer_for(engine: TokenEngine | ChatEngine, ask: Ask, send: Callable[
 def _usage(engine: TokenEngine | ChatEngine, episode: str) -> Mapping[str, Any]:
     try:
         return dict(engine.usage(episode))
-    except Exception as error:  # figures beside an episode that is valid without them
+    except Exception as error:  # the episode is valid without these figures
         log.info("the engine's usage is ignored", reason=str(error))
         return {}

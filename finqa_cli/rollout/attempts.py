@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Which task is attempted, as which member of its group, under which seed."""
+    """An attempt to play: its id, its task, its place in the group and its seed; see `Trajectory`."""
 
     id: str
     task: Task
@@ -34,18 +34,18 @@ class Attempt:
 
 
 class Seat:
-    """One engine seat that its episode can leave and take again."""
+    """One engine seat (see `Engine.seat`) that its episode can leave and take again."""
 
     def __init__(self, seat: Callable[[], AbstractContextManager[None]]) -> None:
         self._seat = seat
         self._taken = ExitStack()
 
     def take(self) -> None:
-        """Takes it."""
+        """Take the seat."""
         self._taken.enter_context(self._seat())
 
     def leave(self) -> None:
-        """Gives it up. Idempotent."""
+        """Release the seat. Idempotent."""
         self._taken.close()
 
     def __enter__(self) -> Seat:
@@ -57,7 +57,7 @@ class Seat:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Leaves the seat for this block."""
+        """Leave the seat for this block."""
         self.leave()
         try:
             yield
@@ -66,19 +66,19 @@ class Seat:
 
 
 class AttemptPlayer(Protocol):
-    """What a stream needs of a player."""
+    """Interface of a player that a stream uses."""
 
     def seat(self) -> Seat:
-        """Return a place among the engine's live episodes, not yet taken."""
+        """Return an engine seat that is not yet taken."""
         ...
 
     async def play(self, attempt: Attempt, seat: Seat) -> Trajectory:
-        """Play one attempt; a last fault stays."""
+        """Play one attempt. If all retries end in faults, the last faulted trajectory is returned."""
         ...
 
 
 class Player:
-    """Play attempts: lease a sandbox, open a session of exactly the task, converse, grade; retry faults."""
+    """Plays attempts: leases a sandbox, opens a session, plays the episode, grades it, and retries faults."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Player:
         breaker: EngineBreaker | None = None,
         played: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
-        """`played` is called with each attempt that ended, also with one that is restarted."""
+        """Play with these parts; `played` is called with the trajectory of each try, also of one that is restarted."""
         self._environment = environment
         self._played = played
         self._pool = pool
@@ -106,14 +106,15 @@ class Player:
         self._usage_failed = False
 
     def seat(self) -> Seat:
-        """Return a place among the engine's live episodes, not yet taken."""
+        """Return an engine seat that is not yet taken."""
         return Seat(self._engine.seat)
 
     async def play(self, attempt: Attempt, seat: Seat, listener: TurnListener | None = None) -> Trajectory:
-        """Play one attempt. A lost session is recovered, or the attempt restarted; a last fault stays.
+        """Play one attempt. A lost session is recovered, or the attempt is restarted.
 
-        Recoveries and restarts together are at most `max_retries`. Every session has the attempt's seed. The engine
-        seat is released while other attempts have all sandboxes: an engine in lockstep would wait forever.
+        There are at most `max_retries` recoveries and restarts together. After that, the faulted trajectory is
+        returned. Every session has the attempt's seed. The engine seat is released while other attempts have all
+        sandboxes, because an engine in lockstep would wait for it forever.
 
         Raises:
             ServiceUnavailableError: The breaker of the engine is open.
@@ -193,7 +194,7 @@ class Player:
             return {}
         try:
             return self._engine.usage(episode)
-        except Exception as error:  # figures beside an episode that is valid without them
+        except Exception as error:  # the episode is valid without these figures
             self._usage_failed = True
             log.warning(f"The engine's usage is ignored: {error}")
             return {}

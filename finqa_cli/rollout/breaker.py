@@ -1,4 +1,4 @@
-"""Circuit breakers: stop when too large a share of sandboxes or sessions failed, or every call to an engine."""
+"""Circuit breakers: the run stops when too many sandboxes and sessions fail, or every attempt fails in the engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from finqa_cli.errors import FinqaError, ServiceUnavailableError
 
 FEWEST_OUTCOMES = 20
+"""Outcomes that a breaker needs before it may open."""
 
 
 class _Fault(NamedTuple):
@@ -18,9 +19,9 @@ class _Fault(NamedTuple):
 class Breaker:
     """A circuit breaker over the latest outcomes of starts and sessions. Pure; once open it stays open.
 
-    The window contains two outcomes per sandbox, and the breaker judges once there is one for each. The caller counts a
-    process that dies once, however many sandboxes it serves and sessions it cuts: so a fifth of all sandboxes may die
-    at any moment, and the share of faults stays near a fifth.
+    The window has room for two outcomes per sandbox, and the breaker judges when there is one per sandbox. The caller
+    counts a process that dies as one fault, however many sandboxes it serves and sessions it cuts. So if a fifth of all
+    sandboxes die at once, the share of faults stays near a fifth.
 
     Attributes:
         error: Share, counts, the first error of the window and its remedy; None while the breaker is closed.
@@ -40,7 +41,7 @@ class Breaker:
 
     def fault(self, error: FinqaError) -> None:
         """Count a start that failed, a session that ended in a fault of its sandbox, or a lost sandbox."""
-        # Texts only: a window of exceptions would keep their frames, and with them whole trajectories.
+        # Keep texts only: exceptions would keep their frames alive, and with these whole trajectories.
         self._add(_Fault(error.message, error.remedy))
 
     def _add(self, outcome: _Fault | None) -> None:
@@ -65,10 +66,10 @@ class Breaker:
 
 
 class EngineBreaker:
-    """A circuit breaker over an engine: opens after so many faults in a row, with no turn between. Pure; stays open.
+    """A circuit breaker over an engine: opens after many faults in a row without a turn. Pure; stays open.
 
-    An engine that stopped fails each episode only after its own repetitions, and each episode is tried again. So the
-    row is twice as long as there are episodes at once: all of them have met the fault, and met it again.
+    An engine that has stopped fails each episode only after its own retries, and each attempt is played again. The
+    breaker opens after twice as many faults as there are episodes at once: every episode has then failed twice.
 
     Attributes:
         error: The count, the last error and its remedy; None while the breaker is closed.

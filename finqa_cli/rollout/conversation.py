@@ -1,4 +1,4 @@
-"""A conversation drives one engine through one episode; the episode does not see whether tokens or messages flow."""
+"""A conversation uses one engine for one episode, with the same interface for token engines and chat engines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One assistant turn with the token record behind it (empty for chat engines), of which see `Turn`.
+    """One assistant turn with its token ids, which are empty for chat engines; see `Turn` for the fields.
 
-    `full` means: no room was left.
+    `full`: the context had no room for a turn.
     """
 
     turn: AssistantTurn
@@ -41,10 +41,10 @@ class Reply:
 
 
 class TokenConversation:
-    """Token in, token out: what was sampled is what the next prompt continues, never a re-encoding of it.
+    """Conversation in token ids: the next prompt continues the sampled ids, which are never encoded again.
 
-    Where the chat template rewrites earlier turns, the next prompt is what it renders: appended to what stands already
-    as long as it begins with that, otherwise a sequence of its own.
+    If the chat template rewrites earlier turns, the next prompt is what the template renders. As long as that begins
+    with the ids so far, the sequence continues; otherwise a new sequence begins.
     """
 
     def __init__(self, engine: TokenEngine, codec: ChatCodec, prompt: Prompt, *, key: str, sampling: Sampling) -> None:
@@ -63,14 +63,18 @@ class TokenConversation:
         self._played: list[PlayedTurn] = []
 
     async def respond(self) -> Reply:
-        """Samples one completion; `full` when the context has no room for another token."""
+        """Sample one completion. The reply is `full` when the context has no room for another token.
+
+        Raises:
+            EngineError: The engine failed.
+        """
         prompt_ids, self._pending = self._pending, ()
         token_ids = self._history + prompt_ids
         if len(token_ids) >= self._engine.max_context:
             return Reply(turn=AssistantTurn(text=""), full=True)
         sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
-        with uncounted.get()():  # how long it waits is the engine's load, how long it may be is limited in tokens
+        with uncounted.get()():  # the time depends on the engine's load; the length is limited in tokens
             completion = await generate_checked(self._engine.generate(request), self._engine)
         parse = self._codec.parse_calls if self._prompt.several_calls else self._codec.parse
         self._turn += 1
@@ -88,14 +92,14 @@ class TokenConversation:
         )
 
     def observe(self, *replies: Observation, tools: Sequence[str] | None) -> None:
-        """Encodes the replies to a turn as the next prompt ids.
+        """Encode the replies to a turn as the next prompt ids.
 
         Args:
-            replies: One to each call of the turn, or the one to a turn without a call.
-            tools: Names of the tools that they are of, empty where the call could not be read; None: it is the user's.
+            replies: One reply to each call of the turn, or the one reply to a turn without a call.
+            tools: Name of the tool of each reply, empty if the call could not be parsed; None: a reply of the user.
 
         Raises:
-            ConfigError: There is an image among them.
+            ConfigError: A reply has an image.
         """
         _refuse_images(replies)
         texts = [reply.text for reply in replies]
@@ -124,7 +128,7 @@ class TokenConversation:
 
 
 class ChatConversation:
-    """Messages in, messages out, for engines without token ids."""
+    """Conversation in messages, for chat engines."""
 
     def __init__(
         self,
@@ -146,7 +150,11 @@ class ChatConversation:
         self._turn = 0
 
     async def respond(self) -> Reply:
-        """Asks the engine with the whole history; `full` when the model's context has no room for a reply."""
+        """Request a turn with the whole history. The reply is `full` when the model's context has no room for a turn.
+
+        Raises:
+            EngineError: The engine failed.
+        """
         request = ChatRequest(
             key=f"{self._key}#{self._turn:04d}",
             messages=self._messages,
@@ -165,7 +173,7 @@ class ChatConversation:
         return Reply(turn=turn, stop=turn.stop)
 
     def observe(self, *replies: Observation, tools: Sequence[str] | None) -> None:
-        """Appends the replies, images included; see `TokenConversation.observe`."""
+        """Append the replies, images included; see `TokenConversation.observe`."""
         role: ReplyRole = "user" if tools is None else "tool"
         self._messages = (
             *self._messages,
@@ -177,10 +185,10 @@ class ChatConversation:
 
 
 def _refuse_images(contents: Sequence[Message | Observation]) -> None:
-    """Refuse what a codec would leave out.
+    """Refuse images, which codecs cannot encode.
 
     Raises:
-        ConfigError: One of them has an image.
+        ConfigError: A message or reply has an image.
     """
     if any(each.images for each in contents):
         raise ConfigError(
@@ -190,10 +198,11 @@ def _refuse_images(contents: Sequence[Message | Observation]) -> None:
 
 
 async def generate_checked(pending: Awaitable[Result], engine: Engine) -> Result:
-    """Await a call to the engine; an exception that its contract does not know is a fault of this episode alone.
+    """Await a call to the engine. An exception that the contract does not allow is a fault of this episode alone.
 
     Raises:
-        EngineError: The engine raised something else than a `FinqaError`.
+        FinqaError: The engine raised it.
+        EngineError: The engine raised an exception that is not a `FinqaError`.
     """
     try:
         return await pending
@@ -204,4 +213,4 @@ async def generate_checked(pending: Awaitable[Result], engine: Engine) -> Result
 
 
 Conversation = TokenConversation | ChatConversation
-"""One episode's side of an engine."""
+"""The conversation of one episode with its engine."""

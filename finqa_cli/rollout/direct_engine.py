@@ -1,7 +1,7 @@
-"""In a rollout worker: the token engine of its episodes, which asks the servers that the controller offers itself.
+"""The token engine of a rollout worker, which sends requests directly to the servers that the controller offers.
 
-What a server cannot do passes through the controller, whose engine restarts servers, loads versions and leaves
-replicas out. So one replica that fails costs a request one try, and is judged in one place.
+A request that a server cannot answer goes through the controller, whose engine restarts servers, loads versions and
+excludes replicas. So a failing replica costs a request one try, and replicas are judged in one place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Server(ReplicaHealth):
-    """A replica as this worker knows it. `client` is None until there was a route to it."""
+    """A replica as this worker knows it. `client` is None until there is a route to the replica."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -34,7 +34,7 @@ class _Server(ReplicaHealth):
         self._access: ServerAccess | None = None
 
     def connect(self, access: ServerAccess, workers: int) -> ServerClient | None:
-        """Make a client for another server than before; returns the client that is not needed any more."""
+        """Make a client if the server is not the one before; return the old client, which is not needed any more."""
         if access == self._access:
             return None
         old, self.client, self._access = self.client, access.connect(workers), access
@@ -43,10 +43,10 @@ class _Server(ReplicaHealth):
 
 
 class DirectEngine(TokenEngine):
-    """The servers of the newest offer, and the controller's engine for everything else.
+    """Uses the servers of the newest offer, and the controller's engine for everything else.
 
-    Each request is under one offer from its beginning to its end, whose names decide the version that answers. An
-    offer is reported as unused once a newer one has come and its last request has ended.
+    Each request belongs to one offer from its beginning to its end; the routes of the offer decide the policy version.
+    An offer is reported as unused when there is a newer one and the last request of the old one has ended.
 
     Attributes:
         longest: Longest prompt plus completion of the controller's engine, in tokens.
@@ -63,11 +63,11 @@ class DirectEngine(TokenEngine):
 
     @property
     def max_context(self) -> int:
-        """That of the controller's engine."""
+        """Longest prompt plus completion of the controller's engine, in tokens."""
         return self.longest
 
     async def start(self) -> None:
-        """Nothing: the controller has started the servers."""
+        """Do nothing: the controller has started the servers."""
 
     async def take(self, offer: Offer) -> None:
         """Use an offer for all later requests, unless there is a newer one."""
@@ -80,16 +80,16 @@ class DirectEngine(TokenEngine):
         routes = [self._connected(number, route, offer.workers) for number, route in enumerate(offer.routes)]
         for number, route in enumerate(before.routes):
             if route is None:
-                self._servers[number].due()  # the controller has not offered it, so what failed here is of the past
+                self._servers[number].due()  # the last offer had no route to it, so its failures here are outdated
         self._offer = Offer(number=offer.number, routes=tuple(routes), workers=offer.workers)
         for number in range(before.number, offer.number):
             self._report_unused(number)
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Ask a server; where that fails, or none is offered, the controller.
+        """Send the request to a server. If that fails, or none is offered, send it through the controller.
 
         Raises:
-            FinqaError: What the controller's engine raised.
+            FinqaError: The controller's engine raised it.
         """
         offer, clock = self._offer, asyncio.get_running_loop().time
         server = self._choose(request, offer, clock())
@@ -108,11 +108,11 @@ class DirectEngine(TokenEngine):
         return completion
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Refuses: the controller loads versions."""
+        """Raise ConfigError: only the controller loads versions."""
         raise ConfigError(f"A rollout worker loads no version, and not {policy.number}.")
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the controller's engine reports, and what was used of the servers here."""
+        """Return the usage that the controller's engine reports, plus the usage of the servers by this process."""
         clients = [*self._former, *(server.client for server in self._servers if server.client is not None)]
         return add_usage([self._relay.usage(episode), *(client.usage(episode) for client in clients)])
 
@@ -122,7 +122,7 @@ class DirectEngine(TokenEngine):
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
 
     def _connected(self, number: int, route: EngineRoute | None, workers: int) -> EngineRoute | None:
-        """Return the route, to whose server there is a client then; None where there can be none."""
+        """Return the route after connecting to its server; None if there is no route or no connection."""
         if route is None:
             return None
         try:

@@ -20,10 +20,10 @@ TurnListener = Callable[[Turn], None]
 Result = TypeVar("Result")
 
 MOST_CALLS = 16
-"""Calls of one turn, where a session takes several; a turn with more is answered with an error."""
+"""Most calls of one turn in a session that supports several; a turn with more is answered with an error."""
 
 LONGEST_CALL_S = 120.0
-"""An environment whose calls take longer, without a timeout of their own, is cut by the time limit of the episode."""
+"""Seconds for which a call to the environment may continue after it began, even if the episode's time limit passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class Limits:
     """Limits at which the policy's own actions end an episode.
 
     Attributes:
-        max_turns: Assistant turns.
-        max_parse_errors: Turns in a row without a readable tool call.
-        seconds: Wall time of the whole episode, without the time in which faults were recovered from, in which a
-            token engine generated, or in which a chat engine waited for its rate limit; 0 for none.
+        max_turns: Most assistant turns.
+        max_parse_errors: Most turns in a row without a readable tool call.
+        seconds: Wall-clock seconds of the whole episode; 0: no limit. The time for recovery from faults, for
+            completions of token engines, and for a chat engine's waits (such as rate limits) does not count.
     """
 
     max_turns: int = 20
@@ -52,21 +52,21 @@ class Ending:
 
 
 class EpisodeClock:
-    """The time limit of one episode. It stands still during recovery from faults: that is not the policy's doing.
+    """The time limit of one episode. It stands still during recovery from faults, which the policy does not cause.
 
-    Nor does it count the completions of token engines. How long one takes depends on how many others the engine serves:
-    requests queue inside servers, which do not report it. What the policy decides is the length of a completion, and
-    that is limited in tokens. An engine that hangs is a fault by the timeout of its own requests.
+    It also stands still during completions of token engines. Their duration depends on the load of the engine, because
+    requests queue inside servers, which do not report it. The policy decides only the length of a completion, which is
+    limited in tokens. An engine that hangs becomes a fault by the timeout of its own requests.
 
-    Nor does it cut a call to the sandbox: whether the policy or a frozen sandbox is late is known only when the call
-    ends, and a fault must not be scored.
+    The limit does not cut a call to the sandbox: only when the call ends is it known whether the code of the policy or
+    a frozen sandbox was slow, and a fault must not be scored.
 
     Attributes:
-        over: The limit has cut the episode.
+        over: The limit has ended the episode.
     """
 
     def __init__(self, seconds: float) -> None:
-        """Limit an episode to some seconds; 0 for no limit."""
+        """Limit an episode to `seconds` seconds; 0: no limit."""
         self._seconds = seconds
         self._scope: asyncio.Timeout | None = None
         self._stopped_s = 0.0
@@ -76,7 +76,7 @@ class EpisodeClock:
         """Await a call under the limit.
 
         Raises:
-            TimeoutError: The time is over.
+            TimeoutError: The limit was reached, or the call raised a TimeoutError of its own; see `over`.
         """
         scope = asyncio.timeout(self._seconds or None)
         token = uncounted.set(self.stopped)
@@ -94,7 +94,10 @@ class EpisodeClock:
         return self._uncut(None, counted=False)
 
     def patient(self) -> AbstractContextManager[None]:
-        """Run a block that the limit cuts only at its end, or after two minutes. One that faults does not count."""
+        """Run a block that the limit cuts only at its end, or after `LONGEST_CALL_S`.
+
+        The time of a block that raises a fault does not count.
+        """
         return self._uncut(LONGEST_CALL_S, counted=True)
 
     @contextmanager
@@ -102,7 +105,7 @@ class EpisodeClock:
         scope = self._scope
         began = asyncio.get_running_loop().time()
         due = None if scope is None else scope.when()
-        if scope is None or due is None or due <= began:  # no limit, or it is passed and about to cut
+        if scope is None or due is None or due <= began:  # no limit, or it has passed and is about to cut
             yield
             return
         stopped_s = self._stopped_s
@@ -117,7 +120,7 @@ class EpisodeClock:
             if not counted:
                 self._stopped_s = stopped_s + asyncio.get_running_loop().time() - began
             if not scope.expired():
-                after = due + self._stopped_s - stopped_s  # within a call, its time in a queue may not count
+                after = due + self._stopped_s - stopped_s  # a call may itself contain blocks that do not count
                 if after != scope.when():
                     scope.reschedule(after)
 
@@ -131,11 +134,11 @@ async def play_episode(
 ) -> Ending:
     """Play until the environment reports done or a limit is reached, then grade.
 
-    The policy's own mistakes (an unreadable call, a wrong argument, no answer) are answered, played on and graded.
-    Each finished turn goes to `listener` at once.
+    The policy's own mistakes (an unreadable call, a wrong argument, no answer) get a reply, and the episode continues
+    and is graded. Each finished turn is passed to `listener` at once.
 
     Raises:
-        EpisodeError: A fault of sandbox, engine or environment that was not recovered from; there are no rewards then.
+        EpisodeError: A fault of sandbox, engine or environment without recovery; there are no rewards then.
     """
     try:
         status, error = await clock.limit(_play_turns(session, conversation, limits, listener))
@@ -167,7 +170,7 @@ async def _play_turns(
             return Status.MAX_TOKENS, "the context is full"
         as_text = session.takes(reply.turn) == "text"
         if as_text:
-            reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only words
+            reply = replace(reply, turn=AssistantTurn(text=reply.turn.text))  # a call in it is only text
         elif surplus := _surplus(reply.turn, session.prompt()):
             reply = replace(reply, turn=AssistantTurn(text=reply.turn.text, parse_error=surplus))
         observations = await _answer(session, reply, as_text=as_text)
@@ -185,7 +188,7 @@ async def _play_turns(
 
 
 def _surplus(turn: AssistantTurn, prompt: Prompt) -> str:
-    """Return why a turn has too many calls, in words for the model; empty where it has not."""
+    """Return a message for the model if a turn has too many calls; empty otherwise."""
     allowed = MOST_CALLS if prompt.several_calls else 1
     if len(turn.calls) <= allowed:
         return ""
@@ -194,7 +197,7 @@ def _surplus(turn: AssistantTurn, prompt: Prompt) -> str:
 
 
 async def _answer(session: RecoveringSession, reply: Reply, *, as_text: bool) -> list[Observation]:
-    """Return the reply to each call, up to the one that ends the episode; or the one reply to another turn."""
+    """Return the reply to each call, up to the call that ends the episode. Other turns get one reply."""
     if as_text:
         return [await session.answer(reply.turn.text, reply.turn)]
     observations: list[Observation] = []

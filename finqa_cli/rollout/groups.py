@@ -1,7 +1,8 @@
 """Rollouts of one iteration: groups of attempts, started until enough of them are informative.
 
-How many groups depends on settings and results, never on timing. Their tasks are the walk's next ones: while several
-iterations are played at once, the order in which groups turn out to be uninformative decides which gets which.
+The number of groups depends on settings and results, never on timing. Each group gets the next task of the walk. While
+several iterations are played at once, the order in which groups turn out to be uninformative decides which iteration
+gets which task.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Forming:
-    """A group that was started; its credit is assigned once every member has ended."""
+    """A group that was started. Its credit is assigned when every member has ended."""
 
     members: list[_Member] = field(default_factory=list)
     group: Group | None = None
@@ -49,10 +50,10 @@ class Collected:
     Attributes:
         groups: Groups in the order in which they were started.
         credits: Credit of each group.
-        rounds: Number of times the sandboxes were filled with groups, partial ones included.
+        rounds: Number of groups divided by the groups that fit the sandboxes at once, rounded up.
         places: Places of the walk that the groups play.
-        informative_share: The estimate that the next iteration expects.
-        seconds: From when they might begin, behind the groups of earlier iterations, to the last episode's end.
+        informative_share: Estimated share of informative groups, for `expected_share` of the next iteration.
+        seconds: Wall-clock seconds from the creation of the collection to the end of the last episode.
     """
 
     groups: tuple[Group, ...]
@@ -66,12 +67,12 @@ class Collected:
 class Collection:
     """Groups of fresh tasks for one iteration, played on a stream, without a barrier between them.
 
-    It is the source of its attempts for the stream. Groups start until `target_groups_per_iter` of them are informative
-    (0: no target; see `admitted_groups`), at most `max_rollout_rounds` times the groups that fit the sandboxes. Each
-    group that was started is finished and used.
+    It is the stream's source of attempts. Groups start until `target_groups_per_iter` of them are informative (0: no
+    target; see `admitted_groups`), but at most `max_rollout_rounds` times the groups that fit the sandboxes. Each group
+    that was started is finished and used.
 
-    A member whose retries are spent is played once more when nothing else is left to start: same task, seed and policy
-    version, an id of its own. If that faults as well the fault stays, excluded from credit and never a reward of 0.
+    A member without retries left is played once more when nothing else is left to start, with the same task and seed
+    and an id of its own. If it faults again, the fault stays: it is excluded from credit, and never a reward of 0.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class Collection:
         """Begin to play.
 
         Args:
-            stream: Plays the attempts; when it is stopped, groups that are whole by then are collected.
+            stream: Plays the attempts. When it is stopped, only groups that are complete by then are collected.
             walk: Source of the tasks.
             optimizer: Judges which groups are informative.
             settings: Settings of the run.
-            iteration: Goes into ids and seeds.
-            on_trajectory: Receives each attempt as it ends, also one that faulted and is played once more.
-            expected_share: `Collected.informative_share` of the iteration before.
+            iteration: Number of the iteration, part of ids and seeds.
+            on_trajectory: Receives each attempt as it ends, also a faulted one that is played once more.
+            expected_share: `Collected.informative_share` of the iteration before; None: there was none.
         """
         self._walk = walk
         self._optimizer = optimizer
@@ -120,7 +121,7 @@ class Collection:
         groups, credits = tuple(group for group, _ in whole), tuple(credit for _, credit in whole)
         share = informative_share(len(groups) - len(self._uninformative), len(groups), self._expected)
         if self._train.shuffle_rewards:
-            # Afterwards: which groups are played is decided by the true rewards, as in the run it is a control of.
+            # Only now: the true rewards must decide which groups are played, as in the run that this one controls.
             groups = tuple(shuffle_rewards(groups, seed=derive(self._train.seed, "shuffle", self._iteration)))
             credits = assign_credit(self._optimizer, groups)
         return Collected(
@@ -133,7 +134,7 @@ class Collection:
         )
 
     def next(self) -> Attempt | None:
-        """Return the next member of the groups that may start, else one to play again; None when there is neither."""
+        """Return the next attempt of the groups that may start, else one to play again; None if there is neither."""
         if self._queue:
             member = self._queue.popleft()
         elif self._again:

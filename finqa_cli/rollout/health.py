@@ -14,38 +14,44 @@ from finqa_cli.rollout.pooled_sandboxes import PooledSandbox, SandboxState
 log = structlog.get_logger(__name__)
 
 RELAPSES = 3
+"""Sessions in a row that fail on a sandbox which answers its checks, until it counts as lost."""
+
 SECONDS_TO_SECOND_CHECK = 1.0
 CHECK_TIMEOUT_S = 15.0
 NEIGHBOURS = 8
+"""Further sandboxes that are checked when one does not answer."""
+
 SECONDS_BETWEEN_CHECKS = 1.0
+"""A sandbox that was checked within this time is not checked again as a neighbour."""
 
 
 class HealthChecks:
-    """Check each sandbox every `every_s` seconds (0: only on demand), and at once when something speaks against it.
+    """Check each sandbox every `every_s` seconds (0: only on demand), and at once after a fault on it.
 
-    A missing answer makes a READY sandbox SUSPECT, and means that a SUSPECT or FAULTED one is lost. Sandboxes often die
-    together, with a server or a machine that they share. So each missing answer has a few neighbours checked too, and
-    makes those without a session SUSPECT: a shared death is known for all sandboxes in a few steps, while a single one
-    costs a few checks.
+    If a READY sandbox does not answer a check, it becomes SUSPECT; if a SUSPECT or FAULTED one does not answer, it is
+    lost. Sandboxes often die together, with a server or a machine that they share. So each missing answer also starts
+    checks of a few neighbours, and those without a session become SUSPECT. The loss of all sandboxes of a machine is
+    detected in a few steps, while the loss of a single one costs a few checks.
 
-    A sandbox may answer every check and fail every session. It is free more often than any other, so more and more
-    sessions come to it. After the third that fails in a row, with no other session on it, it is lost too.
+    A sandbox may answer every check and fail every session. It is free more often than the others, so it gets more and
+    more sessions. After three failed sessions in a row, with no other session on it, it counts as lost too.
     """
 
     def __init__(self, move: Callable[[PooledSandbox, SandboxState], None], *, every_s: float, size: int) -> None:
-        """Changes of state go through `move`, which is `SandboxPool.move`."""
+        """Use `move`, which is `SandboxPool.move`, for every change of state."""
         self._move = move
         self._every_s = every_s
-        # A frozen server holds a check for many seconds; even with a quarter of them frozen no other check waits.
+        # A check of a frozen server takes many seconds. Even if a quarter of the servers freeze, no other check waits.
         self._turns = asyncio.Semaphore(max(32, size // 4))
-        self._resting: OrderedDict[PooledSandbox, None] = OrderedDict()  # between two checks, the longest first
+        self._resting: OrderedDict[PooledSandbox, None] = OrderedDict()  # between two checks, oldest check first
 
     async def watch(self, sandbox: PooledSandbox, spread: float) -> str:
         """Check a sandbox until it is lost, and return the reason; return "" when it is spent instead.
 
         Args:
             sandbox: A READY sandbox.
-            spread: Above 0 up to 1, different for each sandbox: its share of the interval before the first check.
+            spread: Share of the interval that passes before the first check, above 0 up to 1, different for each
+                sandbox.
         """
         pause = self._every_s * spread
         self._resting[sandbox] = None
@@ -66,7 +72,7 @@ class HealthChecks:
                     self._suspect(sandbox)
                 else:
                     pause = self._every_s
-                    # `check_now` is set when a fault came in while this check was in progress.
+                    # `check_now` is set if a fault was reported while this check was in progress.
                     if not sandbox.check_now.is_set() and not self._pass(sandbox):
                         return f"Sandbox {sandbox.sandbox.id} was lost: it answers, but all of its sessions fail."
                 self._resting[sandbox] = None
@@ -74,7 +80,7 @@ class HealthChecks:
             self._resting.pop(sandbox, None)
 
     def _pass(self, sandbox: PooledSandbox) -> bool:
-        """Make a sandbox READY that answered its check; return False when too many sessions in a row failed on it."""
+        """Make a sandbox that answered its check READY; return False if too many sessions in a row failed on it."""
         if sandbox.state is SandboxState.FAULTED and not sandbox.sessions:
             sandbox.relapses += 1
             if sandbox.relapses >= RELAPSES:
@@ -88,7 +94,7 @@ class HealthChecks:
             self._move(sandbox, SandboxState.SUSPECT)
 
     def _check_neighbours(self, sandbox: PooledSandbox) -> None:
-        """Have the sandboxes of the same process checked now, and a few others."""
+        """Request checks of the sandboxes of the same process, and of a few others."""
         shared = sandbox.sandbox.server_id
         if shared != sandbox.sandbox.id:
             for other in self._resting:
@@ -110,13 +116,13 @@ class HealthChecks:
             try:
                 async with asyncio.timeout(CHECK_TIMEOUT_S):
                     return await sandbox.sandbox.healthy()
-            except Exception as error:  # by contract it never raises; a provider's mistake must not end the watch
+            except Exception as error:  # by contract it never raises; a defect of a provider must not end the watch
                 log.warning("health check failed", sandbox=sandbox.sandbox.id, reason=repr(error))
                 return False
 
 
 async def _rest(sandbox: PooledSandbox, seconds: float) -> None:
-    """Wait for some seconds (0: forever), or until the sandbox is to be checked now."""
+    """Wait for some seconds (0: forever), or until a check of the sandbox is requested."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds or None):
             await sandbox.check_now.wait()

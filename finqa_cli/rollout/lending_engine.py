@@ -1,4 +1,4 @@
-"""The controller's token engine where rollout workers ask its servers themselves."""
+"""The controller's token engine when rollout workers send requests directly to its servers."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks whether the servers that can be lent are others: one failed, or is back."""
+"""Seconds between two checks whether the servers that can be offered have changed: one failed, or is back."""
 
 OFFER_S = 10.0
-"""Seconds that a worker may take to get an offer before the others use it without that worker."""
+"""Seconds to wait until a worker has received an offer; then it takes effect without that worker."""
 
 Borrower = tuple[int, int]
-"""Number and generation of a worker."""
+"""Number and generation of a rollout worker."""
 
 Send = Callable[[Offer], Awaitable[object]]
 
 
 @dataclass(slots=True, eq=False)
 class _Lent:
-    """A loan, and the workers that may have requests under it."""
+    """A loan, and the workers that may have requests in progress under it."""
 
     loan: EngineLoan
     users: set[Borrower] = field(default_factory=set)
 
 
 class LendingEngine(TokenEngine):
-    """An engine whose servers are lent to rollout workers, where it has any; see `TokenEngine.lend`.
+    """Wraps an engine and offers its servers, if it has any, to rollout workers; see `TokenEngine.lend`.
 
-    `load` and `sleep` return when all workers have the new offer: no request begins under an older one then. A version
-    stays on the servers until the last worker has reported that it is unused, or is lost.
+    `load` and `sleep` return when all workers have the new offer, so that no later request uses an older one. A version
+    stays on the servers until every worker has reported it as unused, or is lost.
     """
 
     def __init__(self, engine: TokenEngine, workers: int) -> None:
-        """`workers` share the servers."""
+        """Wrap `engine`; `workers` is the number of workers that share its servers."""
         self._engine, self._workers = engine, workers
         self._changing = asyncio.Lock()
         self._borrowers: dict[Borrower, Send] = {}
@@ -55,7 +55,7 @@ class LendingEngine(TokenEngine):
         self._copy_facts()
 
     async def start(self) -> None:
-        """Starts the engine, and lends what it has. Idempotent."""
+        """Start the engine, and offer its servers. Idempotent."""
         await self._engine.start()
         self._copy_facts()
         if self._watching is None:
@@ -64,25 +64,29 @@ class LendingEngine(TokenEngine):
             self._watching = asyncio.create_task(self._watch())
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Has the engine load a version, and then the workers use it; see `TokenEngine.load`."""
+        """Load a version into the engine, then offer it to the workers; see `TokenEngine.load`."""
         async with self._changing:
             await self._engine.load(policy)
             await self._publish(self._engine.lend())
 
     async def sleep(self) -> None:
-        """Has the workers use the servers no more, and then the engine sleep."""
+        """Withdraw the servers from the workers, then let the engine sleep."""
         async with self._changing:
             await self._publish(None)
             await self._engine.sleep()
 
     async def wake(self) -> None:
-        """Wakes the engine, and lends its servers again."""
+        """Wake the engine, and offer its servers again."""
         async with self._changing:
             await self._engine.wake()
             await self._publish(self._engine.lend())
 
     async def join(self, borrower: Borrower, send: Send) -> None:
-        """Lends a worker what the others have.
+        """Send the present offer to a new worker, and all later offers.
+
+        Args:
+            borrower: The worker.
+            send: Sends an offer to the worker.
 
         Raises:
             FinqaError: `send` raised it.
@@ -93,60 +97,65 @@ class LendingEngine(TokenEngine):
         await send(self._offer)
 
     def leave(self, borrower: Borrower) -> None:
-        """Forgets a worker that is lost."""
+        """Forget a worker that is lost."""
         self._borrowers.pop(borrower, None)
         for number in [*self._lent]:
             self.unused(borrower, number)
 
     def unused(self, borrower: Borrower, number: int) -> None:
-        """Notes that a worker has no request under an offer, and will have none."""
+        """Record that a worker has no request under an offer, and will have none."""
         if (lent := self._lent.get(number)) is not None:
             lent.users.discard(borrower)
             self._end_loans()
 
     def suspect(self, key: str, replica: int) -> None:
-        """Has the engine send a request to the replica that failed for a worker, and judge that."""
+        """Let the engine send the next request of an episode to the replica that failed for a worker, and judge it.
+
+        Args:
+            key: Key of the request that failed.
+            replica: Number of the replica.
+        """
         if (lent := self._lent.get(self._offer.number)) is not None:
             lent.loan.suspect(key.partition("#")[0], replica)
 
     def heard(self, replicas: Iterable[int]) -> None:
-        """Tells the engine that these replicas answered workers."""
+        """Report to the engine that these replicas answered workers."""
         if (lent := self._lent.get(self._offer.number)) is not None:
             for replica in replicas:
                 lent.loan.heard(replica)
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """What the engine generates."""
+        """See `TokenEngine.generate`."""
         return await self._engine.generate(request)
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """What the engine returns."""
+        """See `TokenEngine.probe`."""
         return await self._engine.probe(request)
 
     async def returned(self) -> None:
-        """Waits as the engine does."""
+        """See `TokenEngine.returned`."""
         await self._engine.returned()
 
     @property
     def max_context(self) -> int:
-        """That of the engine."""
+        """See `TokenEngine.max_context`."""
         return self._engine.max_context
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Those of the engine."""
+        """See `TokenEngine.nodes`."""
         return self._engine.nodes
 
     def seat(self) -> AbstractContextManager[None]:
-        """One of the engine."""
+        """See `Engine.seat`."""
         return self._engine.seat()
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What passed through the engine."""
+        """Return the usage of requests through the engine; workers report their own."""
         return self._engine.usage(episode)
 
     async def close(self) -> None:
-        """Ends all loans and the engine. Idempotent."""
+        """End all loans, and close the engine. Idempotent."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -170,7 +179,7 @@ class LendingEngine(TokenEngine):
                     log.error("an engine cannot lend its servers", exc_info=True)
 
     async def _publish(self, loan: EngineLoan | None) -> None:
-        """Offers a loan to all workers, where it differs from the last one."""
+        """Offer a loan to all workers if its routes differ from those of the last one; otherwise end it."""
         routes = loan.routes if loan is not None else ()
         if routes == self._offer.routes:
             if loan is not None:
@@ -186,7 +195,7 @@ class LendingEngine(TokenEngine):
         try:
             async with asyncio.timeout(OFFER_S):
                 await send(self._offer)
-        except (TimeoutError, FinqaError) as error:  # it is lost, or late: its completions name the version they had
+        except (TimeoutError, FinqaError) as error:  # lost, or late: its completions still name the version they used
             log.warning("a worker did not get an offer", worker=borrower[0], reason=str(error) or "timeout")
 
     def _end_loans(self) -> None:

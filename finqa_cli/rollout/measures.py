@@ -17,9 +17,10 @@ log = structlog.get_logger(__name__)
 
 
 def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Its own figures about them; empty if it has none.
+    """Return the environment's own figures about some episodes; empty if it has none.
 
-    Figures that cannot be computed or written as JSON are left out with a warning: the episodes are worth more.
+    If they cannot be computed or written as JSON, a warning is logged and the result is empty: the episodes are valid
+    without them.
     """
     try:
         found = dict(environment.measure(trajectories))
@@ -32,7 +33,7 @@ def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> di
 
 
 def flat(measures: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers by their dotted names: `pass_at_1_by_attempt.2`."""
+    """Return the numbers by dotted name, such as `pass_at_1_by_attempt.2`."""
     numbers: dict[str, float] = {}
     for name, value in measures.items():
         if isinstance(value, Mapping):

@@ -28,16 +28,16 @@ log = structlog.get_logger(__name__)
 
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""A context in which an attempt waits for a sandbox that another attempt has: it releases its engine seat there."""
+"""Context in which an attempt waits for a sandbox that another attempt uses: it releases its engine seat meanwhile."""
 
 PoolListener = Callable[[str, Mapping[str, object]], object]
-"""Receives each event's name and fields: small, without secrets, called in the event loop.
+"""Receives the name and the fields of each event. Fields are small and without secrets. Called in the event loop.
 
-- `sandbox_ready`: sandbox, seconds
+- `sandbox_ready`: sandbox, seconds since its start was requested
 - `sandbox_failed`: reason, remedy
-- `sandbox_lost`: sandbox, reason, sessions that were cut
+- `sandbox_lost`: sandbox, reason, number of sessions that were cut
 - `sandbox_replaced`: sandbox, instead_of, seconds since the other one was lost
-- `sandbox_spent`: sandbox, whose only session has ended where each session needs a fresh one
+- `sandbox_spent`: sandbox, if each session needs a fresh one and its only session has ended
 - `pool_reduced`: alive, size, reason, remedy
 - `breaker_open`: reason, remedy
 """
@@ -45,17 +45,17 @@ PoolListener = Callable[[str, Mapping[str, object]], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """Figures of a pool at a moment. Sandboxes that are not starting, idle or leased wait for their next try.
+    """Figures of a pool at one moment. Sandboxes that are not starting, idle or leased pause before their next start.
 
     Attributes:
-        size: Sandboxes that the pool tries to keep.
-        starting: Sandboxes whose start runs or waits its turn.
+        size: Sandboxes that the pool tries to keep running.
+        starting: Sandboxes whose start is in progress or waits for its turn.
         idle: Running sandboxes without a session.
-        leased: Running sandboxes with a session or several.
+        leased: Running sandboxes with at least one session.
         sessions_active: Sessions on running sandboxes.
         waiting: Leases that wait for a place.
         waits: Leases that had to wait, in all.
-        waited_s: Seconds that they have waited together; those that still wait are not in it.
+        waited_s: Seconds that leases have waited in all, without those that still wait.
         lost: Sandboxes that ran and died, in all.
         replaced: Lost sandboxes in whose place another one has started.
         start_failures: Starts that failed, in all.
@@ -80,7 +80,7 @@ class PoolStats:
 
 
 class Pool:
-    """Source of the sandboxes of attempts. The base class leases none: for environments whose sessions run here."""
+    """Source of the sandboxes of attempts. The base class leases None, for environments without sandboxes."""
 
     @asynccontextmanager
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
@@ -91,13 +91,13 @@ class Pool:
         """Begin to start sandboxes, without waiting."""
 
     async def ready(self) -> None:
-        """Wait until a lease can be had; raise what a lease would raise when none can."""
+        """Wait until a sandbox can be leased; if none can, raise what `lease` would raise."""
 
     async def settled(self) -> None:
-        """Wait until every start that is running has succeeded or failed."""
+        """Wait until every start in progress has succeeded or failed."""
 
     def stats(self) -> PoolStats:
-        """Return the figures of this moment."""
+        """Return the present figures of the pool."""
         return PoolStats()
 
     async def close(self) -> None:
@@ -108,18 +108,19 @@ __all__ = ["Pool", "PoolListener", "PoolStats", "SandboxPool", "Waiting"]
 
 GOLDEN_RATIO = 0.6180339887498949
 SEATED_WAIT_S = 120.0
-"""Time for a lost sandbox to be noticed and replaced; where it takes longer the other episodes continue without."""
+"""Seconds for which an attempt keeps its engine seat while a lost sandbox is replaced. After that it releases the seat,
+so that other episodes continue without it."""
 
 
 class SandboxPool(Pool):
     """Up to `size` sandboxes of one spec, with `sessions_per_sandbox` places each.
 
-    Where the spec needs fresh sandboxes each hosts one session, is stopped then, and another is started in its place.
+    If the spec needs fresh sandboxes, each hosts one session, is then stopped, and another one is started in its place.
 
-    A worker task per sandbox starts it, has it checked, and starts another when it is lost; so there are never more
-    than `size`. `move` is the only way a sandbox changes its state, see `pooled_sandboxes` for the table. See `Starts`
+    A task per sandbox starts it, watches its health, and starts another one when it is lost; so there are never more
+    than `size`. Only `move` changes the state of a sandbox; see `pooled_sandboxes` for the transitions. See `Starts`
     for failed starts, `HealthChecks` for when a sandbox is lost, `Places` for the order of sessions and `Breaker` for
-    when the pool stops altogether.
+    when the whole pool stops.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class SandboxPool(Pool):
         self._lost = self._replaced = self._start_failures = self._waits = 0
         self._waited_s = 0.0
         self._reported_failures: set[tuple[type[Exception], str]] = set()
-        self._struck: set[str] = set()  # processes with a fault that was counted, and no good answer since
+        self._struck: set[str] = set()  # server processes whose fault was counted, without a passed check since
 
     @property
     def alive(self) -> int:
@@ -164,7 +165,7 @@ class SandboxPool(Pool):
         return len(self._sandboxes)
 
     def stats(self) -> PoolStats:
-        """Return the figures of this moment."""
+        """Return the present figures of the pool."""
         leased = sum(sandbox.sessions > 0 for sandbox in self._sandboxes)
         return PoolStats(
             size=self._size,
@@ -184,7 +185,7 @@ class SandboxPool(Pool):
         """Begin to start sandboxes, without waiting. Idempotent.
 
         Raises:
-            ConfigError: Several sessions are to share a sandbox, and each needs a fresh one.
+            ConfigError: The settings let sessions share a sandbox, but each session needs a fresh one.
         """
         if self._fresh and self._places.per_sandbox > 1:
             reason = f"A fresh sandbox hosts one session, not {self._places.per_sandbox}."
@@ -192,13 +193,13 @@ class SandboxPool(Pool):
         if not self._workers and not self._closed:
             # Multiples of the golden ratio are spread evenly over 0 to 1, however many there are.
             self._workers = [asyncio.create_task(self._work(n * GOLDEN_RATIO % 1.0)) for n in range(1, self._size + 1)]
-            await asyncio.sleep(0)  # each worker has started its start when this returns
+            await asyncio.sleep(0)  # lets each task begin its start before this method returns
 
     async def ready(self) -> None:
         """Wait until a sandbox runs.
 
         Raises:
-            FinqaError: None runs, and there is little hope: what `lease` would raise.
+            Exception: No sandbox runs, and the last starts failed: the error that `lease` would raise.
         """
         while not self._sandboxes:
             self._raise_if_hopeless()
@@ -212,15 +213,15 @@ class SandboxPool(Pool):
     async def lease(self, waiting: Waiting = nullcontext) -> AsyncIterator[Sandbox | None]:
         """Yield the least loaded sandbox, with a place on it for this block; first come, first served.
 
-        The block is interrupted with a SandboxError as soon as its sandbox is known to be lost, wherever it waits.
-        After a fault in the block the sandbox is checked before it gets a new session. Leave the block in the task that
-        entered it.
+        The block is interrupted with a SandboxError as soon as its sandbox is known to be lost, at whichever await it
+        is. After a fault in the block, the sandbox is checked before it gets a new session. The task that entered the
+        block must leave it.
 
         Raises:
-            SandboxError: The sandbox was lost; or none runs, none is starting and the last starts failed, of which this
-                is the last error.
+            SandboxError: The sandbox was lost. Or no sandbox runs or is starting and the last starts failed; this is
+                then the last of their errors.
             ServiceUnavailableError: The breaker is open, or the pool is closed.
-            Exception: No sandbox runs and the provider refused to start one: its own error.
+            Exception: No sandbox runs, and the provider refused to start one with this error.
         """
         sandbox = await self._take(waiting)
         try:
@@ -236,7 +237,7 @@ class SandboxPool(Pool):
         finally:
             if self._fresh and sandbox.state in RUNNING:
                 self.move(sandbox, SandboxState.SPENT)
-                sandbox.check_now.set()  # wakes its watch, which ends
+                sandbox.check_now.set()  # wakes its health check, which then ends
             self._places.release(sandbox)
 
     async def close(self) -> None:
@@ -268,8 +269,8 @@ class SandboxPool(Pool):
         Args:
             sandbox: A sandbox of this pool.
             to: Its next state.
-            fields: Fields of the event beside the sandbox's id.
-            replaces_lost: It is READY in place of one that was lost.
+            fields: Fields of the event in addition to the sandbox's id.
+            replaces_lost: It becomes READY in place of one that was lost.
 
         Raises:
             IllegalTransitionError: The table of `pooled_sandboxes` has no such transition.
@@ -285,7 +286,7 @@ class SandboxPool(Pool):
 
     async def _take(self, waiting: Waiting) -> PooledSandbox:
         if self._starts.refusal is None and self._stopped() is None and self._hopeless() is not None:
-            self._starts.hurry()  # everything died: each new lease lets one more start be tried
+            self._starts.hurry()  # all sandboxes died: each new lease ends the pause before one more start
         else:
             self._raise_if_hopeless()
         sandbox = self._places.take()
@@ -303,16 +304,16 @@ class SandboxPool(Pool):
             raise
 
     def _has_places_for_all(self) -> bool:
-        """Whether a place comes for one more session without that another session ends.
+        """Whether one more session will get a place without another session ending.
 
-        Then an engine in lockstep may wait for the one that waits: its batches are composed as if no sandbox had died.
+        An engine in lockstep may then wait for that session: its batches are composed as if no sandbox had died.
         """
         sandboxes = self._size if self._starts.failure is None else len(self._sandboxes)
         sessions = sum(sandbox.sessions for sandbox in self._sandboxes)
         return sessions + self._places.waiting < sandboxes * self._places.per_sandbox
 
     async def _wait(self, patience_s: float | None) -> PooledSandbox | None:
-        """Wait for a place; None when it does not come in time."""
+        """Wait for a place for at most `patience_s` seconds (None: no limit); return None if none became free."""
         began = asyncio.get_running_loop().time()
         self._waits += 1
         limit = asyncio.timeout(patience_s)
@@ -321,7 +322,7 @@ class SandboxPool(Pool):
                 return await self._places.wait()
         except TimeoutError:
             if not limit.expired():
-                raise  # the reason why there is no sandbox
+                raise  # not this timeout, but the reason why there is no sandbox
             return None
         finally:
             self._waited_s += asyncio.get_running_loop().time() - began
@@ -332,7 +333,7 @@ class SandboxPool(Pool):
         unproved = 0
         while not self._closed:
             began = asyncio.get_running_loop().time()
-            # The first lost sandbox is replaced at once; sandboxes that never last are started ever more slowly.
+            # The first lost sandbox is replaced at once. If sandboxes are lost again and again, the pauses grow.
             sandbox = await self._starts.start(instead_of=before, failures=max(0, unproved - 1), spread=spread)
             if self._closed:
                 self.move(sandbox, SandboxState.CLOSED)
@@ -352,7 +353,7 @@ class SandboxPool(Pool):
             self._breaker.fine()
             self.move(sandbox, SandboxState.READY, fields)
         else:
-            # No outcome for the breaker: sandboxes that start well and die at once, again and again, must open it.
+            # Not counted as a success: sandboxes that start and die at once, again and again, must open the breaker.
             self._replaced += 1
             fields["instead_of"] = before.sandbox.id
             self.move(sandbox, SandboxState.READY, fields, replaces_lost=True)
@@ -366,16 +367,16 @@ class SandboxPool(Pool):
         sandbox.cut(reason)
 
     def _note_fault(self, sandbox: PooledSandbox, fault: FinqaError) -> None:
-        """Have a sandbox checked on which a session failed."""
+        """Request a check of a sandbox on which a session failed."""
         if sandbox.state in (SandboxState.READY, SandboxState.SUSPECT):
             self.move(sandbox, SandboxState.FAULTED)
             self._strike(sandbox, fault)
         sandbox.check_now.set()
 
     def _strike(self, sandbox: PooledSandbox, fault: FinqaError) -> None:
-        """Count a fault of the process behind a sandbox, once until a check finds it well.
+        """Count a fault of the server process of a sandbox, at most once until a sandbox of it passes a check.
 
-        What one death does to its sessions, and to all sandboxes of the process, is one fault.
+        The death of a process is one fault, however many sessions and sandboxes it affects.
         """
         process = sandbox.sandbox.server_id
         if process not in self._struck:
@@ -385,10 +386,10 @@ class SandboxPool(Pool):
     def _start_failed(self, sandbox: PooledSandbox, error: Exception, is_new: bool) -> None:
         remedy = str(getattr(error, "remedy", ""))
         kind = (type(error), remedy)
-        if kind not in self._reported_failures:  # one reason often fails hundreds of starts, each with an id of its own
+        if kind not in self._reported_failures:  # one cause often fails hundreds of starts, with ids in the messages
             self._reported_failures.add(kind)
             ends_the_run = not isinstance(error, EpisodeError) and not self._sandboxes
-            report = log.info if ends_the_run else log.warning  # it will be reported as the error of the command
+            report = log.info if ends_the_run else log.warning  # an error that ends the run is reported by the command
             report("sandbox did not start", reason=str(error), fix=remedy or None)
         self._start_failures += 1
         self.move(sandbox, SandboxState.FAILED, {"reason": str(error), "remedy": remedy})
@@ -417,13 +418,13 @@ class SandboxPool(Pool):
         self._change = asyncio.Event()
 
     def _stopped(self) -> Exception | None:
-        """Return why the pool leases no more; None while it does."""
+        """Return why the pool no longer leases sandboxes; None while it does."""
         if self._closed:
             return ServiceUnavailableError("The pool of sandboxes is closed.")
         return self._breaker.error
 
     def _hopeless(self) -> Exception | None:
-        """Return why no sandbox will come; None while one may."""
+        """Return why no sandbox can be expected; None while one can."""
         if self._sandboxes or self._starts.running:
             return self._stopped()
         return self._stopped() or self._starts.failure

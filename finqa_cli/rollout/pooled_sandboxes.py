@@ -1,4 +1,4 @@
-"""Sandboxes of the pool: their states with the table of transitions, the sessions on them, and their free places."""
+"""Sandboxes of the pool: their states and transitions, the sessions on them, and their free places."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from finqa_cli.errors import FinqaError, SandboxError
 class SandboxState(Enum):
     """State of one sandbox, from the call that starts it until the pool stops using it.
 
-    Only a READY sandbox gets new sessions. Sessions that run on it stay through SUSPECT and FAULTED, and are cut in
-    LOST and CLOSED. How many sessions run on it is a number beside the state, see `PooledSandbox.sessions`.
+    Only a READY sandbox gets new sessions. Its running sessions continue in SUSPECT and FAULTED, and are cut in LOST
+    and CLOSED. The number of sessions is separate from the state, see `PooledSandbox.sessions`.
     """
 
     STARTING = "starting"
     """The provider is starting it."""
     READY = "ready"
-    """It runs, and nothing speaks against it."""
+    """It runs, and has no open fault."""
     SUSPECT = "suspect"
-    """It did not answer a health check, or a neighbour did not while it was idle. The next check decides."""
+    """It did not answer a health check, or a neighbour did not while this one was idle. The next check decides."""
     FAULTED = "faulted"
     """A session on it ended in a fault, which the breaker has counted. The next check decides."""
     SPENT = "spent"
@@ -65,15 +65,16 @@ EVENTS: Mapping[tuple[SandboxState, SandboxState], str] = {
     (SandboxState.SUSPECT, SandboxState.LOST): "sandbox_lost",
     (SandboxState.FAULTED, SandboxState.LOST): "sandbox_lost",
 }
-"""The events that listeners of the pool receive; a READY sandbox that follows a lost one is `sandbox_replaced`."""
+"""Transition -> the event that listeners of the pool receive. If a READY sandbox replaces a lost one, its event is
+`sandbox_replaced`."""
 
 
 class IllegalTransitionError(FinqaError):
-    """The pool tried a transition that the table does not have: a defect of the pool."""
+    """The pool tried a transition that `TRANSITIONS` does not allow: a defect of the pool."""
 
 
 def event_of(state: SandboxState, to: SandboxState, *, replaces_lost: bool = False) -> str | None:
-    """Return the event of a transition; None for one that listeners do not receive.
+    """Return the event of a transition; None if it has no event.
 
     Raises:
         IllegalTransitionError: The table has no such transition.
@@ -88,13 +89,14 @@ class PooledSandbox:
     """A sandbox of the pool, its state and the sessions on it. `SandboxPool.move` alone changes the state.
 
     Attributes:
-        state: Where it is in its life.
-        sandbox: The provider's object, set once the sandbox has started.
-        sessions: Places on it that are taken.
-        proved: True once a session on it ended without a fault.
-        relapses: Faults in a row after which a check found it well, with no other session on it.
-        check_now: Set to have it checked now.
-        checked_at: When its last check ended, in the event loop's seconds; minus infinity before the first.
+        state: Its state.
+        sandbox: The provider's object, set when the sandbox has started.
+        sessions: Number of taken places on it.
+        proved: True after a session on it ended without a fault.
+        relapses: Faults in a row after which it passed a check, with no other session on it.
+        check_now: Set to request a check.
+        checked_at: Time at which its last check ended, on the event loop's clock in seconds; minus infinity before the
+            first.
     """
 
     __slots__ = (
@@ -123,15 +125,15 @@ class PooledSandbox:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Sandbox]:
-        """Yield the provider's sandbox; `cut` ends the block wherever it waits.
+        """Yield the provider's sandbox; `cut` interrupts the block at whichever await it is.
 
         Raises:
             SandboxError: The sandbox was lost, before the block or in it.
         """
         if self._reason:
             raise SandboxError(self._reason)
-        # A timeout without a deadline is the standard library's way to cancel a block and not the task around it, and
-        # to let a cancellation from outside win.
+        # A timeout without a deadline can cancel this block without cancelling the task around it. A cancellation of
+        # the task from outside still has priority.
         try:
             async with asyncio.timeout(None) as cut:
                 self._cuts.add(cut)
@@ -145,7 +147,7 @@ class PooledSandbox:
             raise
 
     def cut(self, reason: str) -> None:
-        """End every `hold` block, now and later, with a SandboxError of this reason."""
+        """End every `hold` block, present and future, with a SandboxError of this reason."""
         self._reason = reason
         now = asyncio.get_running_loop().time()
         for cut in self._cuts:
@@ -170,7 +172,7 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """Length of the queue."""
+        """Number of sessions that wait for a place."""
         return len(self._queue)
 
     def update(self, sandbox: PooledSandbox) -> None:
@@ -202,7 +204,7 @@ class Places:
         """Wait in the queue for a place.
 
         Raises:
-            Exception: The reason passed to `dismiss`.
+            Exception: The reason that `dismiss` was called with.
         """
         turn: asyncio.Future[PooledSandbox | Exception] = asyncio.get_running_loop().create_future()
         self._queue[turn] = None
@@ -210,16 +212,16 @@ class Places:
             outcome = await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and isinstance(sandbox := turn.result(), PooledSandbox):
-                self.release(sandbox)  # the cancellation came after the place: it goes to the next in the queue
+                self.release(sandbox)  # cancelled after it got the place, which goes to the next in the queue
             raise
         finally:
             self._queue.pop(turn, None)
         if isinstance(outcome, Exception):
-            raise outcome.with_traceback(None)  # one object for the whole queue: each with a traceback of its own
+            raise outcome.with_traceback(None)  # all waiters raise the same object, each with its own traceback
         return outcome
 
     def dismiss(self, reason: Exception) -> None:
-        """Raise a reason in everything that waits."""
+        """Raise `reason` in every `wait`."""
         while self._queue:
             turn, _ = self._queue.popitem(last=False)
             if not turn.done():
@@ -228,7 +230,7 @@ class Places:
     def _serve(self) -> None:
         while self._queue:
             turn = next(iter(self._queue))
-            if not turn.done():  # else it was cancelled and is about to leave the queue
+            if not turn.done():  # otherwise it was cancelled and is about to leave the queue
                 sandbox = self.take()
                 if sandbox is None:
                     return

@@ -1,4 +1,4 @@
-"""Recover a session after the loss of its sandbox or connection: replay its calls in a fresh one, and compare."""
+"""Recovery of a session after the loss of its sandbox or connection: its calls are replayed in a fresh session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKOFF = Backoff(first_s=0.25, longest_s=5.0)
 
 
 class RetryBudget:
-    """Limit of the retries of one attempt, by recovery or restart; each follows a longer pause."""
+    """Limit of the retries of one attempt, recoveries and restarts together; the pause before each retry grows."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -43,11 +43,11 @@ class RetryBudget:
 
 
 class HeldLease:
-    """A leased sandbox until `release`, in its own task: its loss cuts calls to the sandbox and nothing else.
+    """A lease that is held in its own task until `release`: the loss of the sandbox cuts calls to it, nothing else.
 
-    The pool cuts the block of a lease whose sandbox is lost, at whichever await it is. In the episode's own task that
-    would end its generation too, which needs no sandbox. Here it ends this object's task, and with it the call that
-    runs inside `reachable`.
+    When a sandbox is lost, the pool interrupts the block of its lease at whichever await it is. In the episode's own
+    task that would also interrupt the generation, which needs no sandbox. Here it ends this object's task, and with it
+    the call that runs inside `reachable`.
     """
 
     def __init__(self, pool: Pool, waiting: Waiting) -> None:
@@ -60,15 +60,15 @@ class HeldLease:
 
     @classmethod
     async def take(cls, pool: Pool, waiting: Waiting) -> HeldLease:
-        """Lease a sandbox; `waiting` releases the engine seat while others have all of them.
+        """Lease a sandbox; `waiting` releases the engine seat while other attempts have all sandboxes.
 
         Raises:
-            FinqaError: The pool has no sandbox to lease.
+            Exception: The pool raised it; see `SandboxPool.lease`.
         """
         held = cls(pool, waiting)
         try:
             await asyncio.shield(held._taken)
-        except BaseException:  # the pool's refusal, or this episode is being cancelled
+        except BaseException:  # the pool raised an error, or this episode is being cancelled
             await held._abandon()
             raise
         return held
@@ -99,7 +99,7 @@ class HeldLease:
             self._call = None
 
     async def release(self, fault: EpisodeError | None = None) -> None:
-        """Release the sandbox; the pool receives the fault and checks the sandbox after it. Idempotent."""
+        """Release the sandbox. If there was a fault, the pool receives it and checks the sandbox. Idempotent."""
         if not self._released.done():
             if fault is None:
                 self._released.set_result(None)
@@ -111,13 +111,13 @@ class HeldLease:
         try:
             async with pool.lease(waiting) as sandbox:
                 self._taken.set_result(sandbox)
-                await asyncio.shield(self._released)  # a cut cancels what it interrupts, and this must stay open
-        except Exception as error:  # no caller awaits this task before `release`: pass each error on to one that does
+                await asyncio.shield(self._released)  # a cut would cancel the future, which `release` still sets
+        except Exception as error:  # no caller awaits this task before `release`: pass errors to `take` or `reachable`
             if not self._taken.done():
                 self._taken.set_exception(error)
             elif not self._released.done():
                 self._lose(error)
-            elif not isinstance(error, EpisodeError):  # the fault that it was released with comes back out of the lease
+            elif not isinstance(error, EpisodeError):  # the lease raises again the fault that `release` was called with
                 raise
 
     def _lose(self, error: Exception) -> None:
@@ -136,15 +136,17 @@ class ReplayDiffersError(EnvironmentFault):
 
 
 class RecoveringSession:
-    """One episode's session in a leased sandbox, and after a fault of either another session in another sandbox.
+    """One episode's session in a leased sandbox. After a fault of either, it continues in another sandbox.
 
-    Environments are deterministic: a fresh session of the same task and seed answers the same calls alike. So each
-    call is logged with the SHA-256 of its observation. When the sandbox or the connection fails, the logged calls are
-    repeated in a fresh session in a fresh lease. When every observation is the same, the failed call is carried out
-    there and the policy notices nothing. A fault while replaying is retried in the same way while the budget lasts.
+    Environments are deterministic: a fresh session of the same task and seed gives the same replies to the same calls.
+    So each call is logged with the SHA-256 of its observation. When the sandbox or the connection fails, the logged
+    calls are repeated in a fresh session in a new lease. If every observation is the same, the failed call is carried
+    out there, and the policy does not notice the fault. A fault during the replay is retried in the same way while the
+    budget lasts.
 
     Attributes:
-        recoveries: How often the episode continued in a fresh session.
+        takes_text: See `Session.takes_text`; True for a `TextSession`.
+        recoveries: Number of times that the episode continued in a fresh session.
     """
 
     def __init__(
@@ -167,9 +169,9 @@ class RecoveringSession:
             task: The task of the episode.
             seed: Seed of every session.
             budget: Shared with the restarts of the attempt.
-            waiting: Entered while other attempts have all sandboxes.
-            recovering: Entered while a session is being recovered: the episode's clock stands still there.
-            calling: Entered for each call to the session: the episode's clock does not cut it.
+            waiting: Context that is entered while other attempts have all sandboxes.
+            recovering: Context that is entered during a recovery: the episode's clock stands still in it.
+            calling: Context that is entered for each call to the session: the episode's clock does not cut it.
         """
         self._environment = environment
         self._pool = pool
@@ -189,10 +191,10 @@ class RecoveringSession:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RecoveringSession]:
-        """Lease and open; at the end of the block release everything, and report a fault to the pool.
+        """Lease a sandbox and open a session for this block. At its end release both, and report a fault to the pool.
 
         Raises:
-            EpisodeError: There is no sandbox, or the environment did not open a session.
+            EpisodeError: No sandbox can be leased, or the environment did not open a session.
         """
         try:
             await self._open()
@@ -209,19 +211,19 @@ class RecoveringSession:
         return self._prompt
 
     def takes(self, turn: AssistantTurn) -> Literal["call", "text"]:
-        """Return how a turn is taken: a turn without a trace of a call is a text, where sessions take those."""
+        """Return how a turn is used: without a trace of a call it is a text, if the session takes texts."""
         is_text = turn.tool_call is None and (turn.no_call or not turn.parse_error)
         return "text" if not self._takes_calls or (self.takes_text and is_text) else "call"
 
     async def answer(self, said: ToolCall | str, turn: AssistantTurn | None = None) -> Observation:
-        """Carry out one call, or pass on one text, in a fresh session where necessary.
+        """Carry out one call, or pass on one text, in a fresh session if necessary.
 
         Args:
             said: The call or text.
-            turn: The turn that begins with it; None where it is a further call of a turn.
+            turn: The turn that begins with it; None for a further call of a turn.
 
         Raises:
-            SandboxError, EnvironmentFault: `Session.step` raised it, and the budget is spent.
+            SandboxError, EnvironmentFault: The session raised it, and the budget is spent.
             ReplayDiffersError: The fresh session answered the logged calls differently.
         """
         call = partial(_say, said=said, turn=turn)
@@ -230,7 +232,7 @@ class RecoveringSession:
         return observation
 
     async def grade(self) -> Rewards:
-        """Return the rewards; raise what `answer` raises."""
+        """Return the rewards. Raises the errors of `answer`."""
         return cast(Rewards, await self._persist(lambda session: call_checked(session.grade, wanted=Rewards)))
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
@@ -298,7 +300,7 @@ class RecoveringSession:
 async def _close(session: AnySession) -> None:
     try:
         await session.close()
-    except Exception as error:  # by contract it never raises; what the episode found is valid without it
+    except Exception as error:  # by contract it never raises; the episode is valid in any case
         log.warning("a session could not be closed", reason=describe_failure(error, session.close))
 
 
@@ -310,17 +312,17 @@ async def _say(session: AnySession, said: ToolCall | str, turn: AssistantTurn | 
 
 
 async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any, **named: Any) -> Any:
-    """Call a method of an environment or session, await what it returns where that is due, and check the result.
+    """Call a method of an environment or session, await its result if necessary, and check the result.
 
     Args:
-        method: The method, which messages name.
-        arguments: Its arguments.
-        wanted: Class, or union of classes, that the result is of.
-        named: Its named arguments.
+        method: The method.
+        arguments: Its positional arguments.
+        wanted: Class, or union of classes, of the result.
+        named: Its keyword arguments.
 
     Raises:
-        EnvironmentFault: It raised an exception that is not a `FinqaError`, or returned what its contract does not
-            allow.
+        FinqaError: The method raised it.
+        EnvironmentFault: The method raised another exception, or returned a value that its contract does not allow.
     """
     name = method.__qualname__
     try:

@@ -1,4 +1,4 @@
-"""In a rollout worker: the controller's engine. Requests and answers pass with the reports and deliveries."""
+"""The controller's engine in a rollout worker: requests travel with the reports, answers with the deliveries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from finqa_cli.rollout.worker_messages import Answer, Ask, Pause, PoolEvent, Rep
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest
 
 MOST_EPISODES = 16_384
-"""Episodes whose usage is kept; more than are live at once by far."""
+"""Most episodes whose usage is kept: far more than are live at once."""
 
 
 class ReportQueue:
-    """Reports that wait to be collected."""
+    """Reports that wait until the controller collects them.
+
+    Attributes:
+        turned: A turn was generated since the last `take`.
+        answered: Numbers of the replicas that answered a direct request since the last `take`.
+    """
 
     def __init__(self) -> None:
         self._reports: list[Report] = []
@@ -29,23 +34,23 @@ class ReportQueue:
         self.answered: set[int] = set()
 
     def add(self, report: Report) -> None:
-        """Add one."""
+        """Add a report."""
         self._reports.append(report)
         self._news.set()
 
     def event(self, name: str, fields: Mapping[str, object]) -> None:
-        """Add an event of the pool; a `PoolListener`."""
+        """Add an event of the pool. It is a `PoolListener`."""
         self.add(PoolEvent(name=name, fields=dict(fields)))
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until there is a report, or for some seconds; whether there is one."""
+        """Wait until there is a report, but at most `seconds`; return whether there is one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         return self._news.is_set()
 
     def take(self) -> tuple[tuple[Report, ...], bool, frozenset[int]]:
-        """Return and forget all reports, whether a turn was generated, and the replicas that answered themselves."""
+        """Return the reports, `turned` and `answered`, and reset all three."""
         taken = tuple(self._reports), self.turned, frozenset(self.answered)
         self._reports, self.turned, self.answered = [], False, set()
         self._news.clear()
@@ -53,7 +58,7 @@ class ReportQueue:
 
 
 class _Waiting:
-    """A request that waits for its answer. The clock of its episode stands still while the engine reports it."""
+    """A request that waits for its answer. While the engine reports a pause, the episode's clock stands still."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -67,7 +72,7 @@ class _Waiting:
 
 
 class Relay:
-    """Sends requests with the reports, and gives each the answer that is delivered."""
+    """Sends requests to the controller's engine with the reports, and passes the delivered answers to them."""
 
     def __init__(self, queue: ReportQueue) -> None:
         self._queue = queue
@@ -78,14 +83,14 @@ class Relay:
     async def ask(
         self, request: GenerateRequest | ChatRequest, *, failed: int | None = None
     ) -> Completion | AssistantTurn:
-        """Wait for the answer to a request. Cancellation withdraws it.
+        """Send a request and wait for its answer. Cancelling the call withdraws the request.
 
         Args:
-            request: What is asked for.
-            failed: The replica that was asked for it in vain.
+            request: The request.
+            failed: Number of the replica that failed on a direct try of this request; None: there was no direct try.
 
         Raises:
-            FinqaError: What the engine raised.
+            FinqaError: The engine raised it.
         """
         number, waiting = next(self._numbers), _Waiting()
         self._waiting[number] = waiting
@@ -103,7 +108,7 @@ class Relay:
         return answer.result
 
     def answer(self, answer: Answer) -> None:
-        """Give an answer to its request; one that was withdrawn is forgotten."""
+        """Pass an answer to its request; ignore it if the request was withdrawn."""
         if (waiting := self._waiting.pop(answer.number, None)) is not None and not waiting.answer.done():
             waiting.answer.set_result(answer)
 
@@ -113,7 +118,7 @@ class Relay:
             waiting.pause(pause.begins)
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """Return what an episode used until its last answer."""
+        """Return what an episode had used at its last answer."""
         return self._usage.get(episode, {})
 
     def _note_usage(self, episode: str, usage: Mapping[str, Any]) -> None:
@@ -130,17 +135,17 @@ class RelayedChatEngine(ChatEngine):
         self._relay = relay
 
     async def start(self) -> None:
-        """Nothing: the controller has started it."""
+        """Do nothing: the controller has started the engine."""
 
     async def close(self) -> None:
-        """Nothing: the controller closes it."""
+        """Do nothing: the controller closes the engine."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """See `ChatEngine`."""
+        """See `ChatEngine.respond`."""
         turn = await self._relay.ask(request)
         assert isinstance(turn, AssistantTurn)
         return turn
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the controller's engine reports."""
+        """Return the usage that the controller's engine reports."""
         return self._relay.usage(episode)

@@ -12,7 +12,7 @@ from finqa_cli.types import Trajectory
 
 
 class RemotePlayer:
-    """Has rollout workers play; see `Player`."""
+    """Lets rollout workers play the attempts; see `Player` for playing in this process."""
 
     def __init__(
         self,
@@ -21,18 +21,18 @@ class RemotePlayer:
         rules: Rules,
         played: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
-        """Play by rules on seats of the engine; `played` is called with the last try of each attempt."""
+        """Play by `rules` with seats of the engine; `played` is called with the result of each attempt."""
         self._workers, self._seat, self._rules, self._played = workers, seat, rules, played
 
     def seat(self) -> Seat:
-        """Return a place among the engine's live episodes, not yet taken."""
+        """Return an engine seat that is not yet taken."""
         return Seat(self._seat)
 
     async def play(self, attempt: Attempt, seat: Seat) -> Trajectory:
-        """Have an attempt played.
+        """Let a worker play an attempt.
 
         Raises:
-            ServiceUnavailableError: See `RemoteWorkers.play`.
+            ServiceUnavailableError, FinqaError: See `RemoteWorkers.play`.
         """
         trajectory = await self._workers.play(attempt, self._rules)
         self._played(trajectory)

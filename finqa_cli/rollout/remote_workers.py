@@ -1,4 +1,4 @@
-"""The controller's side of rollout workers: it gives them attempts, answers for the engine, and replaces lost ones."""
+"""The controller's side of rollout workers: sends attempts, answers engine requests, and replaces lost workers."""
 
 from __future__ import annotations
 
@@ -46,23 +46,25 @@ from finqa_cli.types import Trajectory
 log = structlog.get_logger(__name__)
 
 RETRIES = Backoff(first_s=0.5, longest_s=10.0)
-"""Pauses between two tries to start a worker that is gone."""
+"""Pauses between two tries to start a lost worker again."""
 
 NO_WORKER_S = 300.0
 """Seconds without any worker after which the run ends."""
 
 LOOKS_S = (0.0, 5.0, 30.0)
-"""Seconds before each look for sandboxes that a lost worker left: one that was being created may be listed late."""
+"""Seconds before each search for sandboxes that a lost worker left. A sandbox in creation may be listed late."""
 
 CLOSE_S = 30.0
-"""Seconds that a worker may take to end its sandboxes before its process is ended."""
+"""Seconds that a worker may take to end its sandboxes before its process is killed."""
 
 Make = Callable[[int, int], Callable[[], object]]
-"""Called with number and generation of a worker; returns what makes its `RolloutWorker` in its process."""
+"""Called with number and generation of a worker; returns a function that makes its `RolloutWorker` in its process."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
+    """An attempt that is not finished; `ticket` is the number of its present try, -1 while no worker plays it."""
+
     attempt: Attempt
     rules: Rules
     played: asyncio.Future[Trajectory]
@@ -71,16 +73,19 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """The place of a worker, whose process may be replaced.
+    """A worker, whose process may be replaced.
 
     Attributes:
-        generation: Number of its start.
-        process: The process of that start; None while there is none that plays.
-        tickets: Tickets that it plays.
-        deliveries: What is sent to it next.
-        asked: Requests of its episodes to the engine.
+        number: Number of the worker.
+        share: Number of its sandboxes.
+        generation: Number of its present start, from 1.
+        process: The process of that start; None while no process plays.
+        tickets: Tickets of the attempts that it plays.
+        deliveries: Messages that are sent to it next.
+        news: Set when there are deliveries.
+        asked: Its requests to the engine in progress, by number.
         stats: Figures of its pool.
-        before: Those that count on, of its earlier starts.
+        before: Cumulative figures of its earlier starts.
     """
 
     number: int
@@ -103,9 +108,10 @@ class _Worker:
 class RemoteWorkers(Pool):
     """The pool of a run whose sandboxes are divided among rollout workers, which also play on them.
 
-    A worker that is gone costs nothing but time: its attempts, which carry their seeds, are played again by others, and
-    are neither faults nor retries. Another process takes its place once there is room. Each start has a number, its
-    generation; of an earlier one nothing is taken, since each try of an attempt has a ticket that is valid once.
+    The loss of a worker costs only time: its attempts, which have their own seeds, are played again by other workers,
+    and are neither faults nor retries. Another process replaces the worker when there is room. Each start of a worker
+    has a number, its generation. Results of earlier generations are ignored: each try of an attempt has a ticket that
+    is valid only once.
     """
 
     def __init__(
@@ -123,22 +129,22 @@ class RemoteWorkers(Pool):
         on_lost: Callable[[int, int], Awaitable[None]] | None = None,
         on_event: PoolListener = lambda name, fields: None,
     ) -> None:
-        """Starts nothing yet.
+        """Keep the parts; `start` starts the workers.
 
         Args:
-            processes: Where the workers run.
+            processes: The machines on which the workers run.
             make: Makes a worker.
-            engine: Answers the requests of all workers; started before a worker plays. A `LendingEngine` has them ask
-                its servers themselves.
-            shares: Sandboxes of each worker.
+            engine: Answers the requests of all workers; must be started before a worker plays. With a `LendingEngine`
+                the workers send requests directly to its servers.
+            shares: Number of sandboxes of each worker.
             sandboxed: The environment needs sandboxes.
-            digest: Digest of the controller's data, which that of each worker has to be.
+            digest: Digest of the controller's data; the data of each worker must have the same.
             breaker: Judges the outcomes of all sandboxes.
             engine_breaker: Judges the engine.
-            restarted: Called with each try of an attempt that a worker plays again.
-            on_lost: Ends the sandboxes that a start of a worker left, by number and generation.
-            on_event: Called with the events of the pools, with `worker`, and with `worker_placed`, `worker_lost` and
-                `worker_back`.
+            restarted: Called with the trajectory of each try that a worker played again.
+            on_lost: Ends the sandboxes that a lost worker left, by its number and generation.
+            on_event: Called with the events of the pools, with the field `worker` added, and with `worker_placed`,
+                `worker_lost` and `worker_back`.
         """
         self._processes, self._make, self._engine = processes, make, engine
         self._lending = engine if isinstance(engine, LendingEngine) else None
@@ -160,14 +166,14 @@ class RemoteWorkers(Pool):
 
     @property
     def inputs(self) -> Mapping[str, str]:
-        """What the environments of the workers found; see `Environment.inputs`."""
+        """Digests that the environments of the workers reported; see `Environment.inputs`."""
         return self._inputs
 
     async def start(self) -> None:
-        """Connects and begins to start the workers. Idempotent.
+        """Connect, and begin to start the workers. Idempotent.
 
         Raises:
-            ConfigError: There is no room for the workers.
+            ConfigError: The machines do not have enough free cores for the workers.
             ServiceUnavailableError: The machines cannot be reached.
         """
         if not self._tasks and not self._closed:
@@ -175,10 +181,10 @@ class RemoteWorkers(Pool):
             self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
 
     async def ready(self) -> None:
-        """Waits until a worker plays and has a sandbox.
+        """Wait until a worker plays and has a sandbox.
 
         Raises:
-            FinqaError: A worker cannot start, or none of its sandboxes can.
+            FinqaError: A worker cannot start, or no sandbox of it can.
         """
         while not any(worker.process and (worker.stats.alive or not self._sandboxed) for worker in self._workers):
             if self._failure is not None:
@@ -191,11 +197,12 @@ class RemoteWorkers(Pool):
         return replace(total, size=sum(self._shares))
 
     async def play(self, attempt: Attempt, rules: Rules) -> Trajectory:
-        """Has the least loaded worker play an attempt, and another one if that is lost.
+        """Let the least loaded worker play an attempt, and another worker if that one is lost.
 
         Raises:
-            ServiceUnavailableError: A breaker is open, or there was no worker for `NO_WORKER_S` seconds.
-            FinqaError: A worker raised it: it cannot get sandboxes.
+            ServiceUnavailableError: A breaker is open, the workers are closed, or there was no worker for
+                `NO_WORKER_S` seconds.
+            FinqaError: A worker cannot start, or raised it, for example because it cannot get sandboxes.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -207,7 +214,7 @@ class RemoteWorkers(Pool):
             self._forget(pending)
 
     async def close(self) -> None:
-        """Ends the workers with their sandboxes, and what lost ones left. Idempotent."""
+        """End the workers with their sandboxes, and the sandboxes that lost workers left. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -241,7 +248,7 @@ class RemoteWorkers(Pool):
             self._look_for_sandboxes(worker)
 
     async def _keep(self, worker: _Worker) -> None:
-        """Keeps a worker running, until it is cancelled or the first start of the worker was refused."""
+        """Keep a worker running, until this task is cancelled or the first start of the worker fails."""
         tries = 0
         while not self._closed:
             worker.generation += 1
@@ -268,7 +275,12 @@ class RemoteWorkers(Pool):
             await asyncio.sleep(RETRIES.pause_s(tries))
 
     async def _begin(self, worker: _Worker, process: WorkerProcess) -> None:
-        """Has a process play. One that replaces another has a sandbox first: until then others play its share."""
+        """Start the worker in a process, and give it attempts. A replacement gets them only when it has a sandbox.
+
+        Raises:
+            ConfigError: The node of the process has other data than the controller.
+            FinqaError: The worker raised it.
+        """
         digest = await process.call("start", worker.generation)
         if digest != self._digest:
             raise ConfigError(
@@ -291,7 +303,7 @@ class RemoteWorkers(Pool):
         self._changed()
 
     async def _lend_to(self, worker: _Worker, process: WorkerProcess) -> None:
-        """Has a process ask the servers itself that it reaches, now and whenever they change."""
+        """Offer the servers that a process can reach to it, now and whenever they change."""
         if self._lending is None:
             return
         generation = worker.generation
@@ -302,10 +314,10 @@ class RemoteWorkers(Pool):
         await self._lending.join((worker.number, generation), send)
 
     async def _converse(self, worker: _Worker, process: WorkerProcess) -> None:
-        """Sends and collects, until the process is gone.
+        """Send deliveries and collect reports, until the process is lost.
 
         Raises:
-            LostWorkerError: It is.
+            LostWorkerError: The process is lost.
             FinqaError: None of its sandboxes can be started.
         """
         try:
@@ -317,7 +329,7 @@ class RemoteWorkers(Pool):
             raise errors.exceptions[0] from None
 
     def _lose(self, worker: _Worker, process: WorkerProcess | None, reason: FinqaError) -> None:
-        """Gives the attempts of a worker to others, and forgets all else of its process."""
+        """Give the attempts of a lost worker to other workers, and forget everything else about its process."""
         if self._closed:
             return
         lived, worker.process = worker.process is not None, None
@@ -341,7 +353,7 @@ class RemoteWorkers(Pool):
         self._look_for_sandboxes(worker)
 
     def _look_for_sandboxes(self, worker: _Worker) -> None:
-        """Looks for what a start of a worker left, some times; `close` looks again."""
+        """Search several times for sandboxes that a start of a worker left, and end them; `close` searches again."""
         start = worker.number, worker.generation
         if start in self._looking:
             return
@@ -383,7 +395,7 @@ class RemoteWorkers(Pool):
         worker.send(Play(ticket=pending.ticket, attempt=pending.attempt, rules=pending.rules))
 
     def _forget(self, pending: _Pending) -> None:
-        """Takes back an attempt that was not played to its end."""
+        """Cancel an attempt if it was not played to its end."""
         if pending in self._homeless:
             self._homeless.remove(pending)
         if self._pending.pop(pending.ticket, None) is not None:
@@ -455,7 +467,7 @@ class RemoteWorkers(Pool):
                 self._fail(opened)
 
     async def _serve(self, worker: _Worker, ask: Ask) -> None:
-        """Asks the engine for a worker's episode; what comes after the worker's end is dropped."""
+        """Answer a worker's request to the engine; an answer after the end of its process is dropped."""
         process = worker.process
 
         def send(delivery: Answer | Pause) -> None:
@@ -470,7 +482,7 @@ class RemoteWorkers(Pool):
         send(answer)
 
     def _fail(self, error: FinqaError) -> None:
-        """Ends all attempts, those to come as well."""
+        """Fail all present and later attempts with this error, or with an earlier one."""
         self._failure = self._failure or error
         for pending in (*self._pending.values(), *self._homeless):
             if not pending.played.done():

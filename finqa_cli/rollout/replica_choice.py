@@ -1,4 +1,4 @@
-"""Which replica a request goes to: where its beginning is cached or least is in progress, and none that fails.
+"""Choice of the replica for a request, by cached prefix and load, and the health of each replica.
 
 The caller supplies the time.
 """
@@ -18,39 +18,43 @@ from finqa_cli.errors import EngineError, ServiceUnavailableError
 log = structlog.get_logger(__name__)
 
 BLOCK = 16
-"""Tokens. vLLM shares cached beginnings in whole blocks of so many, so a few more common tokens gain nothing."""
+"""Tokens of a block. vLLM caches prefixes in whole blocks of this size, so a partial block is not counted."""
 
 LEAST_SLACK = 2
 
 MOST_BLOCKS = 8192
+"""Most blocks that are remembered for each replica."""
+
 MOST_EPISODES = 16_384
-"""More than are live at once by far; an episode that is forgotten is routed like a new one."""
+"""Most episodes that are remembered: far more than are live at once. A forgotten episode is routed like a new one."""
 
 
 def slack(least: int) -> int:
-    """Requests that a replica may have in progress beyond the least loaded one and still be preferred for its cache.
+    """Number of requests by which a replica may exceed the least loaded one and still be preferred for its cache.
 
-    A quarter of what the least loaded one has: where much waits, the members of a group stay together; where little
-    does, an idle replica is worth more than a prompt that need not be read again.
+    It is a quarter of the load of the least loaded replica, and at least 2. Under high load the members of a group stay
+    together. Under low load an idle replica is worth more than a cached prompt.
     """
     return max(LEAST_SLACK, least // 4)
 
 
 class Router:
-    """Keeps an episode where its cache is, and sends a new one to where its beginning was seen lately."""
+    """Keeps an episode on the replica that caches it, and sends a new one to a replica that has seen its prefix."""
 
     def __init__(self, replicas: int) -> None:
         self._homes: OrderedDict[str, int] = OrderedDict()
         self._blocks: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
 
     def choose(self, episode: str, token_ids: Sequence[int], loads: Mapping[int, int]) -> int:
-        """The replica for an episode's request: its own, or for one that is new or has lost its replica the one that
-        has the longest common beginning, then the least loaded, then the first.
+        """Return the replica for an episode's request.
+
+        It is the episode's own replica, if that may be chosen. Otherwise it is the replica with the longest common
+        prefix among those within `slack`, then the least loaded, then the first.
 
         Args:
-            episode: What its requests have in common.
+            episode: Id of the episode.
             token_ids: The whole prompt.
-            loads: Requests in progress of each replica that may be chosen; at least one.
+            loads: Requests in progress of each replica that may be chosen; at least one replica.
         """
         home = self._homes.get(episode)
         if home is None or home not in loads:
@@ -63,14 +67,14 @@ class Router:
         return home
 
     def move(self, episode: str, home: int) -> None:
-        """Send the episode's next requests to this replica, as long as it may be chosen."""
+        """Make this replica the episode's own: its next requests go there as long as it may be chosen."""
         self._homes[episode] = home
         self._homes.move_to_end(episode)
         if len(self._homes) > MOST_EPISODES:
             self._homes.popitem(last=False)
 
     def _held(self, replica: int, chain: Sequence[int]) -> int:
-        """Leading blocks of the prompt that the replica has seen."""
+        """Number of leading blocks of the prompt that the replica has seen."""
         seen = self._blocks[replica]
         return next((count for count, block in enumerate(chain) if block not in seen), len(chain))
 
@@ -84,7 +88,7 @@ class Router:
 
 
 def _chain(token_ids: Sequence[int]) -> Iterator[int]:
-    """One hash for each whole block, of it and of everything before it."""
+    """Yield a hash for each whole block, of the block and everything before it."""
     before = 0
     for start in range(0, len(token_ids) - BLOCK + 1, BLOCK):
         before = hash((before, *token_ids[start : start + BLOCK]))
@@ -92,17 +96,17 @@ def _chain(token_ids: Sequence[int]) -> Iterator[int]:
 
 
 FAILURES = 3
-"""Consecutive failures after which a replica is left out; requests that fail together count as one."""
+"""Consecutive failures after which a replica is excluded; requests that fail together count as one failure."""
 
 BACKOFF = Backoff(first_s=10.0, longest_s=300.0)
 
 
 class ReplicaHealth:
-    """Failures in a row of one replica, and its load.
+    """Health and load of one replica. Times are seconds on the caller's clock.
 
     Attributes:
-        number: Its place among the replicas.
-        load: Requests in progress.
+        number: Its number among the replicas.
+        load: Number of requests in progress.
     """
 
     def __init__(self, number: int) -> None:
@@ -113,39 +117,47 @@ class ReplicaHealth:
 
     @property
     def in_service(self) -> bool:
-        """False from its last failure in a row to its next success."""
+        """Whether it is not excluded: False from `FAILURES` failures in a row until its next success."""
         return self._failures < FAILURES
 
     def usable(self, now: float) -> bool:
-        """In service, or due for a trial with one request."""
+        """Whether it may get a request: it is in service, or its pause is over and one request may try it."""
         return self.in_service or (now >= self._due and not self.load)
 
     def failed(self, error: Exception, *, began: float, now: float) -> None:
-        """A request that began then failed now. One death takes many requests with it and counts once."""
+        """Count the failure of a request.
+
+        Requests that began before the last failure are not counted: one death fails many requests and counts once.
+
+        Args:
+            error: The failure. If the replica cannot be reached, it is excluded at once.
+            began: Time at which the request began.
+            now: Time of the failure.
+        """
         if began < self._failed_at:
             return
         self.leave(error, now, failures=max(self._failures + 1, FAILURES if is_away(error) else 0))
 
     def leave(self, reason: BaseException, now: float, *, failures: int = FAILURES) -> None:
-        """Counts so many failures in a row, and pauses longer after each one above the limit."""
-        told = self.in_service
+        """Set the number of failures in a row. From `FAILURES` on the replica is excluded, with growing pauses."""
+        was_in_service = self.in_service
         self._failures, self._failed_at = failures, now
         if not self.in_service:
             self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
-            if told:
+            if was_in_service:
                 log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
                 self._on_left(reason)
 
     def away(self, reason: ServiceUnavailableError, now: float) -> None:
-        """It could not be reached to load a version."""
+        """Exclude the replica because it could not be reached."""
         self.leave(reason, now, failures=max(self._failures + 1, FAILURES))
 
     def due(self) -> None:
-        """It loaded a version while it was left out, so the next request may try it."""
+        """End the pause of an excluded replica, so that the next request may try it."""
         self._due = float("-inf")
 
     def succeeded(self) -> None:
-        """It answered."""
+        """Record that the replica answered: it is in service."""
         if not self.in_service:
             log.info("an engine replica is available again", replica=self.number)
             self._on_back()
@@ -153,7 +165,7 @@ class ReplicaHealth:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """One request is in progress."""
+        """Count one request in progress for this block."""
         self.load += 1
         try:
             yield
@@ -161,12 +173,12 @@ class ReplicaHealth:
             self.load -= 1
 
     def _on_left(self, reason: BaseException) -> None:
-        """Called when it is left out."""
+        """Called when the replica is excluded."""
 
     def _on_back(self) -> None:
-        """Called when it is in service again."""
+        """Called when the replica is in service again."""
 
 
 def is_away(error: object) -> TypeGuard[ServiceUnavailableError]:
-    """Whether an engine reports that it cannot be reached, and not only that it failed this time."""
+    """Whether an error means that an engine cannot be reached, and not only that one request failed."""
     return isinstance(error, ServiceUnavailableError) and not isinstance(error, EngineError)

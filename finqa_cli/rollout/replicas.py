@@ -1,4 +1,4 @@
-"""Several replicas of a token engine behind one: routed by prefix, published to together, left out when they fail."""
+"""A token engine made of several replicas: routed by prefix, updated together, excluded when they fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 log = structlog.get_logger(__name__)
 
 TRIAL = GenerateRequest(key="trial", token_ids=(1,), sampling=Sampling(max_tokens=1))
-"""Whether a replica serves again, where no request of this process would show it."""
+"""Request that checks whether an excluded replica serves again, when workers send all other requests directly."""
 
 ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 """Called with an event's name and facts: `engine_left_out` (replica, reason) and `engine_back` (replica, version).
@@ -30,9 +30,9 @@ class Replica(ReplicaHealth):
     """One engine of the set.
 
     Attributes:
-        engine: What it is.
-        policy: What it is known to serve; None while that is uncertain.
-        loading: Held while the engine loads a version.
+        engine: The engine.
+        policy: The version that it serves; None while that is uncertain.
+        loading: Lock that is held while the engine loads a version.
     """
 
     def __init__(self, number: int, engine: TokenEngine, policy: PolicyVersion, on_event: ReplicaListener) -> None:
@@ -59,14 +59,14 @@ T = TypeVar("T")
 
 
 class EngineSet(TokenEngine):
-    """A token engine made of several, which are of one kind and have the same options.
+    """A token engine made of several engines of the same kind with the same options.
 
-    An episode, the part of its keys before `#`, stays on one replica; see `Router`. A request that fails is repeated
-    once on another replica. A replica that fails three times in a row, or reports that it cannot be reached, gets no
-    requests for a while and then one to try it; before that it loads the version that it missed.
+    An episode (the part of its keys before `#`) stays on one replica; see `Router`. A request that fails is repeated
+    once on another replica. A replica that fails three times in a row, or cannot be reached, is excluded: it gets no
+    requests for a while, and then one request as a trial. Before the trial it loads the version that it missed.
 
-    Seats are not passed on: which replica an episode goes to is known only by its first request. So replicas never wait
-    to fill a batch, and an engine in lockstep, which must know its seats, cannot be in a set.
+    Seats are not passed on to the replicas, because the replica of an episode is known only at its first request. So
+    replicas never wait to fill a batch, and an engine in lockstep, which must know its seats, cannot be in a set.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class EngineSet(TokenEngine):
         serving: PolicyVersion,
         on_event: ReplicaListener = lambda name, facts: None,
     ) -> None:
-        """`serving`: what each of the engines serves once it is started."""
+        """Combine the engines; `serving` is the version that each of them serves after its start."""
         self._replicas = [Replica(number, engine, serving, on_event) for number, engine in enumerate(engines)]
         self._rejoining: set[asyncio.Task[object]] = set()
         self._awaited: set[Replica] = set()
@@ -91,7 +91,7 @@ class EngineSet(TokenEngine):
         self._last_error: ServiceUnavailableError | None = None
 
     async def start(self) -> None:
-        """Start all at once; the first failure ends the other starts and is raised. Idempotent.
+        """Start all engines concurrently; the first failure ends the other starts and is raised. Idempotent.
 
         Raises:
             ConfigError: An engine raised it, or the engines run in lockstep.
@@ -109,11 +109,11 @@ class EngineSet(TokenEngine):
             )
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """One completion of the replica that is nearest to the request's episode; if that one fails, of another.
+        """Sample a completion on the replica that `Router` chooses; if that one fails, on another.
 
         Raises:
-            EngineError: Two replicas failed, or the only one that is left.
-            ServiceUnavailableError: None is left.
+            EngineError: Two replicas failed, or the only usable one; others may serve the next request.
+            ServiceUnavailableError: No replica is in service.
         """
         tried: set[int] = set()
         while True:
@@ -128,16 +128,15 @@ class EngineSet(TokenEngine):
                 log.info("repeating a request on another replica", key=request.key, reason=error.message)
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Loads it into all replicas in service at once.
+        """Load a version into all replicas in service, concurrently.
 
-        New requests wait until each has it; those in progress continue.
-
-        A replica that cannot be reached is left out. Those that are left out load it before they are tried again.
+        New requests wait until all of them have the version; requests in progress continue. A replica that cannot be
+        reached is excluded. Excluded replicas load the version before they are tried again.
 
         Raises:
-            EngineError: A replica could not load it. All serve the old version; one that could not go back to it is
-                left out until it can.
-            ServiceUnavailableError: None is left; `UnreachableEngineError` where one may be back.
+            EngineError: A replica could not load the version. All serve the old version; a replica that could not
+                return to the old version is excluded until it can.
+            ServiceUnavailableError: No replica is left. `UnreachableEngineError`: one may become reachable again.
         """
         async with self._publishing:
             self._open.clear()
@@ -164,20 +163,20 @@ class EngineSet(TokenEngine):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Those of the replicas, in their order."""
+        """Addresses of the nodes of the replicas, in their order."""
         return tuple(node for replica in self._replicas for node in replica.engine.nodes)
 
     @property
     def max_context(self) -> int:
-        """The smallest of the replicas."""
+        """The smallest `max_context` of the replicas."""
         return min(replica.engine.max_context for replica in self._replicas)
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """The completions of the replicas that are in service, by number. One that cannot be reached is left out.
+        """Return the completions of the replicas in service, by number. Replicas that cannot be reached are excluded.
 
         Raises:
-            EngineError: One of them failed.
-            ServiceUnavailableError: None is left.
+            EngineError: A replica failed.
+            ServiceUnavailableError: No replica is left.
         """
 
         async def answers(replica: Replica) -> Collection[Completion]:
@@ -198,7 +197,10 @@ class EngineSet(TokenEngine):
         return completions
 
     def lend(self) -> EngineLoan | None:
-        """Lends the versions of the replicas in service; those that may be back are tried, for the next call."""
+        """Offer the servers of the replicas in service; see `TokenEngine.lend`.
+
+        Excluded replicas whose pause is over are tried in the background, so that a later call may include them.
+        """
         now = asyncio.get_running_loop().time()
         for replica in self._replicas:
             if not replica.in_service and replica.usable(now):
@@ -221,24 +223,24 @@ class EngineSet(TokenEngine):
         return EngineLoan(routes=routes, end=end, suspect=self._router.move, heard=heard)
 
     async def sleep(self) -> None:
-        """Sends those in service to sleep. One that cannot be reached is left out.
+        """Let the replicas in service sleep. A replica that cannot be reached is excluded.
 
         Raises:
-            EngineError: One of them failed; all have ended.
-            ServiceUnavailableError: None is left.
+            EngineError: A replica failed; the calls to all others have ended too.
+            ServiceUnavailableError: No replica is left.
         """
         await self._each_in_service(lambda engine: engine.sleep())
 
     async def wake(self) -> None:
-        """Wakes those in service, otherwise as `sleep`. Those that are left out wake before they are tried again."""
+        """Wake the replicas in service; errors as for `sleep`. Excluded replicas wake before they are tried again."""
         await self._each_in_service(lambda engine: engine.wake())
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the episode used on all replicas together: numbers are added, of anything else the last is kept."""
+        """Return what the episode used on all replicas together; see `add_usage`."""
         return add_usage(replica.engine.usage(episode) for replica in self._replicas)
 
     async def close(self) -> None:
-        """Closes all, also when some cannot be closed, whose failure is raised then. Idempotent."""
+        """Close all engines; if some cannot be closed, the first failure is raised at the end. Idempotent."""
         for task in self._rejoining:
             task.cancel()
         await asyncio.gather(*self._rejoining, return_exceptions=True)
@@ -251,7 +253,11 @@ class EngineSet(TokenEngine):
         return self._replicas[self._router.choose(request.key.partition("#")[0], request.token_ids, loads)]
 
     async def _ask(self, replica: Replica, request: GenerateRequest) -> Completion:
-        """Sends a request to a replica, and judges the replica by the result."""
+        """Send a request to a replica, and judge the replica by the result.
+
+        Raises:
+            ServiceUnavailableError: The replica failed (EngineError) or cannot be reached.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
@@ -273,13 +279,13 @@ class EngineSet(TokenEngine):
             await self._ask(replica, TRIAL)
 
     def _loads(self, tried: Collection[int]) -> dict[int, int]:
-        """Requests in progress of each replica that may get one more."""
+        """Number of requests in progress of each usable replica that has not been tried."""
         now = asyncio.get_running_loop().time()
         free = (replica for replica in self._replicas if replica.number not in tried and replica.usable(now))
         return {replica.number: replica.load for replica in free}
 
     async def _catch_up(self, replica: Replica) -> None:
-        """Has a replica that missed a version, or is in doubt, load the one that the set serves."""
+        """Load the version that the set serves into a replica that missed it, or whose version is uncertain."""
         while replica.policy != self._policy:
             await self._put(replica, self._policy)
 
@@ -289,7 +295,7 @@ class EngineSet(TokenEngine):
         task.add_done_callback(self._rejoining.discard)
 
     def _await(self, replica: Replica) -> None:
-        """Has a replica that cannot be reached load the current version as soon as it can be."""
+        """Load the current version into an unreachable replica as soon as it can be reached again."""
         if replica.engine.reports_return and replica not in self._awaited:
             self._awaited.add(replica)
             self._begin(self._when_returned(replica))
@@ -303,7 +309,7 @@ class EngineSet(TokenEngine):
             replica.succeeded()
 
     async def _rejoin(self, replica: Replica) -> bool:
-        """Has a replica that is left out load the current version; whether it has."""
+        """Load the current version into an excluded replica; return whether it succeeded."""
         try:
             await self._catch_up(replica)
         except FinqaError as error:
@@ -313,7 +319,10 @@ class EngineSet(TokenEngine):
         return True
 
     async def _publish(self, replicas: Sequence[Replica], policy: PolicyVersion) -> dict[Replica, BaseException]:
-        """Loads a version into replicas side by side; what failed. Those that cannot be reached are left out."""
+        """Load a version into replicas concurrently; return the failed ones with their errors.
+
+        Replicas that cannot be reached are excluded.
+        """
         outcomes = await _all_ended(self._put(replica, policy) for replica in replicas)
         failed = {replica: error for replica, error in zip(replicas, outcomes, strict=True) if error is not None}
         for replica, error in failed.items():
@@ -327,7 +336,11 @@ class EngineSet(TokenEngine):
         self._await(replica)
 
     async def _until_published(self, replica: Replica, completion: Completion) -> None:
-        """Keeps back what a replica made under the new version, from a queue of its own, before all have that."""
+        """Hold back a completion under a new version until all replicas have that version.
+
+        Raises:
+            EngineError: The version was never published.
+        """
         if completion.policy_version in self._published:
             return
         await self._open.wait()
@@ -344,10 +357,10 @@ class EngineSet(TokenEngine):
             before, replica.policy = replica.policy, None
             try:
                 if before is None:
-                    await replica.engine.wake()  # it may have been left out when the others woke
+                    await replica.engine.wake()  # it may have been excluded when the others woke
                 await replica.engine.load(policy)
             except EngineError:
-                replica.policy = before  # by contract it keeps serving; after anything else it is in doubt
+                replica.policy = before  # by contract it still serves the old version; other errors leave it uncertain
                 raise
             replica.policy = policy
 
@@ -368,7 +381,7 @@ class EngineSet(TokenEngine):
         outcomes = await _all_ended(work(replica.engine) for replica in serving)
         for replica, error in zip(serving, outcomes, strict=True):
             if is_away(error):
-                replica.policy = None  # also whether it is awake is in doubt
+                replica.policy = None  # it is not known whether it is awake
                 self._left(replica, error)
         for error in outcomes:
             if error is not None and not is_away(error):
@@ -377,7 +390,7 @@ class EngineSet(TokenEngine):
             raise self._nobody()
 
     def _fault(self, error: ServiceUnavailableError) -> ServiceUnavailableError:
-        """Return the error for one episode: the episode ends, and the next one may be served by another replica."""
+        """Return the error for one episode: an EngineError while other replicas may serve the next episode."""
         if not any(replica.in_service for replica in self._replicas):
             return self._nobody()
         return error if isinstance(error, EngineError) else EngineError(error.message, remedy=error.remedy)
@@ -393,12 +406,12 @@ class EngineSet(TokenEngine):
 
 
 async def _all_ended(works: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """Does them side by side, to the end; what each returned or raised."""
+    """Run coroutines concurrently until all have ended; return the result or exception of each."""
     return await asyncio.gather(*works, return_exceptions=True)
 
 
 def add_usage(figures: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return several usages of an episode as one: numbers are added, of anything else the last is kept."""
+    """Combine several usages of an episode: numbers are added; of other values the last one is kept."""
     total: dict[str, Any] = {}
     for name, value in (fact for one in figures for fact in one.items()):
         countable = isinstance(value, (int, float)) and isinstance(total.get(name), (int, float))

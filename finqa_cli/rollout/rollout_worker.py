@@ -1,7 +1,7 @@
 """The process of a rollout worker: it plays the attempts that the controller sends, on sandboxes of its own.
 
-The engine stays with the controller, which decides about versions and replicas. Each turn is asked for there, or of the
-servers that the controller offers (see `direct_engine`).
+The engine stays with the controller, which decides about versions and replicas. Each turn is requested from the
+controller, or from the servers that the controller offers (see `direct_engine`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ STATS_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a worker plays with.
+    """The components that a worker plays with.
 
     Attributes:
         environment: Opens the sessions.
         pool: The worker's share of the sandboxes, not started.
-        codec: Between messages and tokens; None for a chat engine.
-        record: Makes the record of an attempt; None: the controller does.
+        codec: Chat codec; None for a chat engine.
+        record: Makes the record of an attempt; None: the controller makes it.
     """
 
     environment: Environment
@@ -63,7 +63,7 @@ class Scene:
 
 
 class ReportingBreaker(Breaker):
-    """Reports the outcomes of the worker's sandboxes: the controller judges those of all workers together."""
+    """Reports the outcomes of the worker's sandboxes to the controller, which judges those of all workers together."""
 
     def __init__(self, queue: ReportQueue) -> None:
         super().__init__(1, 1.0)
@@ -74,7 +74,7 @@ class ReportingBreaker(Breaker):
         self._queue.add(Outcome())
 
     def fault(self, error: FinqaError) -> None:
-        """Report a fault."""
+        """Report the fault of a start, a session or a sandbox."""
         self._queue.add(Outcome(fault=portable(error)))
 
 
@@ -91,18 +91,18 @@ class _ReportingEngineBreaker(EngineBreaker):
 
 
 class RolloutWorker:
-    """Plays what it gets with `deliver`, and reports with `collect`. All calls name the generation that they are for.
+    """Plays the attempts that `deliver` receives, and reports with `collect`. Every call names a generation.
 
-    Nothing that it reports counts before the controller has collected it, and the controller collects from the newest
-    start of a worker only.
+    A report counts only when the controller has collected it, and the controller collects only from the newest
+    generation of a worker.
     """
 
     def __init__(self, build: Callable[[ReportQueue], Awaitable[Scene]], *, slot: CallSlot | None = None) -> None:
-        """Starts nothing yet.
+        """Keep the parts; `start` starts the worker.
 
         Args:
-            build: Makes what the worker plays with.
-            slot: When it reports; None: as the only worker.
+            build: Makes the components that the worker plays with.
+            slot: Times at which it reports; None: those of a single worker.
         """
         self._build = build
         self._slot = slot or CallSlot()
@@ -116,10 +116,10 @@ class RolloutWorker:
         self._tried: dict[str, Trajectory] = {}
 
     async def start(self, generation: int) -> str:
-        """Makes everything and begins to start sandboxes; returns the digest of the environment's data.
+        """Make all components and begin to start sandboxes; return the digest of the environment's data.
 
         Raises:
-            FinqaError: Something cannot be made.
+            FinqaError: A component cannot be made, or the environment is not ready.
         """
         self._generation = generation
         self._queue = ReportQueue()
@@ -131,21 +131,22 @@ class RolloutWorker:
         return self._scene.environment.data().digest
 
     async def ready(self, generation: int) -> None:
-        """Waits until a sandbox runs.
+        """Wait until a sandbox runs.
 
         Raises:
-            FinqaError: None does, and there is little hope.
+            LostWorkerError: The call is for another generation; the same holds for all calls below.
+            FinqaError: No sandbox runs, and the last starts failed.
         """
         self._check(generation)
         await self._scene.pool.ready()
 
     async def offer(self, generation: int, offer: Offer) -> None:
-        """Uses the servers of an offer for all requests that begin from now on."""
+        """Use the servers of an offer for all requests from now on."""
         self._check(generation)
         await self._engine.take(offer)
 
     async def deliver(self, generation: int, deliveries: bytes) -> None:
-        """Takes attempts and answers of the engine: a packed sequence of `Delivery`."""
+        """Receive attempts, cancellations and answers of the engine: a packed sequence of `Delivery`."""
         self._check(generation)
         for delivery in unpack(deliveries):
             match delivery:
@@ -160,7 +161,7 @@ class RolloutWorker:
                     self._relay.pause(delivery)
 
     async def collect(self, generation: int) -> bytes:
-        """Waits for news and returns all of it, as packed `Reports`; after a second what there is."""
+        """Wait for reports, at most `STATS_S`, and return packed `Reports` with all of them."""
         self._check(generation)
         if await self._queue.wait(STATS_S):
             await asyncio.sleep(self._slot.wait_s(asyncio.get_running_loop().time()))
@@ -178,7 +179,7 @@ class RolloutWorker:
         )
 
     async def close(self) -> None:
-        """Ends all attempts and sandboxes."""
+        """End all attempts and sandboxes."""
         tasks = [*self._playing.values()]
         for task in tasks:
             task.cancel()
@@ -230,7 +231,7 @@ class RolloutWorker:
         return self._players[rules]
 
     def _note_try(self, trajectory: Trajectory) -> None:
-        """Reports the try before this one: only the last one is the attempt's result."""
+        """Report the try before this one as restarted, because only the last try is the attempt's result."""
         if (earlier := self._tried.get(trajectory.id)) is not None:
             self._queue.add(Restarted(trajectory=earlier))
         self._tried[trajectory.id] = trajectory

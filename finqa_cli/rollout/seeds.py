@@ -1,4 +1,4 @@
-"""Seeds: every random choice of a run derives from one number in the settings, also the order of the tasks."""
+"""Seeds: every random choice of a run derives from one number in the settings, also the order of tasks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Item = TypeVar("Item")
 
 
 def derive(seed: int, *parts: str | int) -> int:
-    """A 63-bit seed that depends on all parts and on nothing else, not on the process or its hash seed."""
+    """Derive a 63-bit seed that depends only on the given parts, and not on the process or its hash seed."""
     text = "\x1f".join([str(seed), *map(str, parts)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def draw(items: Sequence[Item], *, seed: int, position: int, count: int) -> tuple[tuple[Item, ...], int]:
-    """The next `count` items of an endless, seeded walk, and the position after them.
+    """Return the next `count` items of an endless, seeded walk, and the position after them.
 
     Each epoch visits every item once in its own order. The walk is a function of seed and position alone, so a
-    checkpoint needs to keep one integer. No item occurs twice in one draw, so a draw near an epoch's end may skip
-    items that it already holds.
+    checkpoint needs only one integer. No item occurs twice in one draw: a draw across the end of an epoch skips items
+    that it already contains, and a draw has at most all items.
     """
     if not items:
         return (), position
@@ -46,13 +46,13 @@ def _order(length: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 class TaskWalk:
-    """Yield one place of the walk after the other, each with its task.
+    """The seeded walk over the tasks: `next` returns one place after the other, each with its task.
 
-    A place is open from `next` to `settle`. When rollouts run ahead of the learner, a checkpoint is written while
-    places are open; a resumed run yields those again first, so that no task is skipped and none is used twice.
+    A place is open from `next` to `settle`. When rollouts run ahead of the learner, checkpoints are written while
+    places are open. A resumed run returns these places first, so that no task is skipped and none is used twice.
 
     Attributes:
-        cursor: The first place that was never yielded.
+        cursor: The first place that `next` has never returned.
     """
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int = 0, unsettled: Iterable[int] = ()) -> None:
@@ -78,11 +78,11 @@ class TaskWalk:
         return place, task
 
     def settle(self, places: Iterable[int]) -> None:
-        """Close places: their groups were trained on, or are not needed."""
+        """Close places whose groups were used for training or are not needed."""
         for place in places:
             self._open.remove(place)
 
     @property
     def unsettled(self) -> list[int]:
-        """Places below the cursor that a resumed run has to yield again, in order."""
+        """Places below the cursor that a resumed run must return again, in order."""
         return sorted([*self._open, *self._again])

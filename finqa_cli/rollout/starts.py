@@ -1,4 +1,4 @@
-"""Start sandboxes: many at once, again after failures, rarely after refusals."""
+"""Starts of sandboxes: many at once, repeated after failures, and one at a time after refusals."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ log = structlog.get_logger(__name__)
 BACKOFF = Backoff(first_s=0.5, longest_s=60.0)
 REFUSED_PAUSE_S = 30.0
 STOP_PATIENCE_S = 15.0
+"""Seconds to wait until a lost sandbox has stopped before its replacement starts."""
+
 FAILURES_TO_STOP = 3
+"""Failures in a row after which sessions no longer wait for a sandbox."""
 
 
 class Starts:
     """The starts of one pool.
 
     A start that failed with an EpisodeError is tried again after a pause that grows with each failure in a row. Any
-    other error is a *refusal* (a key, a quota, a missing image): it will meet every start, so those that have not
-    begun are held back, and one after the other tries again every REFUSED_PAUSE_S seconds. A start that replaces a
-    sandbox is never held back: what the provider granted to the old sandbox is free again.
+    other error is a *refusal* (a key, a quota, a missing image). It would affect every start, so starts that have not
+    begun are held back, and one of them is tried every REFUSED_PAUSE_S seconds. A start that replaces a sandbox is
+    never held back, because the quota of the old sandbox is free again.
+
+    Attributes:
+        refusal: The last refusal; None after a start that succeeded.
     """
 
     def __init__(
@@ -39,10 +45,15 @@ class Starts:
         on_failure: Callable[[PooledSandbox, Exception, bool], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Call `on_failure` for each failed start, and `on_change` when a start ended without a sandbox.
+        """Prepare the starts.
 
-        The third argument of `on_failure` is False where the same exception failed another start while this one was
-        in progress: many sandboxes may wait for one process, whose failure is one.
+        Args:
+            launch: Starts one sandbox.
+            at_once: Most starts at once.
+            on_failure: Called for each failed start. Its third argument is False if the same exception object already
+                failed another start while this one was in progress: many sandboxes may wait for one server process,
+                whose failure counts once.
+            on_change: Called when a start ended without a sandbox.
         """
         self._launch = launch
         self._turns = asyncio.Semaphore(at_once)
@@ -60,12 +71,12 @@ class Starts:
 
     @property
     def running(self) -> int:
-        """Number of starts that run or wait their turn, without those that pause after a failure or are held back."""
+        """Number of starts in progress or waiting for a turn, without those that pause or are held back."""
         return len(self._running)
 
     @property
     def failure(self) -> Exception | None:
-        """A refusal, or the last of several failures in a row: reasons to stop waiting. None while there is hope."""
+        """The refusal, or the last of `FAILURES_TO_STOP` failures in a row: reasons to stop waiting. None otherwise."""
         if self.refusal is not None:
             return self.refusal
         return self._last_failure if self._failures_in_a_row >= FAILURES_TO_STOP else None
@@ -74,9 +85,10 @@ class Starts:
         """Try until a sandbox runs, and return it, still STARTING.
 
         Args:
-            instead_of: A lost or spent sandbox, which is stopped first: the two must not run at once.
-            failures: Failures in a row before this call; each makes the first pause longer, 0 means no pause.
-            spread: 0 to 1, different for each caller: keeps those that failed together from trying again together.
+            instead_of: A lost or spent sandbox, which is stopped first, because the two must not run at once.
+            failures: Failures in a row before this call. Each makes the first pause longer; 0: no pause.
+            spread: Number from 0 to 1, different for each caller, so that starts that failed together are not repeated
+                together.
         """
         while True:
             await self._pause(failures, spread)
@@ -91,7 +103,7 @@ class Starts:
             failures = 0 if self.refusal is not None else failures + 1
 
     def hurry(self) -> None:
-        """End the pause of the start that has paused longest."""
+        """End the pause of the start that has paused the longest."""
         while self._pausing:
             pause = self._pausing.popleft()
             if not pause.done():
@@ -119,11 +131,11 @@ class Starts:
                 await self._stop(instead_of.sandbox)
             async with self._turns:
                 if self.refusal is not None and instead_of is None and not after_refusal:
-                    return None  # another start was refused while this one waited its turn
+                    return None  # another start was refused while this one waited for its turn
                 self._launches += 1
                 number = self._launches
                 starting.sandbox = await self._launch()
-        except Exception as error:  # no caller awaits the start: every error must reach the sessions that wait
+        except Exception as error:  # no caller awaits this start: `on_failure` passes the error to waiting sessions
             is_new = number > self._failures.get(error, 0)
             self._failures[error] = self._launches
             self._failures_in_a_row += is_new
@@ -160,7 +172,7 @@ class Starts:
                 self._pausing.remove(pause)
 
     async def _stop(self, sandbox: Sandbox) -> None:
-        """Stop a sandbox, for a while: one that does not stop must not keep its replacement from starting."""
+        """Stop a sandbox, and wait at most `STOP_PATIENCE_S`: it must not block its replacement forever."""
         ending = asyncio.create_task(_stop_safely(sandbox))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -170,5 +182,5 @@ class Starts:
 async def _stop_safely(sandbox: Sandbox) -> None:
     try:
         await sandbox.stop()
-    except Exception as error:  # it is being replaced because it is broken; the provider's close ends what is left
+    except Exception as error:  # it is replaced in any case, and the provider's `close` ends what is left
         log.warning("sandbox did not stop", sandbox=sandbox.id, reason=str(error))

@@ -1,4 +1,4 @@
-"""Episodes of several sources at once, without a barrier: a place that becomes free is taken at once."""
+"""Concurrent episodes of several sources, without a barrier: a free place is filled at once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from finqa_cli.rollout.attempts import Attempt, AttemptPlayer, Seat
 from finqa_cli.types import Trajectory
 
 TrajectoryListener = Callable[[Trajectory], Awaitable[None] | None]
-"""Called with each episode that ended. What it returns is awaited before the episode counts."""
+"""Called with each episode that ended. If it returns an awaitable, that is awaited before the episode counts."""
 
 
 class Source(Protocol):
-    """What to play next. Both methods are quick and wait for nothing."""
+    """Source of attempts. Both methods return quickly and never wait."""
 
     def next(self) -> Attempt | None:
-        """The next attempt; None when there is none now. After a `done` there may be some again."""
+        """Return the next attempt; None if there is none now. After a call of `done` there may be some again."""
         ...
 
     def done(self, attempt: Attempt, trajectory: Trajectory) -> None:
-        """An attempt ended."""
+        """Receive the result of an attempt."""
         ...
 
 
 @dataclass(slots=True)
 class _Playing:
-    """One source: the receiver of its episodes, how many run, and the promise that it will be played to its end."""
+    """One source that is played.
+
+    Attributes:
+        source: The source.
+        listener: Receives its episodes.
+        ended: Done when none of its episodes runs and it has no more.
+        running: Number of its episodes in progress.
+    """
 
     source: Source
     listener: TrajectoryListener
@@ -40,16 +47,16 @@ class _Playing:
 
 
 class Stream:
-    """Plays what its sources give, at most `concurrency` episodes at once; made by `streaming`.
+    """Plays the attempts of its sources, at most `concurrency` episodes at once; made by `streaming`.
 
-    No episode waits for another one and none is cancelled. When one ends, the free places are filled at once, and the
-    newcomers' engine seats are taken before its own is given back. So an engine in lockstep, which waits for every
-    seat, sees the same batches whichever episode of a batch happens to end first. A source that was added earlier is
-    asked first: what is needed sooner is not held up by what is played ahead.
+    No episode waits for another one, and none is cancelled. When an episode ends, the free places are filled at once.
+    The new episodes take their engine seats before the ended one releases its seat. So an engine in lockstep, which
+    waits for every seat, gets the same batches whichever episode of a batch ends first. Sources that were added earlier
+    come first, so that an iteration is not delayed by rollouts for later iterations.
 
     Attributes:
-        failures: What episodes and the block of `streaming` raised, as it came: a task group keeps no order and
-            prefers any error to a cancellation.
+        failures: Exceptions of episodes and of the block of `streaming`, in the order in which they occurred. A task
+            group does not keep the order, and prefers other errors to a cancellation.
     """
 
     def __init__(
@@ -66,11 +73,11 @@ class Stream:
         self._idle_since = time.perf_counter()
 
     def add(self, source: Source, on_trajectory: TrajectoryListener) -> asyncio.Future[None]:
-        """Starts to play a source; the future is done when nothing of it runs and it gives nothing more.
+        """Start to play a source; return a future that is done when none of its episodes runs and it has no more.
 
-        `on_trajectory` is called with each episode as it ends and waited for: its record may have to be durable. When
-        `stopping` turns true, running episodes finish and no new one starts. An episode that raises, other than by a
-        fault, ends the whole stream.
+        `on_trajectory` is called with each episode as it ends, and awaited, because its record may have to be durable.
+        When `stopping` returns True, running episodes finish and no new one starts. An exception in an episode ends the
+        whole stream; faults are no exceptions.
         """
         playing = _Playing(source, on_trajectory, asyncio.get_running_loop().create_future())
         self._sources.append(playing)
@@ -78,13 +85,13 @@ class Stream:
         return playing.ended
 
     async def drained(self) -> None:
-        """Returns when nothing runs any more and no source has anything to start."""
+        """Wait until no episode runs and no source has another attempt."""
         while self._sources:
             await asyncio.wait([playing.ended for playing in self._sources])
 
     @contextmanager
     def noting_failure(self) -> Iterator[None]:
-        """Adds what the block raises to `failures`."""
+        """Add an exception of the block to `failures`, and raise it."""
         try:
             yield
         except BaseException as failure:
@@ -93,7 +100,7 @@ class Stream:
 
     @property
     def idle_s(self) -> float:
-        """Seconds in which no episode ran, since the stream was made."""
+        """Seconds since the creation of the stream in which no episode ran."""
         return self._idle_s + (0.0 if self._running else time.perf_counter() - self._idle_since)
 
     def _fill(self) -> None:
@@ -118,7 +125,7 @@ class Stream:
         seat = self._player.seat()
         seat.take()
         task = self._group.create_task(self._play(playing, attempt, seat))
-        task.add_done_callback(lambda _: seat.leave())  # not in the task itself, which may be cancelled unstarted
+        task.add_done_callback(lambda _: seat.leave())  # not inside the task, which may be cancelled before it starts
 
     async def _play(self, playing: _Playing, attempt: Attempt, seat: Seat) -> None:
         with self.noting_failure():
@@ -140,7 +147,7 @@ class Stream:
             assert task is not None
             if task.cancelling():
                 raise
-            # A task group takes this for the end of a task that it cancelled, and its source would wait forever.
+            # A task group ignores a cancelled task, so the source would wait for this episode forever.
             raise RuntimeError(f"Episode {attempt.id} was cancelled by a task that it awaited.") from error
 
 
@@ -148,11 +155,11 @@ class Stream:
 async def streaming(
     player: AttemptPlayer, *, concurrency: int, stopping: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[Stream]:
-    """A stream for as long as the block runs. What is still running when the block raises is cancelled.
+    """Yield a stream for this block, and wait at its end for running episodes. If the block raises, cancel them.
 
     Raises:
-        BaseException: What the block, an episode or a listener raised first. An episode or a listener that raises
-            cancels the block.
+        BaseException: The first exception of the block, an episode or a listener. An exception in an episode or a
+            listener cancels the block.
     """
     group = asyncio.TaskGroup()
     stream = Stream(player, group, concurrency=concurrency, stopping=stopping)
@@ -173,7 +180,7 @@ async def play_stream(
     on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Plays what the source gives, as a `Stream` does, until nothing runs and it gives nothing more."""
+    """Play all attempts of a source; see `Stream.add`."""
     async with streaming(player, concurrency=concurrency, stopping=stopping) as stream:
         await stream.add(source, on_trajectory)
 
@@ -186,9 +193,9 @@ async def play_all(
     on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[Trajectory]:
-    """Plays all attempts as `play_stream` does and gives the trajectories in the order of the attempts.
+    """Play all attempts as `play_stream` does, and return the trajectories in the order of the attempts.
 
-    When `stopping` turned true the list is short.
+    If `stopping` returned True, attempts that were not started are missing.
     """
     listed = _Listed(attempts)
     await play_stream(player, listed, concurrency=concurrency, on_trajectory=on_trajectory, stopping=stopping)
@@ -196,7 +203,7 @@ async def play_all(
 
 
 class _Listed:
-    """A source of given attempts."""
+    """A source of a given list of attempts; `finished` has their trajectories by id."""
 
     def __init__(self, attempts: Sequence[Attempt]) -> None:
         self._queue = deque(attempts)

@@ -1,8 +1,8 @@
-"""What the controller and a rollout worker send each other, as bytes of which the controller reads little.
+"""Messages between the controller and a rollout worker, and their packed form, of which the controller reads little.
 
-An attempt has some 2,400 token ids and 450 log-probabilities. As Python's integers and floats they are most of what it
-costs to read it, and nothing needs them while attempts are played, so turns stay bytes until they are looked at.
-Pickle's own way with frozen dataclasses looks up the fields of each object; here a class looks them up once.
+An attempt has some 2,400 token ids and 450 log-probabilities. As Python's integers and floats they are most of the cost
+of unpickling an attempt, and nothing needs them while attempts are played. So turns stay packed until the first access.
+pickle itself looks up the fields of a frozen dataclass for each object; the packer here does so once per class.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from finqa_cli.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How attempts are played.
+    """Settings with which attempts are played.
 
     Attributes:
         limits: Limits of an episode.
-        sampling: Sampling of a turn; each turn has a seed of its own.
-        max_retries: Recoveries and restarts of an attempt.
+        sampling: Sampling parameters of a turn; each turn has its own seed.
+        max_retries: Most recoveries and restarts of an attempt together.
         max_context: Longest prompt plus completion of a token engine, in tokens; 0 for a chat engine.
     """
 
@@ -51,7 +51,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """Play an attempt. `ticket` names this one try of it by one worker."""
+    """Request to play an attempt. `ticket` is the number of this try by one worker."""
 
     ticket: int
     attempt: Attempt
@@ -60,14 +60,14 @@ class Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Play it no further."""
+    """Request to stop playing the attempt with this ticket."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The engine's answer to an `Ask`: a result or an error, and what the episode has used."""
+    """The engine's answer to the `Ask` with this number: a result or an error, and the usage of the episode."""
 
     number: int
     result: Completion | AssistantTurn | None = None
@@ -77,24 +77,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """The engine begins, or ends, a wait that is not the policy's doing (see `contracts.uncounted`)."""
+    """The engine begins, or ends, a wait in which the episode's clock stands still (see `contracts.uncounted`)."""
 
     number: int
     begins: bool
 
 
 Delivery = Play | Cancel | Answer | Pause
-"""From the controller to a worker."""
+"""Messages from the controller to a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The servers that workers ask themselves from now on. A call of its own: it is taken when the call returns.
+    """The servers to which workers send requests directly from now on. It is sent by `RolloutWorker.offer`.
 
     Attributes:
-        number: The largest is the newest.
-        routes: Route to each replica; None: its requests pass through the controller. Empty: all requests do.
-        workers: Workers that share the servers.
+        number: Number of the offer; newer offers have larger numbers.
+        routes: Route to each replica; None: its requests go through the controller. Empty: all requests do.
+        workers: Number of workers that share the servers.
     """
 
     number: int
@@ -102,19 +102,24 @@ class Offer:
     workers: int = 1
 
     def seen_from(self, node: str, controller: str) -> Offer:
-        """Return it without the routes that do not lead from a node to the server: addresses of other loopbacks."""
+        """Return the offer without the routes that do not work on a node: loopback addresses of other machines.
+
+        Args:
+            node: Address of the node.
+            controller: Address of the controller's machine.
+        """
         return replace(self, routes=tuple(one if reaches(one, node, controller) else None for one in self.routes))
 
 
 def reaches(route: EngineRoute | None, node: str, controller: str) -> bool:
-    """Return whether a route means the same server on a node as on the machine of the server."""
+    """Return whether a route leads from a node to its server; a loopback address does so only on the server's node."""
     if route is None or not is_loopback(route.server.host):
         return route is not None
     return node == (route.node or controller) or is_loopback(node)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or address is of the machine that uses it."""
+    """Return whether a name or address is a loopback address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -123,7 +128,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """An attempt ended, or raised what ends the run."""
+    """An attempt ended with a trajectory, or with an error that ends the run."""
 
     ticket: int
     trajectory: Trajectory | None = None
@@ -139,7 +144,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """An episode needs its next turn. `failed` is the replica that the worker asked for it in vain."""
+    """Request of an episode for its next turn. `failed` is the replica on which a direct request for it failed."""
 
     number: int
     request: GenerateRequest | ChatRequest
@@ -148,7 +153,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """The answer to an `Ask` is not needed any more."""
+    """The answer to the `Ask` with this number is not needed any more."""
 
     number: int
 
@@ -163,38 +168,38 @@ class PoolEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One for the breaker of the sandboxes: a start or a session that succeeded, or the fault that it ended in."""
+    """An outcome for the breaker of the sandboxes: a start or a session that succeeded, or its fault."""
 
     fault: FinqaError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unused:
-    """The worker has another offer than this one, and no request under it any more."""
+    """The worker has a newer offer than this one, and no request in progress under this one."""
 
     offer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFault:
-    """One for the breaker of the engine."""
+    """A fault for the breaker of the engine."""
 
     fault: FinqaError
 
 
 Report = Played | Restarted | Ask | Withdraw | PoolEvent | Outcome | EngineFault | Unused
-"""From a worker to the controller."""
+"""Messages from a worker to the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """All reports since the last ones.
+    """All reports since the last call of `collect`.
 
     Attributes:
-        generation: The start of the worker that they are of.
-        reports: In their order.
-        turned: The engine generated a turn since the last ones.
-        answered: Replicas that answered the worker itself since the last ones.
+        generation: Generation of the worker.
+        reports: The reports in their order.
+        turned: A turn was generated since the last call.
+        answered: Numbers of the replicas that answered direct requests since the last call.
         stats: Figures of the worker's pool.
         inputs: See `Environment.inputs`.
     """
@@ -208,11 +213,11 @@ class Reports:
 
 
 def portable(error: Exception) -> FinqaError:
-    """Return an error that arrives whole in another process: itself without its frames, or its words."""
+    """Return an error that can be unpickled in another process: a copy without traceback, or one with its message."""
     if isinstance(error, FinqaError):
         try:
             copied = pickle.loads(pickle.dumps(error))
-        except Exception:  # of a class of a plugin
+        except Exception:  # a plugin's class that cannot be pickled
             return FinqaError(error.message, remedy=error.remedy)
         if isinstance(copied, FinqaError):
             return copied
@@ -227,12 +232,12 @@ def pack(message: object) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return the message of `pack`, which must come from a process of the run: it is pickled."""
+    """Return the message that `pack` packed. It must come from a process of the run, because it is unpickled."""
     return pickle.loads(packed)
 
 
 def pack_turns(trajectory: Trajectory) -> Trajectory:
-    """Return an attempt whose turns are packed."""
+    """Return an attempt with its turns as `PackedTurns`."""
     turns = PackedTurns(pack(tuple(trajectory.turns)), len(trajectory.turns), trajectory.tokens)
     return replace(trajectory, turns=turns)
 
@@ -247,7 +252,7 @@ class _Packer(pickle.Pickler):
 
 @cache
 def _slots(kind: type) -> Sequence[Callable[[Any, Any], None]] | None:
-    """Return what sets each field of a class; None where a field has no slot."""
+    """Return the function that sets each field of a class; None if a field has no slot."""
     slots = [getattr(kind, field.name, None) for field in fields(kind)]
     found = [slot.__set__ for slot in slots if isinstance(slot, MemberDescriptorType)]
     return found if len(found) == len(slots) else None

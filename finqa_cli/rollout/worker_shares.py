@@ -1,4 +1,4 @@
-"""How sandboxes and attempts are divided among rollout workers, and figures of their pools together. Pure."""
+"""Division of sandboxes and attempts among rollout workers, and the sum of their pools' figures. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import asdict, dataclass
 from finqa_cli.rollout.pool import PoolStats
 
 CALL_S = 0.02
-"""Seconds between the calls of two workers in the same direction: at most 50 calls a second each way."""
+"""Seconds between the calls of two workers in the same direction: at most 50 calls per second in each direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSlot:
-    """When one of several workers calls, or is called: one after the other, so that one call has the news of many
-    attempts, and the controller never has those of all workers at once.
+    """Times at which one of several workers calls, or is called.
+
+    Workers take turns, so that one call has the reports of many attempts, and the controller never gets the calls of
+    all workers at once.
 
     Attributes:
         number: Number of the worker.
         workers: Number of workers.
-        seconds: Between two of them.
+        seconds: Seconds between the calls of two workers.
     """
 
     number: int = 0
@@ -28,12 +30,12 @@ class CallSlot:
     seconds: float = CALL_S
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until the worker's next call, by a clock in seconds."""
+        """Return the seconds from `now`, a time in seconds, until the worker's next call."""
         return (self.number * self.seconds - now) % (self.workers * self.seconds)
 
 
 def choose_worker(loads: Mapping[int, int], shares: Sequence[int]) -> int:
-    """Return the worker for one more attempt: the least loaded for its share, then the first.
+    """Return the number of the worker for one more attempt: the least loaded relative to its share, then the first.
 
     Args:
         loads: Attempts of each live worker; at least one.
@@ -43,7 +45,7 @@ def choose_worker(loads: Mapping[int, int], shares: Sequence[int]) -> int:
 
 
 def share_out(total: int, workers: int) -> list[int]:
-    """Return the sandboxes of each worker, which differ by one at most."""
+    """Return the number of sandboxes of each worker; the numbers differ by at most one."""
     return [total // workers + (number < total % workers) for number in range(workers)]
 
 
@@ -56,7 +58,7 @@ def sum_stats(figures: Iterable[PoolStats]) -> PoolStats:
 
 
 def ended_stats(stats: PoolStats) -> PoolStats:
-    """Return what still counts of a worker that is gone: its sandboxes are lost."""
+    """Return the figures of a lost worker that still count: cumulative ones, with its sandboxes counted as lost."""
     return PoolStats(
         waits=stats.waits,
         waited_s=stats.waited_s,

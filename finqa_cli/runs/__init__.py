@@ -1,1 +1,1 @@
-"""The run folder: what a command leaves on disk, durable from the moment that it is reported."""
+"""The run folder: everything that a command writes to disk, durable before it is reported."""

@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, and checked against their manifest before anything is loaded."""
+"""Checkpoints: each is complete or absent, and is checked against its manifest before it is loaded."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_j
 log = structlog.get_logger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
-"""Beside the checkpoints, with the number of the newest: where tools of other trainers look. finqa itself uses the
-folders, so that it can skip a damaged one."""
+"""File with the number of the newest checkpoint, for tools of other trainers. finqa itself searches the folders, so
+that it can skip a damaged checkpoint."""
 
 
 SCHEMA_VERSION = 1
 """Version of the format of the manifest."""
 
 REMOVED = ".removed"
-"""End of the name of a folder that is being deleted; it no longer counts as a checkpoint."""
+"""Suffix of a folder that is being deleted; the folder no longer counts as a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Checkpoint:
     """A verified checkpoint.
 
     Attributes:
-        path: `checkpoints/step_N`, with `adapter/` (or `model/`) and `learner/` inside.
-        iteration: N: this many iterations are behind it.
-        state: What the run needs besides weights: cursor, policy version.
+        path: `checkpoints/step_N`, with `policy/` (an adapter or a model) and `learner/` inside.
+        iteration: N, the number of completed iterations or steps.
+        state: What a resumed run needs besides weights, such as the policy version.
     """
 
     path: Path
@@ -46,9 +46,17 @@ class Checkpoint:
 
 @contextmanager
 def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder to fill; it becomes `checkpoints/step_N`, manifest included, when the block ends well.
+    """Yield a folder to fill; if the block succeeds, it becomes `checkpoints/step_N` with a manifest.
 
-    The run is locked, so what is unfinished there is of a process that was killed: it goes before more is written.
+    The run is locked, so unfinished files there were left by a killed process; they are deleted first.
+
+    Args:
+        run: Folder of the run.
+        iteration: N.
+        state: Content of state.json, besides the iteration.
+
+    Raises:
+        StorageError: The checkpoint cannot be written.
     """
     for pattern in (".step_*.partial", f".step_*{REMOVED}"):
         for unfinished in (run / "checkpoints").glob(pattern):
@@ -71,10 +79,10 @@ def folder_of(run: Path, iteration: int) -> Path:
 
 
 def latest(run: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files all match its manifest; damaged ones are named and skipped.
+    """The newest checkpoint whose files all match its manifest. Damaged ones are skipped with a warning.
 
     Returns:
-        None when there is no checkpoint at all.
+        The checkpoint; None when there are no checkpoints.
 
     Raises:
         DataError: There are checkpoints, and every one is damaged.
@@ -94,11 +102,11 @@ def latest(run: Path) -> Checkpoint | None:
 
 
 def verified(folder: Path) -> Checkpoint:
-    """Checks every file of a checkpoint.
+    """Check every file of a checkpoint, and return the checkpoint.
 
     Raises:
-        DataError: A file of the manifest is missing or was changed, or one of the folder is not in the manifest; the
-            message names it.
+        DataError: A file of the manifest is missing or was changed, or a file of the folder is not in the manifest. The
+            message names the file.
     """
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -122,7 +130,7 @@ def verified(folder: Path) -> Checkpoint:
 
 
 def discard_after(run: Path, iteration: int) -> None:
-    """Deletes the checkpoints above an iteration: damaged ones that a resumed run is about to write again."""
+    """Delete the checkpoints after an iteration: damaged ones, which the resumed run will write again."""
     for folder in _folders(run):
         if _number(folder) > iteration:
             remove(folder)
@@ -130,14 +138,14 @@ def discard_after(run: Path, iteration: int) -> None:
 
 
 def prune(run: Path, keep: int) -> None:
-    """Deletes all but the newest `keep` checkpoints; 0 keeps all."""
+    """Delete all but the newest `keep` checkpoints; 0 keeps all."""
     surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
         remove(folder)
 
 
 def remove(folder: Path) -> None:
-    """Deletes a checkpoint, or another folder, so that a crash leaves all of it or none: under another name first."""
+    """Delete a checkpoint, or another folder. It is renamed first, so that a crash leaves all of it or nothing."""
     doomed = folder.with_name(f".{folder.name}{REMOVED}")
     with storage(folder):
         shutil.rmtree(doomed, ignore_errors=True)
@@ -146,9 +154,9 @@ def remove(folder: Path) -> None:
 
 
 def surplus(run: Path, keep: int) -> list[Path]:
-    """The checkpoints that are older than the newest `keep` ones that can be loaded, oldest first.
+    """The folders of the checkpoints older than the newest `keep` valid ones, oldest first.
 
-    Damaged ones among the newest do not count, and stay. With fewer than `keep` that can be loaded it is none.
+    Damaged checkpoints do not count as valid. With fewer than `keep` valid ones the list is empty.
     """
     folders = sorted(_folders(run), key=_number)
     kept = 0
@@ -162,7 +170,7 @@ def surplus(run: Path, keep: int) -> list[Path]:
 
 
 def iterations(run: Path) -> list[int]:
-    """The iterations that there are checkpoints of, oldest first, damaged ones included."""
+    """The iterations that have a checkpoint, oldest first, damaged checkpoints included."""
     return sorted(map(_number, _folders(run)))
 
 

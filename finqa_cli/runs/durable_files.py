@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old or the new content, never half of one."""
+"""Durable writing of files: a crash leaves the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finqa_cli.errors import ConfigError, StorageError
 
 @contextmanager
 def storage(what: Path) -> Iterator[None]:
-    """Turns an OSError inside the block into a StorageError that names the path and the reason."""
+    """Convert an OSError in the block to a StorageError that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -29,12 +29,21 @@ def storage(what: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes one JSON document as `write_text` does."""
+    """Write one JSON document as `write_text` does.
+
+    Raises:
+        StorageError: The file cannot be written.
+        ValueError: A number is not finite.
+    """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file atomically: temporary file, fsync, rename, fsync of the folder."""
+    """Write a text file atomically: temporary file, fsync, rename, fsync of the folder.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +56,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows of the same columns under a header; without any there is one column, `id`.
+    """Write rows with the same columns and a header; without rows, a header with the column `id`.
 
-    A text that a spreadsheet would execute begins with an apostrophe (see `inert`).
+    An apostrophe is put before a text that a spreadsheet would execute (see `inert`).
+
+    Raises:
+        StorageError: The file cannot be written.
     """
     with storage(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["id"])
@@ -58,9 +70,9 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def inert(value: Any) -> Any:
-    """Returns a cell that no spreadsheet takes for a formula: an apostrophe is put before one that begins like one.
+    """Return a cell that no spreadsheet interprets as a formula: text that begins like one gets an apostrophe.
 
-    Numbers, as `-5` or `+1,234.5 %`, stay as they are. Source: OWASP, CSV Injection.
+    Numbers, such as `-5` or `+1,234.5 %`, stay unchanged. Source: OWASP, CSV Injection.
     """
     if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) and not _SIGNED_NUMBER.fullmatch(value):
         return f"'{value}"
@@ -68,7 +80,7 @@ def inert(value: Any) -> Any:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON object in a file that need not be there; empty where there is none, or something else."""
+    """Read the JSON object in a file; empty if the file is missing, damaged, or contains another value."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -78,7 +90,11 @@ def read_document(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `target` when the block ends well, and disappears when it does not."""
+    """Yield a temporary folder that becomes `target` if the block succeeds, and is deleted if it fails.
+
+    Raises:
+        StorageError: The folder cannot be made or renamed.
+    """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -97,11 +113,14 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def lock_folder(path: Path) -> int:
-    """Makes the folder and holds it for this process until the descriptor is closed; its `.lock` names the holder.
+    """Create the folder if necessary and lock it for this process. Its file `.lock` contains the pid.
+
+    Returns:
+        File descriptor; closing it releases the lock.
 
     Raises:
-        ConfigError: Another process holds it.
-        StorageError: It cannot be made, or its file system has no locks.
+        ConfigError: Another process has locked the folder.
+        StorageError: The folder cannot be created, or its file system has no locks.
     """
     with storage(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -126,18 +145,18 @@ def lock_folder(path: Path) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """SHA-256 hex digest of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def now() -> str:
-    """The time in UTC to the second, as records have it."""
+    """The present time in UTC, in ISO 8601 to the second, as in records."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename inside the folder durable."""
+    """Make a rename inside the folder durable."""
     _sync(folder)
 
 

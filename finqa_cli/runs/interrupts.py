@@ -1,7 +1,7 @@
-"""Signals: the first lets running episodes finish, the second ends them, the third ends the process.
+"""Signals: after the first, running episodes may finish; the second cancels them; the third ends the process.
 
-SIGUSR1 is what schedulers send before the time limit of a job. It stops a command like SIGTERM, with an exit code that
-tells the job's script to queue it again. `finqa_cli.app` chooses the commands: those that can be resumed.
+Schedulers send SIGUSR1 before the time limit of a job. It stops a command as SIGTERM does, but with an exit code on
+which the job's script queues the job again. `finqa_cli.app` selects the commands: those that can be resumed.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0,
 """Seconds that running episodes have to finish after the first signal. Schedulers often kill 30 s after SIGTERM."""
 
 ALWAYS_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that stop every command, also those that cannot be resumed."""
+"""The signals that stop every command, also commands that cannot be resumed."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop this command: SIGUSR1 only where the process has a handler for it already."""
+    """Return the signals that stop this command; SIGUSR1 only if the process already handles or ignores it."""
     is_requeued = signal.getsignal(REQUEUE) is not signal.SIG_DFL
     return (*ALWAYS_STOPPING, REQUEUE) if is_requeued else ALWAYS_STOPPING
 
 
 def next_signal(before: signal.Signals | None, number: signal.Signals) -> signal.Signals:
-    """Return the signal that decides the exit code: the first, but one that asks for the end replaces SIGUSR1.
+    """Return the signal that decides the exit code: the first one, but another signal replaces SIGUSR1.
 
-    Otherwise a job that is cancelled while it stops would be queued again.
+    Otherwise a job that is cancelled while it stops for SIGUSR1 would be queued again.
     """
     return number if before is None or before is REQUEUE else before
 
 
 def stopped_by(number: signal.Signals, *, remedy: str) -> InterruptedRun:
-    """Return the error of a command that a signal stopped, with its exit code."""
+    """Return the error, with its exit code, of a command that a signal stopped."""
     error = (RequeuedRun if number is REQUEUE else InterruptedRun)(f"Stopped by {number.name}.", remedy=remedy)
     if number is not REQUEUE:
         error.exit_code = 128 + number
@@ -50,21 +50,25 @@ def stopped_by(number: signal.Signals, *, remedy: str) -> InterruptedRun:
 
 
 class SignalKeepingLoop(asyncio.SelectorEventLoop):
-    """Lets no library take the stopper's signals.
+    """An event loop in which libraries cannot replace the stopper's signal handlers.
 
-    A library may try: python-socketio, inside the Daytona SDK, handles SIGINT by cancelling every task of the loop.
+    python-socketio, which the Daytona SDK uses, would handle SIGINT by cancelling every task of the loop.
     """
 
     kept: tuple[signal.Signals, ...] = ()
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Rest]], object], *args: *Rest) -> None:
-        """Adds a handler, but not for the signals that are kept."""
+        """Add a handler; do nothing for the signals in `kept`."""
         if sig not in self.kept:
             super().add_signal_handler(sig, callback, *args)
 
 
 class Stopper:
-    """Whether a stop of the command was requested. Without patience the first signal already ends it."""
+    """Stops a command after signals, or when its budget is spent.
+
+    Attributes:
+        signal: The signal that decides the exit code; None before the first.
+    """
 
     def __init__(self, reporter: Reporter, *, patient: bool = True) -> None:
         self._reporter = reporter
@@ -79,26 +83,27 @@ class Stopper:
 
     @property
     def requested(self) -> bool:
-        """True from the first signal on, or once the budget is spent."""
+        """Whether a signal arrived or the budget is spent."""
         return self.signal is not None or bool(self._budget)
 
     def spend_no_more(self, reason: str) -> None:
-        """Let running episodes finish and start no others; `reason` names the limit that is reached."""
+        """Let running episodes finish and start no others; `reason` names the limit that was reached."""
         if not self.requested:
             self._budget = reason
             self._reporter.line(f"{reason} Running episodes may finish.")
 
     def check(self, remedy: str = "") -> None:
-        """Raises InterruptedRun once a stop was requested.
+        """Raise an error if a stop was requested.
 
         Args:
-            remedy: Command that resumes; empty for the one that was given to `watch`.
+            remedy: Command that resumes the run; empty: the one that `watch` was called with.
 
         Raises:
-            BudgetReachedError: The reason is the budget.
+            InterruptedRun: A signal requested the stop.
+            BudgetReachedError: The budget is spent.
         """
         if self._drain is not None:
-            self._drain.cancel()  # drained in time: nothing may cut the clean-up short
+            self._drain.cancel()  # all episodes finished in time, so the clean-up must not be cancelled
         remedy = remedy or self._remedy
         if self.signal is not None:
             raise stopped_by(self.signal, remedy=remedy)
@@ -109,15 +114,15 @@ class Stopper:
     def watch(
         self, main: asyncio.Task[Any], remedy: str = "", *, signals: Collection[signal.Signals] = ALWAYS_STOPPING
     ) -> None:
-        """Handles the signals for the running loop, of which those that are ignored stay so.
+        """Handle the signals in the running loop. If SIGHUP is ignored, it stays ignored.
 
         Args:
-            main: The work, which is cancelled at the second signal.
-            remedy: The command that continues after a stop.
-            signals: The signals; none in a thread, which gets none.
+            main: The task of the work, which is cancelled at the second signal.
+            remedy: Command that resumes the run.
+            signals: The signals; empty in a thread other than the main thread, which receives none.
         """
         self._main, self._remedy = main, remedy
-        # a closed terminal ends the run, so that its sandboxes are not left behind; under nohup it does not
+        # A closed terminal ends the run, so that its sandboxes are not left behind. Under nohup it does not.
         detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._watched = tuple(number for number in signals if not (detached and number is signal.SIGHUP))
         self._loop = asyncio.get_running_loop()
@@ -127,7 +132,7 @@ class Stopper:
             self._loop.kept = (*ALWAYS_STOPPING, *self._watched)
 
     def request(self, number: signal.Signals) -> None:
-        """Does what the signal does, from any thread; before the work runs it is stopped at its first check."""
+        """Act as if the signal had arrived, in any thread. If the work does not run yet, its first check stops it."""
         if self._loop is None:
             self.signal = next_signal(self.signal, number)
             return
@@ -135,7 +140,7 @@ class Stopper:
             self._loop.call_soon_threadsafe(self._on_signal, number)
 
     def cancel(self) -> None:
-        """Cancels the work at once, without a signal; called in its loop."""
+        """Cancel the work at once, without a signal. Called in its event loop."""
         if self._main is not None:
             self._main.cancel()
 
@@ -153,9 +158,9 @@ class Stopper:
             self._reporter.line(f"To continue later: {self._remedy}")
 
     def _end(self) -> None:
-        """Cancels the work once; from then on a further signal ends the process itself.
+        """Cancel the work, and restore the default handlers, so that a further signal ends the process.
 
-        A thread that is busy (a model download, an optimizer step) cannot be cancelled and would be waited for.
+        A busy thread (a model download, an optimizer step) cannot be cancelled, and the process would wait for it.
         """
         assert self._main is not None
         if self._drain is not None:
@@ -174,16 +179,16 @@ def run(
     remedy: str = "",
     signals: Collection[signal.Signals] = ALWAYS_STOPPING,
 ) -> Result:
-    """Runs a workflow under the stopper. A cancelled workflow cleans up in its own `finally` blocks.
+    """Run a workflow under the stopper. A cancelled workflow cleans up in its own `finally` blocks.
 
     Args:
         work: The workflow.
         stopper: Handles the signals.
-        remedy: The command that continues after a stop.
-        signals: The signals that stop it; none outside the main thread.
+        remedy: Command that resumes the run.
+        signals: The signals that stop it; empty outside the main thread.
 
     Raises:
-        InterruptedRun: A second signal, or the end of the drain, cancelled it.
+        InterruptedRun: A second signal, or the end of `DRAIN_SECONDS`, cancelled it.
     """
 
     async def watched() -> Result:
@@ -199,12 +204,12 @@ def run(
         stopper.check(remedy=remedy)
         raise
     finally:
-        if REQUEUE in signals:  # the loop has restored the default, which would end a command whose work is done
+        if REQUEUE in signals:  # the closed loop restored the default handler, which would end the finished command
             signal.signal(REQUEUE, signal.SIG_IGN)
 
 
 async def to_the_end(work: Awaitable[Result]) -> Result:
-    """Awaits work that may not be interrupted, such as the end of sandboxes; a cancellation is raised afterwards."""
+    """Await work that must not be interrupted, such as ending sandboxes; raise a cancellation only afterwards."""
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():

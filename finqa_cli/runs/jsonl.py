@@ -1,4 +1,4 @@
-"""Append-only JSON lines: one record a line, written one by one or as a group commit."""
+"""Append-only JSON lines: one record per line, written one by one or as a group commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 
 class JsonlWriter:
-    """Appends records to one file. A torn last line, left by a crash, is cut off on opening."""
+    """Appends records to one file. An incomplete last line, left by a crash, is removed when the file is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,15 +27,15 @@ class JsonlWriter:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes one line and waits until it is on disk.
+        """Write one line and wait until it is on disk.
 
         Raises:
-            StorageError: The disk is full or broken. The file contains none of these lines; earlier ones are intact.
+            StorageError: The disk is full or broken. The file does not contain the line; earlier lines are intact.
         """
         self.write(_encode(record))
 
     def write(self, data: bytes) -> None:
-        """Writes whole lines and waits until they are on disk.
+        """Write complete lines and wait until they are on disk.
 
         Raises:
             StorageError: The disk is full or broken. The file contains none of these lines; earlier ones are intact.
@@ -43,7 +43,7 @@ class JsonlWriter:
         with storage(self.path):
             written = os.write(self._descriptor, data)
             try:
-                if written != len(data):  # an unbuffered write to a full disk returns short instead of raising
+                if written != len(data):  # an unbuffered write to a full disk writes a part instead of raising
                     raise StorageError(
                         f"Cannot write {self.path}: the disk took {written} of {len(data)} bytes.",
                         remedy=f"free some space on the disk of {self.path.parent}",
@@ -54,16 +54,16 @@ class JsonlWriter:
                 raise
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
+        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class GroupCommit:
-    """Appends records to one file in its own thread, with one fsync for all that came during the one before it.
+    """Appends records to one file in its own thread, with one fsync for all records that arrived during the last fsync.
 
-    The order of the file is that of the calls. A process that is killed loses only records whose `append` is not done.
+    The records are in the order of the calls. A killed process loses only records whose future is not done.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,15 +73,17 @@ class GroupCommit:
         self._due = False
 
     def append(self, make: Callable[[], Mapping[str, Any]], further: bytes = b"") -> Future[None]:
-        """Queues one record, which `make` gives in the thread.
+        """Queue one record.
 
         Args:
-            make: Gives its fields.
-            further: Fields that follow, as a JSON object in ASCII. It is not read: it has others and is not empty.
+            make: Returns the fields of the record. Called in the thread.
+            further: Further fields, as the ASCII text of a JSON object. It is not parsed, so it must not be empty or
+                repeat a field of `make`.
 
         Returns:
-            Done once the record is on disk, or with the StorageError of its batch, of which no record is on disk then.
-            Cancelling it does not take the record out of the queue.
+            Future that is done when the record is on disk. It has the StorageError of its batch if that could not be
+            written; no record of the batch is then on disk. Cancelling the future does not remove the record from the
+            queue.
         """
         future: Future[None] = Future()
         self._queue.append((make, further, future))
@@ -91,20 +93,20 @@ class GroupCommit:
         return future
 
     def close(self) -> None:
-        """Writes what is queued and closes the file. Idempotent."""
+        """Write the queued records and close the file. Idempotent."""
         self._thread.shutdown()
         self._writer.close()
 
     def _commit(self) -> None:
-        """Writes all that is queued now."""
-        self._due = False  # before the queue is read: what is added from here on is read here or has another call
+        """Write all records that are queued now."""
+        self._due = False  # before the queue is read: a record added from here on is written here or by the next call
         lines: list[bytes] = []
         futures: list[Future[None]] = []
         for _ in range(len(self._queue)):
             make, further, future = self._queue.popleft()
             try:
                 lines.append(_encode(make(), further))
-            except Exception as error:  # of this record alone
+            except Exception as error:  # this record alone fails
                 _settle(future, error)
             else:
                 futures.append(future)
@@ -119,10 +121,10 @@ class GroupCommit:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file, a torn last line left out.
+    """Yield the records of a file, without an incomplete last line.
 
     Raises:
-        DataError: A line that is not the last is no JSON object; the message names the line.
+        DataError: A complete line is not a JSON object; the message names the line.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -140,10 +142,10 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file from the last to the first, read in blocks, so that the end of a large file costs little.
+    """Yield the records of a file from the last to the first. The file is read in blocks, so its end costs little.
 
-    Lines that are no JSON object are left out, a torn last line too, and a file that is missing has no records: this is
-    for reports about runs, which show what is there.
+    It is for reports about runs, which show what is readable: lines that are not JSON objects and an incomplete last
+    line are skipped, and a missing file has no records.
     """
     try:
         file = path.open("rb")
@@ -151,7 +153,7 @@ def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
         return
     with file:
         position, begun = file.seek(0, os.SEEK_END), b""
-        torn = True  # what follows the last line break
+        torn = True  # the text after the last line break is not a complete line
         while position > 0:
             step = min(65536, position)
             position -= step
@@ -166,7 +168,7 @@ def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def count_lines(path: Path) -> int:
-    """The number of whole lines of a file, without reading them as JSON; 0 where there is none."""
+    """Count the complete lines of a file without parsing them; 0 if there is no file."""
     try:
         with path.open("rb") as file:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
@@ -183,10 +185,18 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def rewind(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> int:
-    """Takes records out of a file, for a resumed run that will write them again; gives how many.
+    """Remove records from a file, for a resumed run that will write them again; return their number.
 
-    Nothing is lost: they go to `<name>.superseded.jsonl` beside it first. Files of long runs are larger than memory, so
-    one record is held at a time.
+    The removed records are first appended to `<name>.superseded.jsonl` in the same folder. Files of long runs are
+    larger than memory, so only one record is in memory at a time.
+
+    Args:
+        path: The file.
+        keep: Returns whether a record stays.
+
+    Raises:
+        DataError: See `read_jsonl`.
+        StorageError: A file cannot be written.
     """
     if not path.exists():
         return 0

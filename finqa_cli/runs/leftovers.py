@@ -1,7 +1,7 @@
-"""What may be deleted of runs: old checkpoints, and what killed processes left. Nothing of a run that may be running.
+"""Files of runs that may be deleted: old checkpoints and what killed processes left, but not of runs that may run.
 
-What a run needs to be resumed, evaluated, exported or compared stays: the newest checkpoint that can be loaded, every
-file that its manifest lists, and every checkpoint that another run names.
+Everything that is needed to resume, evaluate, export or compare a run is kept: the newest valid checkpoint, every file
+that the run's manifest lists, and every checkpoint that another run names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finqa_cli.runs.run_folder import MANIFEST, read_run
 from finqa_cli.runs.run_summary import RUNNING, disk_use
 
 _DEFAULT_FOLDERS = ("runs", "outputs", "policies", "exports", "comparisons")
-"""Folders below the working directory in which commands write runs that were given no folder; they may name others."""
+"""Folders below the working directory in which commands create runs by default; runs in them may name other runs."""
 
 _SKIPPED = ("checkpoints", "policies", "start", "valid_samples", "samples", "logs")
 """Folders of a run that contain no runs."""
@@ -33,7 +33,8 @@ _SKIPPED = ("checkpoints", "policies", "start", "valid_samples", "samples", "log
 _DEEPEST = 5
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)(?P<folder>\.partial)?")
 _OLD_S = 3600.0
-"""Age from which a temporary folder outside runs is left over: its process may be on another machine."""
+"""Seconds after which an unchanged temporary folder outside runs counts as left over. It may belong to a process on
+another machine, so the pid alone does not show that its process has ended."""
 
 _SERVED = re.compile(r"v\d{5}")
 _ENDED = ("completed", "interrupted", "failed", "crashed", "stopped")
@@ -44,10 +45,10 @@ class Leftover:
     """A file or folder that may be deleted.
 
     Attributes:
-        path: Where it is.
-        what: What it is, in words.
+        path: Its path.
+        what: Description for the user.
         size: Bytes on disk.
-        run: The run that it is of, which is locked while it is deleted; None outside runs.
+        run: The run that it belongs to, which is locked during the deletion; None outside runs.
     """
 
     path: Path
@@ -57,13 +58,13 @@ class Leftover:
 
 
 def find_leftovers(folder: Path, *, keep: int) -> tuple[list[Leftover], list[str]]:
-    """Returns what may be deleted in a folder of runs, or in a run, and why other things are not looked at.
+    """Return what may be deleted in a folder of runs or in a run, and notes on runs that were not searched.
 
-    Checkpoints are read as a whole where there are more than `keep`, to know which can be loaded.
+    If a run has more than `keep` checkpoints, they are read completely to know which are valid.
 
     Args:
         folder: Folder of runs, or a run.
-        keep: Newest checkpoints of each run that stay, at least 1; damaged ones do not count.
+        keep: Number of newest valid checkpoints of each run that are kept, at least 1.
 
     Raises:
         OSError: The folder cannot be read.
@@ -80,13 +81,13 @@ def find_leftovers(folder: Path, *, keep: int) -> tuple[list[Leftover], list[str
 
 
 def delete_leftovers(found: Sequence[Leftover]) -> tuple[list[Leftover], list[str]]:
-    """Deletes leftovers, each as a whole or not at all; a run that was resumed meanwhile is skipped.
+    """Delete leftovers, each completely or not at all. A run that was resumed meanwhile is skipped.
 
     Returns:
-        What was deleted, and why something was not.
+        The deleted leftovers, and notes on runs that were skipped.
 
     Raises:
-        StorageError: Something cannot be deleted; what comes after it stays.
+        StorageError: A leftover cannot be deleted; the ones after it are not deleted.
     """
     deleted: list[Leftover] = []
     notes: list[str] = []
@@ -117,7 +118,7 @@ def _delete(path: Path) -> None:
 
 
 def _state(run: Path) -> str:
-    """Returns the status of a run; `unknown` for one whose process is on another machine, or that cannot be read."""
+    """Return the status of a run; `unknown` if its process is on another machine or its files cannot be read."""
     try:
         facts = read_run(run)
     except (DataError, OSError):
@@ -127,7 +128,7 @@ def _state(run: Path) -> str:
 
 
 def _folders(folder: Path, depth: int, notes: list[str]) -> Iterator[Path]:
-    """Yields a folder and those in it that may contain runs, without runs that may be running and their contents."""
+    """Yield a folder and the folders below it that may be or contain runs, without runs that may be running."""
     if (folder / "run.json").exists() and (state := _state(folder)) not in _ENDED:
         notes.append(f"{folder} is {state}, so none of its files are deleted")
         return
@@ -139,21 +140,21 @@ def _folders(folder: Path, depth: int, notes: list[str]) -> Iterator[Path]:
 
 
 def _all_runs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yields the runs in folders, in any state."""
+    """Yield all runs in the folders, in any state."""
     for folder in folders:
         for file in folder.glob("**/run.json") if folder.is_dir() else ():
             yield file.parent
 
 
 def _unfinished(folder: Path) -> Iterator[Leftover]:
-    """Yields what processes that were killed left of folders that are written at once, such as pairs."""
+    """Yield unfinished folders that killed processes left outside runs, for example of preference pairs."""
     for path in sorted(folder.iterdir()):
         if _is_of_dead_process(path) and path.is_dir() and time.time() - path.stat().st_mtime > _OLD_S:
             yield Leftover(path=path, what="left by a killed process", size=disk_use(path))
 
 
 def _is_of_dead_process(path: Path) -> bool:
-    """Whether this is a temporary file or folder of a process that is not running; see `durable_files`."""
+    """Whether a path is a temporary file or folder (see `durable_files`) of a process that has ended."""
     parts = _TEMPORARY.fullmatch(path.name)
     return parts is not None and start_time(int(parts["pid"])) is None and path.is_dir() == bool(parts["folder"])
 
@@ -181,14 +182,14 @@ def _of_run(run: Path, keep: int, named: frozenset[Path]) -> Iterator[Leftover]:
 
 
 def _outputs(run: Path) -> Iterator[Path]:
-    """Yields the files of the manifest, by whose digests a run or a step counts as done."""
+    """Yield the files that the manifest lists; a run or a step counts as done by their digests."""
     outputs = read_document(run / MANIFEST).get("outputs")
     for name in outputs if isinstance(outputs, Mapping) else ():
         yield (run / str(name)).resolve()
 
 
 def _named_paths(runs: Iterable[Path]) -> frozenset[Path]:
-    """Returns the files and folders that runs name: policies that they began from or evaluated, and data."""
+    """Return the files and folders that runs name: policies that they started from or evaluated, and data."""
     found: set[Path] = set()
     for run in runs:
         links = read_document(run / "run.json").get(LINKS)
@@ -217,6 +218,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _needs(needed: frozenset[Path], path: Path) -> bool:
-    """Whether something that is needed is the path or in it."""
+    """Whether a needed file or folder is this path or inside it."""
     place = path.resolve()
     return any(each == place or place in each.parents for each in needed)

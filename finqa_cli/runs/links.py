@@ -1,8 +1,8 @@
-"""Links from a run to the files and folders that it names, which are found from every folder and after a move.
+"""Links from a run to the files and folders that it names. They are found from any folder, and after a move.
 
-A path is recorded as it was typed, and that means little without the working directory. So `run.json` has under `links`
-for each such path where it is as seen from the run, and from the root. Where it leads into a run, the moment of that
-run's creation is recorded as well, so that another run in its place is not taken for it.
+A path is recorded as it was typed, which is not enough without the working directory. So `links` in `run.json` has for
+each path its location relative to the run, and its absolute path. If the path leads into another run, the creation time
+of that run is recorded too, so that a different run in its place is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SETTINGS = (("model", "name"), ("data", "path"), ("environment", "name"))
 
 
 def link_of(run: Path, reference: str) -> dict[str, dict[str, Any]]:
-    """Return the link to a path by the text that names it; empty where no file or folder of that name is there."""
+    """Return the link to a path, with the text that names it as the key; empty if the path does not exist."""
     if not reference or not Path(reference).exists():
         return {}
     place = Path(reference).resolve()
@@ -35,9 +35,14 @@ def links_of_settings(run: Path, settings: Mapping[str, Any]) -> dict[str, dict[
 
 
 def follow(run: Path, reference: str) -> Path | None:
-    """Return the absolute path that a run names, wherever that run is now; None where there is none.
+    """Return the absolute path behind a path that a run names, even if the run was moved; None if it is not found.
 
-    Runs of before links were recorded are followed from the folders around them, then from the working directory.
+    For runs from before links were recorded, the path is searched relative to the folders around the run, then to the
+    working directory.
+
+    Args:
+        run: Folder of the run.
+        reference: The path as it was typed.
     """
     link = read_document(run / "run.json").get(LINKS, {}).get(reference)
     if not isinstance(link, Mapping):
@@ -48,7 +53,10 @@ def follow(run: Path, reference: str) -> Path | None:
 
 
 def located(run: Path, reference: str) -> str:
-    """Return a path of a run for use in this working directory: as it was typed, where that leads to the same place."""
+    """Return a path that a run names, usable in this working directory: as typed if that still leads to the same place.
+
+    Otherwise it is the absolute path; if that is not found, the path as typed.
+    """
     place = follow(run, reference)
     if place is None or place.resolve() == Path(reference).resolve():
         return reference
@@ -56,7 +64,7 @@ def located(run: Path, reference: str) -> str:
 
 
 def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run with its paths for use in this working directory."""
+    """Return the settings of a run with paths that are usable in this working directory."""
     found = dict(settings)
     for section, field in _SETTINGS:
         if name := _path_in(found, section, field):
@@ -65,7 +73,7 @@ def locate_settings(run: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path_in(settings: Mapping[str, Any], section: str, field: str) -> str:
-    """Return the setting, if it may be a path: an environment is one in a Python file, and else a name."""
+    """Return the value of a setting if it may be a path, else an empty text. An environment must end in .py."""
     name = str((settings.get(section) or {}).get(field) or "")
     return "" if section == "environment" and not name.endswith(".py") else name
 
@@ -76,6 +84,6 @@ def enclosing_runs(place: Path) -> Iterator[Path]:
 
 
 def _created(place: Path) -> str | None:
-    """Return when the run was created that a path leads into; None outside runs."""
+    """Return the creation time of the run that contains a path; None outside runs."""
     run = next(enclosing_runs(place), None)
     return None if run is None else read_document(run / "run.json").get("created")

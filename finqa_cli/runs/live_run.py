@@ -1,4 +1,4 @@
-"""The state of a run while it runs, followed through its files: what was appended since the last look is read, once."""
+"""The state of a running run, followed through its files: each look reads only what was appended since the last."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from finqa_cli.runs.run_notes import ROUTINE
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, summarize_run
 
 WINDOW_S = 60.0
-"""Time over which the rate of episodes is counted."""
+"""Seconds over which the rate of episodes is counted."""
 
 SUMMARY_S = 5.0
-"""Time between two looks at what takes longest: status, score and size on disk."""
+"""Seconds between two updates of the slow figures: status, score and size on disk."""
 
 RECENT = 5
-"""Iterations that rates, times of phases and the remaining time are taken from, and events of note that are shown."""
+"""Number of iterations for rates, times of phases and the remaining time, and number of notable events shown."""
 
 CURVE = 40
-"""Iterations whose rewards are shown."""
+"""Number of iterations whose rewards are shown."""
 
 _PHASES = ("rollout_s", "learner_waits_s", "rollouts_wait_s", "update_s", "sync_s", "iteration_s")
 _ALIVE = ("idle", "leased")
 
 
 class AppendedLines:
-    """The lines that a process appends to a file. A line counts once it is whole.
+    """Reads the lines that a process appends to a file. A line counts only when it is complete.
 
     Attributes:
-        restarts: How often the file was replaced or became shorter, as on a resume.
-        position: Bytes of the whole lines that were read; while they are yielded, the end of the last one.
+        restarts: How often the file was replaced or became shorter, as when a run is resumed.
+        position: Position in bytes after the last line that was yielded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class AppendedLines:
         self.restarts = 0
 
     def read(self) -> Iterator[bytes]:
-        """Yields the whole lines since the last call; all of them where `restarts` rises meanwhile."""
+        """Yield the complete lines since the last call; if `restarts` increases, all lines of the file."""
         try:
             with self._path.open("rb") as file:
                 facts = os.fstat(file.fileno())
@@ -56,7 +56,7 @@ class AppendedLines:
                     self.restarts += 1
                 self._file = facts.st_ino
                 file.seek(self.position)
-                torn = b""  # read again the next time: a writer that continues after a crash cuts it off
+                torn = b""  # an incomplete line is read again next time: after a crash, the writer removes it
                 for block in iter(lambda: file.read(1 << 20), b""):
                     *lines, torn = (torn + block).split(b"\n")
                     for line in lines:
@@ -68,25 +68,26 @@ class AppendedLines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """What is known of a run at a moment.
+    """The state of a run at one moment.
 
     Attributes:
-        summary: The run at a glance.
-        phase: What it does now, as far as its files show; empty for a run that is not running.
-        remaining_s: Seconds to its end at the speed of the last iterations or of the last minute; None where not known.
+        summary: Summary of the run.
+        phase: Its present phase, as far as its files show; empty if it is not running.
+        remaining_s: Estimated seconds to its end, at the speed of the last iterations or the last minute; None if not
+            known.
         episodes: Recorded episodes.
-        episodes_per_minute: Over the last minute, before that over the last iterations; None where not known.
-        tokens_per_second: Sampled tokens of the last iterations by their time; None where not known.
-        phases: Mean seconds of each phase of the last iterations.
-        rewards: Mean reward of the last iterations, oldest first.
-        sandboxes: The pool as its last event has it; empty without sandboxes.
-        engine: The last event about the engine or its weights; empty before there is one.
-        sampled_tokens: Tokens that were sampled and trained on.
-        trained_tokens: Tokens that the learner saw, prompts included.
-        sandbox_hours: Hours that sandboxes were up, added up.
-        troubles: Number of events of note by their name.
-        last_troubles: The last ones, oldest first.
-        nodes: Nodes of the cluster and what they run; none for a run on one machine.
+        episodes_per_minute: Rate in the last minute, or of the last iterations until that is known; None if not known.
+        tokens_per_second: Sampled tokens of the last iterations, divided by their time; None if not known.
+        phases: Mean seconds of each phase in the last iterations.
+        rewards: Mean reward of each of the last iterations, oldest first.
+        sandboxes: Figures of the pool in its last event; empty without sandboxes.
+        engine: The last event about the engine or its weights; empty if there was none.
+        sampled_tokens: Sampled tokens that were used for training.
+        trained_tokens: Tokens that the learner processed, prompts included.
+        sandbox_hours: Hours of all sandboxes together.
+        troubles: Number of notable events by name.
+        last_troubles: The last notable events, oldest first.
+        nodes: Nodes of the cluster and what they run; empty for a run on one machine.
     """
 
     summary: RunSummary
@@ -109,7 +110,7 @@ class LiveState:
 
 @dataclass(slots=True)
 class LiveRun:
-    """Follows one run. It reads files only, so that the run does not notice.
+    """Follows one run. It only reads files, so that it does not affect the run.
 
     Attributes:
         path: Folder of the run.
@@ -137,7 +138,7 @@ class LiveRun:
         self._attempts = AppendedLines(self.path / "trajectories.jsonl")
 
     def look(self, now: float | None = None) -> LiveState:
-        """Reads what was appended and returns the state; `now` is a monotonic time in seconds."""
+        """Read what was appended and return the state; `now` is a monotonic time in seconds."""
         now = time.monotonic() if now is None else now
         restarts = self._metrics.restarts
         records = list(_records(self._metrics.read()))
@@ -190,7 +191,7 @@ class LiveRun:
                 self._sandbox_s += (after - before) * sum(int(self._pool.get(each, 0)) for each in _ALIVE)
             self._pool = record
         elif name == "run_start":
-            self._pool = {}  # of an earlier session: nothing of it is up
+            self._pool = {}  # no sandbox of an earlier session runs
         self._nodes.take(record)
         if name == "weights" or (name.startswith("engine_") and name not in PLACED_EVENTS):
             self._engine = record
@@ -199,7 +200,7 @@ class LiveRun:
             self._last.append(record)
 
     def _phase(self) -> str:
-        """The phase, from the last state of the pool: the learner works while no sandbox plays."""
+        """Return the phase by the last state of the pool: if no sandbox is leased, the learner may be at work."""
         if str(self._engine.get("event")) in ("engine_away", "engine_left_out"):
             return "waiting for the engine"
         if not self._pool:
@@ -250,7 +251,7 @@ def _per_second(recent: list[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _remaining(summary: RunSummary, recent: list[Mapping[str, Any]], rate: float | None) -> float | None:
-    """Seconds to the end; evaluations by their rate, trainings by the time of their last iterations."""
+    """Estimate the seconds to the end: by the rate of episodes, or for trainings by the last iterations."""
     progress = summary.progress
     if progress is None or progress.total is None or summary.status == COMPLETED:
         return None

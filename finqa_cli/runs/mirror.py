@@ -1,4 +1,4 @@
-"""The mirror of a run: what `--resume` needs, copied to another place at each checkpoint, in the background."""
+"""The mirror of a run: a copy of what `--resume` needs at another address, updated in the background at checkpoints."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from finqa_cli.runs.mirror_store import MirrorStore
 log = structlog.get_logger(__name__)
 
 CLOSE_S = 600.0
-"""Seconds that a run waits at its end for its last copy."""
+"""Most seconds that a run waits at its end for its last copy."""
 SNAPSHOT = ".mirror"
-"""Folder of the run with links to the files that are being copied: the run may delete them meanwhile."""
+"""Folder of the run with hard links to the files that are being copied, because the run may delete them meanwhile."""
 
 _NOT_NEEDED = ("policies", "logs")
 """Folders of a run that no resumed run reads."""
@@ -34,17 +34,17 @@ Report = Callable[[str, Mapping[str, Any]], object]
 
 
 class Mirror:
-    """Copies a run in a thread of its own, one copy at a time.
+    """Copies a run in its own thread, one copy at a time.
 
-    A copy that fails is an event and a warning. The next checkpoint begins a new one.
+    If a copy fails, an event and a warning are recorded; the next checkpoint starts a new copy.
     """
 
     def __init__(self, run: Path, store: MirrorStore) -> None:
-        """Starts nothing.
+        """Keep the arguments; `update` starts the first copy.
 
         Args:
             run: Folder of the run.
-            store: Where its copy is.
+            store: Store of the copy.
         """
         self._run = run
         self._store = store
@@ -55,25 +55,25 @@ class Mirror:
         self._thread: threading.Thread | None = None
 
     def report_to(self, report: Report) -> None:
-        """Has events passed on: `mirrored` and `mirror_failed`."""
+        """Pass the events `mirrored` and `mirror_failed` to `report`."""
         self._report = report
 
     def check_owner(self) -> None:
-        """Check that the address has no copy of another run. An address that cannot be read is a warning.
+        """Check that the address has no copy of another run. If it cannot be read, log a warning.
 
         Raises:
-            ConfigError: It has one.
+            ConfigError: The address has the copy of another run.
         """
         try:
             self._store.check_owner(_identity(self._run))
         except ConfigError:
             raise
-        except Exception as error:  # of any file system; the copies try again
+        except Exception as error:  # any file system may raise any error; the copies try again
             reason = mask_text(f"{type(error).__name__}: {error}")
             log.warning("the mirror cannot be read", mirror=mask_text(self._store.address), reason=reason)
 
     def update(self) -> None:
-        """Begin a copy of the run as it is now; one that is under way is followed by another. Returns at once."""
+        """Start a copy of the run, after the one in progress if there is one. Returns at once."""
         with self._state:
             self._due = True
             if self._thread is None:
@@ -114,7 +114,7 @@ class Mirror:
             if iteration is None:
                 return
             sent = self._store.write(snapshot, _identity(snapshot))
-        except Exception as error:  # of any file system: none of them ends the run
+        except Exception as error:  # any file system may raise any error, which must not end the run
             reason = mask_text(f"{type(error).__name__}: {error}")
             log.warning("the run could not be mirrored", mirror=shown, reason=reason)
             self._tell("mirror_failed", {"mirror": shown, "reason": reason})
@@ -125,16 +125,16 @@ class Mirror:
             shutil.rmtree(snapshot, ignore_errors=True)
 
     def _tell(self, name: str, facts: Mapping[str, Any]) -> None:
-        with contextlib.suppress(Exception):  # the run has ended, or its disk is full, which it finds out itself
+        with contextlib.suppress(Exception):  # the run has ended, or its disk is full, which the run reports itself
             self._report(name, facts)
 
 
 @contextmanager
 def mirroring(run: Path, address: str | None) -> Iterator[Mirror | None]:
-    """The mirror of a run for the length of the block, and a last copy after it; None without an address.
+    """Yield the mirror of a run for this block, and make a last copy after it; yield None without an address.
 
     Raises:
-        ConfigError: No package for the address is installed.
+        ConfigError: The address is not one of fsspec, or no package for it is installed.
     """
     if address is None:
         yield None
@@ -149,16 +149,18 @@ def mirroring(run: Path, address: str | None) -> Iterator[Mirror | None]:
 
 
 def _identity(run: Path) -> str:
-    """Return what names a run wherever its folder is: its id and the time when it was created."""
+    """Return the identity of a run, wherever its folder is: its id and its creation time."""
     facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
     return f"{facts['id']}, created {facts['created']}"
 
 
 def _link_files(run: Path, snapshot: Path) -> int | None:
-    """Link what a resumed run reads: all but old checkpoints, versions of weights for the engine, and hidden files.
+    """Link the files that a resumed run reads into the snapshot.
+
+    Old checkpoints, logs, versions of weights for the engine, and hidden files are left out.
 
     Returns:
-        The iteration of the newest checkpoint; None when there is none, and so nothing to resume.
+        The iteration of the newest checkpoint; None if there is none, so that there is nothing to resume.
     """
     done = iterations(run)
     if not done:
@@ -183,5 +185,5 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copy2(source, target)

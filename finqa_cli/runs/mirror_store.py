@@ -1,8 +1,8 @@
-"""A copy of a folder at any address of fsspec, which is complete or is not used.
+"""A copy of a folder at any address of fsspec. A copy is used only if it is complete.
 
-Files are cut into parts, which are named by their SHA-256 and written once; a manifest that names all of them comes
-last, under a new number. A copy that was broken off leaves parts without a manifest, and the one before stays valid.
-What grew at its end, such as records, is sent from its last part on.
+Files are divided into parts, which are named by their SHA-256 and written once. A manifest that lists all parts is
+written last, under a new number. An interrupted copy leaves parts without a manifest, and the copy before stays valid.
+If a file only grew at its end, as records do, only its last parts are sent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = structlog.get_logger(__name__)
 
 SCHEMA_VERSION = 1
 PART_BYTES = 16 * 2**20
-"""Most bytes of a part: what is held in memory at a time, and sent again when a file changed."""
+"""Most bytes of a part. One part is in memory at a time, and parts are the unit that is sent when a file changes."""
 
 _MANIFEST = re.compile(r"manifest-(\d{8,})\.json")
 _FAILURES = (OSError, ValueError, KeyError, TypeError)
-"""What a damaged manifest or part causes."""
+"""Exceptions that a damaged manifest or part causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What one update did.
+    """Figures of one update.
 
     Attributes:
-        files: Files of the copy.
-        size: Bytes of all of them.
-        sent: Bytes that were not there yet.
+        files: Number of files of the copy.
+        size: Bytes of all files.
+        sent: Bytes that were sent, because they were not in the store.
     """
 
     files: int
@@ -48,13 +48,14 @@ class Sent:
 
 
 class MirrorStore:
-    """The copy at one address."""
+    """The store of a copy at one address."""
 
     def __init__(self, address: str) -> None:
-        """Finds the package of the address's protocol; connects to nothing.
+        """Find the package for the protocol of the address, without connecting.
 
         Raises:
-            ConfigError: fsspec, or the package that it needs for this protocol, is not installed.
+            ConfigError: The address is not one of fsspec; or fsspec, or the package that it needs for this protocol, is
+                not installed.
         """
         self.address = address
         try:
@@ -76,7 +77,7 @@ class MirrorStore:
         self._root = root.rstrip("/")
 
     def owner(self) -> str | None:
-        """Return the owner that the newest readable manifest names; None without one.
+        """Return the owner in the newest readable manifest; None if there is none.
 
         Raises:
             Exception: The file system of the address failed.
@@ -93,11 +94,11 @@ class MirrorStore:
 
         Args:
             folder: The folder.
-            owner: Whose copy it is. That of another owner is not replaced.
+            owner: Owner of the copy. The copy of another owner is not replaced.
 
         Raises:
             ConfigError: The address has the copy of another owner.
-            Exception: The file system of the address failed; the copy before is unchanged.
+            Exception: The file system of the address failed; the copy before stays valid.
         """
         self._fs.makedirs(f"{self._root}/parts", exist_ok=True)
         self.check_owner(owner)
@@ -125,10 +126,10 @@ class MirrorStore:
         return Sent(files=len(files), size=size, sent=sent)
 
     def check_owner(self, owner: str) -> None:
-        """Check that the address has no copy, or one of this owner.
+        """Check that the address has no copy, or a copy of this owner.
 
         Raises:
-            ConfigError: It has the copy of another one.
+            ConfigError: It has the copy of another owner.
             Exception: The file system of the address failed.
         """
         other = self.owner()
@@ -140,10 +141,10 @@ class MirrorStore:
             )
 
     def fetch(self, folder: Path) -> None:
-        """Write the newest complete copy into a folder, which is complete or absent.
+        """Write the newest complete copy into a folder. After an error the folder is absent.
 
         Raises:
-            DataError: There is no copy, or every one is damaged.
+            DataError: There is no copy, or every copy is damaged.
             ServiceUnavailableError: The address cannot be reached.
             StorageError: The folder cannot be written.
         """
@@ -202,7 +203,7 @@ class MirrorStore:
         return [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
 
     def _parts(self) -> dict[str, int]:
-        """Name -> bytes of what is there; a part that was broken off is shorter than it should be."""
+        """Name -> size in bytes of each part in the store; a part whose writing was interrupted is too short."""
         found = self._list(f"{self._root}/parts")
         return {name.rpartition("/")[2]: int(facts["size"] or 0) for name, facts in found.items()}
 
@@ -214,7 +215,7 @@ class MirrorStore:
             return {}
 
     def _remove_old(self, numbers: list[int], named: set[str], there: Mapping[str, int]) -> None:
-        """Removes manifests before the newest, and then the parts that it does not name."""
+        """Remove the manifests before the newest, then the parts that the newest does not list."""
         for number in numbers:
             self._fs.rm_file(f"{self._root}/manifest-{number:08d}.json")
         for name in there.keys() - named:
@@ -222,7 +223,7 @@ class MirrorStore:
 
 
 def _cut(path: Path) -> Iterator[bytes]:
-    """The content up to the end that the file has now, in parts."""
+    """Yield the content of a file in parts, up to its present end."""
     with path.open("rb") as file:
         left = path.stat().st_size
         while left > 0 and (content := file.read(min(PART_BYTES, left))):

@@ -1,4 +1,4 @@
-"""The episodes that a run recorded, by number or id, without holding more than one of them in memory."""
+"""Search in the recorded episodes of a run, by number or id, without reading all of them into memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 
 _NAMED = 5
-"""Episodes that a message names."""
+"""Most episodes that a message names."""
 
 
 def numbered_episodes(run: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the records of a run's episodes with their numbers from 1, in the order in which they ended.
+    """Yield the records of a run's episodes with their numbers from 1, in the order in which they ended.
 
     Raises:
-        DataError: A line that is not the last is damaged; the message names it.
+        DataError: A complete line is damaged; the message names it.
     """
     file = run / "trajectories.jsonl"
     if file.is_file():
@@ -29,12 +29,12 @@ def numbered_episodes(run: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def select_episodes(
     run: Path, *, failed: bool = False, search: str = ""
 ) -> Iterator[tuple[int, dict[str, Any], Outcome]]:
-    """Yields number, record and outcome of episodes.
+    """Yield number, record and outcome of the selected episodes.
 
     Args:
         run: Folder of the run.
         failed: Only episodes that are wrong or ended in a fault.
-        search: Only those with this text in them, in any case.
+        search: Only episodes that contain this text, in upper or lower case; empty: all.
 
     Raises:
         DataError: A record is malformed; the message names it.
@@ -49,7 +49,7 @@ def select_episodes(
 
 
 def outcome_of(run: Path, number: int, record: Mapping[str, Any]) -> Outcome:
-    """Returns how an episode ended.
+    """Return the outcome of an episode.
 
     Raises:
         DataError: The record is malformed; the message names it.
@@ -63,15 +63,15 @@ def outcome_of(run: Path, number: int, record: Mapping[str, Any]) -> Outcome:
 
 
 def find_episode(run: Path, reference: str) -> tuple[int, dict[str, Any]]:
-    """Returns number and record of an episode.
+    """Return number and record of an episode.
 
     Args:
         run: Folder of the run.
-        reference: Its id, the beginning of its id that no other has, or its number.
+        reference: Its id, a unique beginning of its id, or its number.
 
     Raises:
-        DataError: There is none, or a line is damaged.
-        UsageError: Several ids begin so.
+        DataError: There is no such episode, or a line is damaged.
+        UsageError: Several ids begin with the reference.
     """
     found: dict[int, dict[str, Any]] = {}
     by_number: tuple[int, dict[str, Any]] | None = None

@@ -1,4 +1,4 @@
-"""What is right, beside what was answered, in the records of a run: for those who evaluate, never for a policy."""
+"""Right answers in the records of a run, next to the policy's answers. They are for evaluation, never for a policy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from finqa_cli.types import Trajectory
 
 
 def compare_with_truth(environment: Environment, trajectory: Trajectory) -> dict[str, Any]:
-    """Return fields for the record of an attempt.
+    """Return the fields about the right answer for the record of an attempt.
 
     Returns:
-        `truth`, the right answer, and `values`, the numbers that can be read in `answer` and `truth` (`12.5%` is
-        `0.125`), empty where there is none. Nothing where the environment does not know what is right.
+        `truth`: the right answer. `values`: the numbers in `answer` and in `truth` (`12.5%` is `0.125`), empty if there
+        are none. The mapping is empty if the environment does not know the right answer.
 
     Raises:
         DataError: The data of the environment is damaged.

@@ -45,26 +45,26 @@ from finqa_cli.types import PolicyVersion, Trajectory
 
 MANIFEST = "manifest.json"
 FAULTS = "faults"
-"""Key of run.json for the attempts of an evaluation that infrastructure ended."""
+"""Key of run.json for the number of attempts of an evaluation that ended in faults."""
 
 _PACKAGES = ("torch", "transformers", "peft", "vllm")
 _WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
 
 _NAMED: set[Path] = set()
-"""Paths of new runs that this process was given."""
+"""Paths that `new_run_path` has returned in this process."""
 
 _NAMING = threading.Lock()
 
 _RESUMABLE = ("train", "sft", "dpo", "sample", "eval")
-"""Commands that take --resume."""
+"""Commands of run folders that have the flag --resume."""
 
 
 class RunFolder:
     """An open run folder, locked for this process.
 
-    `settings.json` and `run.json` are on disk before any record is. Use as a context manager: it writes the
-    final status, also when the block fails.
+    `settings.json` and `run.json` are on disk before any record is. Use it as a context manager: when the block fails,
+    it writes the final status, and it always closes the files.
     """
 
     def __init__(self, path: Path, lock: int, facts: dict[str, Any], *, save_token_ids: bool) -> None:
@@ -75,7 +75,7 @@ class RunFolder:
         write_json(path / "run.json", facts)
         self._trajectories = GroupCommit(path / "trajectories.jsonl")
         self._metrics = JsonlWriter(path / "metrics.jsonl")
-        self._events = GroupCommit(path / _EVENTS)  # hundreds a second while sandboxes start
+        self._events = GroupCommit(path / _EVENTS)  # hundreds per second while sandboxes start
         self._unwritten: BaseException | None = None
         self._mirror: Mirror | None = None
 
@@ -89,10 +89,10 @@ class RunFolder:
         save_token_ids: bool,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> RunFolder:
-        """Starts a new run in an empty or missing folder; `more` are further facts of its run.json.
+        """Start a new run in an empty or missing folder; `more` are further facts for its run.json.
 
         Raises:
-            ConfigError: There is something in it already, or another process holds it.
+            ConfigError: The folder is not empty, or another process has locked it.
         """
         if path.is_dir() and not _is_unused(path):
             known = (path / "run.json").is_file()
@@ -130,17 +130,18 @@ class RunFolder:
         iteration: int,
         keep: Callable[[Mapping[str, Any]], bool] = lambda record: True,
     ) -> RunFolder:
-        """Continues a run after the checkpoint of `iteration`.
+        """Resume a run after the checkpoint of `iteration`.
 
         Args:
-            path: Its folder.
+            path: Folder of the run.
             settings: Settings to record.
             save_token_ids: Episodes are recorded with their token ids.
-            iteration: Records of later iterations are set aside.
-            keep: Returns whether a record of an episode stays; others are set aside.
+            iteration: Records of later iterations are moved to the files of superseded records; see `rewind`.
+            keep: Returns whether the record of an episode stays; other records are moved too.
 
         Raises:
-            ConfigError: Another process holds it.
+            ConfigError: Another process has locked the folder.
+            DataError: The folder is not a run, or a record is damaged.
         """
         facts = read_run(path)
         lock = lock_folder(path)
@@ -154,19 +155,19 @@ class RunFolder:
 
     @property
     def command(self) -> str:
-        """The command that made the run, as in `finqa COMMAND`."""
+        """The command of the run, as in `finqa COMMAND`."""
         return str(self._facts["command"])
 
     def pin(self, name: str, value: str, *, formerly: Collection[str] = ()) -> None:
-        """Records a value that the run depends on; in a resumed run it must be the recorded one.
+        """Record a value that the run depends on. In a resumed run it must equal the recorded value.
 
         Args:
-            name: What it is.
+            name: Name of the value, also for messages.
             value: The value.
-            formerly: What an earlier version of finqa recorded for the same.
+            formerly: Values that earlier versions of finqa recorded for the same thing.
 
         Raises:
-            ConfigError: It has another value than when the run began.
+            ConfigError: The value differs from the one with which the run was started.
         """
         before = self._facts.setdefault(name, value)
         if before != value and before not in formerly:
@@ -177,28 +178,28 @@ class RunFolder:
         write_json(self.path / "run.json", self._facts)
 
     def link(self, *references: str) -> None:
-        """Records the locations of the paths among these texts, so that they are found after a move; see `links`."""
+        """Record links to the paths among these texts, so that they are found after a move; see the module `links`."""
         for reference in references:
             self._facts[LINKS] = {**self._facts.get(LINKS, {}), **link_of(self.path, reference)}
         write_json(self.path / "run.json", self._facts)
 
     def plan(self, episodes: int) -> None:
-        """Records how many episodes the run is to have, so that a report can show its progress."""
+        """Record the planned number of episodes of the run, so that a report can show its progress."""
         self.note("episodes", episodes)
 
     def note(self, name: str, value: Any) -> None:
-        """Records a fact of the run in run.json."""
+        """Record a fact of the run in run.json."""
         self._facts[name] = value
         write_json(self.path / "run.json", self._facts)
 
     def trajectory(self, trajectory: Trajectory, **where: Any) -> Future[None]:
-        """Queues one trajectory; `where` is the phase and the iteration that it belongs to.
+        """Queue the record of one trajectory; `where` has further fields, such as its phase and iteration.
 
-        One that was retried, or that continued after a lost connection, is an event as well.
+        If it was retried, or continued after a lost connection, the event `retried` is recorded too.
 
         Returns:
-            Done once it is on disk, or with a StorageError; until then the episode does not count. In an event loop
-            it is awaited with `asyncio.wrap_future`.
+            Future that is done when the record is on disk, or has a StorageError. Until then the episode does not
+            count. In an event loop, await it with `asyncio.wrap_future`.
         """
         made, ids = trajectory.record, self._save_token_ids
         written = self._trajectories.append(
@@ -211,18 +212,18 @@ class RunFolder:
         return written
 
     def attempt(self, record: Mapping[str, Any]) -> Future[None]:
-        """Queues an attempt that was recorded before; returns what `trajectory` returns."""
+        """Queue the record of an attempt that was recorded in another file; return a future as `trajectory` does."""
         return self._trajectories.append(lambda: record)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Appends one line of metrics."""
+        """Append one line to metrics.jsonl."""
         self._metrics.append(record)
 
     def event(self, name: str, **facts: Any) -> Future[None]:
-        """Queues one event with its time, without secrets.
+        """Queue one event with its time, without secrets.
 
         Returns:
-            Done once it, and all before it, are on disk, or with a StorageError.
+            Future that is done when this event and all earlier ones are on disk, or has a StorageError.
 
         Raises:
             StorageError: An earlier event could not be written.
@@ -238,22 +239,22 @@ class RunFolder:
         self._unwritten = self._unwritten or written.exception()
 
     def mirror_to(self, mirror: Mirror) -> None:
-        """Has the folder copied with each `update_mirror`, which is an event."""
+        """Let `update_mirror` copy the folder to `mirror`, and record the mirror's events."""
         self._mirror = mirror
         mirror.report_to(lambda name, facts: self.event(name, **facts))
 
     def update_mirror(self) -> None:
-        """Begins a copy of the folder, if it has a mirror. Returns at once."""
+        """Start a copy of the folder, if it has a mirror. Returns at once."""
         if self._mirror is not None:
             self._mirror.update()
 
     def finish(self, status: str) -> None:
-        """Writes the final status."""
+        """Write the final status."""
         self._facts = {**self._facts, "status": status, "finished": now()}
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:
-        """Writes what is queued, closes the files and releases the lock."""
+        """Write the queued records, close the files and release the lock."""
         for writer in (self._trajectories, self._metrics, self._events):
             writer.close()
         os.close(self._lock)
@@ -271,7 +272,7 @@ class RunFolder:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The facts of run.json. A run whose process is gone without its last word has the status `crashed`.
+    """Read the facts of run.json. If the process of a run ended without a final status, the status is `crashed`.
 
     Raises:
         DataError: The folder is not a run, or the file is damaged.
@@ -281,10 +282,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def is_over(facts: Mapping[str, Any]) -> bool:
-    """Whether nothing of a run is left to resume.
-
-    A training may get further iterations; an evaluation that ended plays only what ended in faults again.
-    """
+    """Whether nothing can be resumed: an evaluation was completed without faults. Trainings can always be extended."""
     return facts.get("command") == "eval" and facts.get("status") == "completed" and not facts.get(FAULTS)
 
 
@@ -293,13 +291,13 @@ def _is_of(record: Mapping[str, Any], iteration: int) -> bool:
 
 
 def process_facts() -> dict[str, Any]:
-    """The facts of run.json about this process, by what is its own even when the pid is used again."""
+    """The facts of run.json that identify this process, even after its pid is reused: pid, start time and host."""
     pid = os.getpid()
     return {"pid": pid, "pid_started": start_time(pid), "host": host_name()}
 
 
 def _is_gone(facts: Mapping[str, Any]) -> bool:
-    """Whether the process of a run is known to have ended; known on its own machine only."""
+    """Whether the process of a run is known to have ended, which can only be known on its own machine."""
     pid = facts.get("pid")
     if not isinstance(pid, int) or facts.get("host", host_name()) != host_name():
         return False
@@ -308,7 +306,7 @@ def _is_gone(facts: Mapping[str, Any]) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The resolved settings of a run; its paths are usable in this working directory, also after it was moved.
+    """Read the resolved settings of a run, with paths that are usable in this working directory even after a move.
 
     Raises:
         DataError: The file is missing or damaged.
@@ -317,7 +315,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _is_unused(path: Path) -> bool:
-    """Whether nothing is in a folder but what a process leaves that is killed before its run.json is there."""
+    """Whether a folder is empty, or has only files of a process that was killed before it wrote run.json."""
     names = {entry.name for entry in path.iterdir()} - {".lock"}
     unfinished = {name for name in names if re.fullmatch(r"\.(settings|run)\.json\.\d+", name)}
     ours = {"settings.json"} if (path / ".lock").is_file() else set()
@@ -325,9 +323,9 @@ def _is_unused(path: Path) -> bool:
 
 
 def new_run_path(base: Path, prefix: str = "") -> Path:
-    """`<base>/<prefix>YYYYMMDD_HHMMSS`, with a number behind it when two runs start in one second.
+    """Return `<base>/<prefix>YYYYMMDD_HHMMSS`, with a number at its end if two runs start in the same second.
 
-    A process gets each path once: its runs may begin at the same time, before the folder of one is there.
+    Each path is returned once per process, because runs may start before the folder of another one exists.
     """
     stamp = f"{prefix}{datetime.now():%Y%m%d_%H%M%S}"
     candidates = (base / (stamp if number == 0 else f"{stamp}_{number}") for number in range(10_000))
@@ -353,13 +351,14 @@ def _read_json(path: Path, missing: str) -> dict[str, Any]:
 def new_run(
     path: Path, *, command: str, settings: Settings, more: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[RunFolder]:
-    """Creates a run folder for the length of the block; see `RunFolder.create`.
+    """Create a run folder for this block; see `RunFolder.create`.
 
-    A setting, key, model, data file or policy that proves wrong before the first record leaves nothing behind, so that
-    the same command can be given again once it is fixed. Other failures keep the folder: the run can be resumed.
+    If a setting, key, model, data file or policy turns out to be wrong before the first record, the folder is removed,
+    so that the same command can be repeated when it is fixed. After other failures the folder stays: the run can be
+    resumed.
 
     Raises:
-        ConfigError: There is something in the folder already, or another process holds it.
+        ConfigError: The folder is not empty, or another process has locked it.
     """
     existed = path.is_dir()
     facts = to_public_dict(settings)
@@ -378,13 +377,13 @@ def new_run(
 def training_run(
     path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
 ) -> Iterator[RunFolder]:
-    """Opens the folder of a training: a new one, or that of the run that continues after the checkpoint.
+    """Open the folder of a training for this block: a new one, or that of a run that is resumed after the checkpoint.
 
-    With `run.mirror` it is copied once more when it is closed.
+    With `run.mirror` it is copied once more after it is closed.
 
     Raises:
-        ConfigError: There is something in the folder already, another process holds it, a package for the address of
-            `run.mirror` is not installed, or the address has the copy of another run.
+        ConfigError: The folder is not empty, another process has locked it, a package for the address of `run.mirror`
+            is not installed, or the address has the copy of another run.
     """
     with (
         mirroring(path, settings.run.mirror) as mirror,
@@ -410,7 +409,7 @@ def _open_training(
 
 
 def is_untouched(path: Path) -> bool:
-    """Whether nothing was played: only the first files have content, and events of sandboxes, start and end."""
+    """Whether nothing was played: only the first files have content, and no event is about playing."""
     files = [entry for entry in path.rglob("*") if not entry.is_dir()]
     later = [file for file in files if file.name not in _WRITTEN_FIRST and file.stat().st_size]
     return all(file.name == _EVENTS for file in later) and all(
@@ -419,7 +418,7 @@ def is_untouched(path: Path) -> bool:
 
 
 def _remove(path: Path, *, keep: bool) -> None:
-    """Deletes the folder; with `keep`, which was there before the run, its content only."""
+    """Delete the folder; with `keep`, delete only its content, because the folder existed before the run."""
     for entry in list(path.iterdir()) if keep else [path]:
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -435,14 +434,14 @@ def write_manifest(
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     outputs: Sequence[Path] = (),
 ) -> None:
-    """Writes the manifest into the folder, in place of an older one.
+    """Write the manifest into the folder; it replaces an older one.
 
     Args:
-        folder: Folder of the step.
+        folder: Folder of the run or step.
         command: The command, as in `finqa COMMAND`.
         parameters: Settings that the result depends on, seeds included.
         inputs: Inputs by name, or in order, each with its digests.
-        outputs: Files of the folder that are final; each is listed with its digest.
+        outputs: Final files of the folder; each is listed with its digest.
 
     Raises:
         StorageError: An output cannot be read, or the manifest cannot be written.
@@ -464,7 +463,7 @@ def write_manifest(
 
 
 def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
-    """The policy, the sha256 of each of its files on this machine, and one over names and digests of all."""
+    """Model, adapter and number of a policy, SHA-256 of each of its files here, and of all names and digests."""
     places = (policy.adapter, Path(policy.model) if policy.model else None)  # Path("") is the working directory
     folders = [place for place in places if place is not None and place.is_dir()]
     files = {str(path): sha256_of(path) for folder in folders for path in sorted(folder.iterdir()) if path.is_file()}
@@ -474,9 +473,9 @@ def policy_inputs(policy: PolicyVersion) -> dict[str, Any]:
     return {**facts, "sha256": whole.hexdigest() if files else None, "files": files}
 
 
-@functools.cache  # of one process, whose modules are those of its start
+@functools.cache  # the modules of a process do not change after its start
 def source_commit() -> str:
-    """Commit of the checkout that finqa runs from, with `-dirty` after changes; empty for an installed package."""
+    """Commit of the checkout that finqa runs from, with `-dirty` if it has changes; empty for an installed package."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return ""
@@ -490,7 +489,7 @@ def source_commit() -> str:
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """finqa, Python and the packages that make a policy."""
+    """Versions of finqa, Python and the packages that affect a policy; packages that are not installed are absent."""
     found = {"finqa": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Which node of a cluster runs which part of a run, and in which state, followed through the events of the run."""
+"""The parts of a run on each node of a cluster and their states, followed through the events of the run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 from finqa_cli.runs.jsonl import read_backwards
 
 PLACED_EVENTS = ("engine_nodes", "learner_nodes")
-"""Events with the node of each engine replica and of each learner process, in the order of their numbers."""
+"""Events that list the node of each engine replica, and of each learner process, in the order of their numbers."""
 
 WORKER_EVENTS = ("worker_placed", "worker_lost", "worker_back")
 ENGINE_EVENTS = ("engine_left_out", "engine_away", "engine_back")
 CHANGES = frozenset({*WORKER_EVENTS, *ENGINE_EVENTS} - {"worker_placed"})
-"""Events of something that was lost, or is back."""
+"""Events about the loss or return of a worker or a replica."""
 
 MOST_CHANGES = 50
+"""Most events that `RunNodes.changes` keeps."""
 
 FOLLOWED = frozenset({*PLACED_EVENTS, *WORKER_EVENTS, *ENGINE_EVENTS, "run_start", "weights"})
 
@@ -29,11 +30,11 @@ class ReplicaState:
     """One engine replica on a node.
 
     Attributes:
-        number: Its number.
+        number: Number of the replica.
         version: Policy version that it serves.
-        left_out: It gets no requests.
-        left_at: Unix time in seconds from which it is left out; None while it is not, or where it is not known.
-        back: It was left out before.
+        left_out: It is excluded and gets no requests.
+        left_at: Unix time in seconds at which it was excluded; None if it is not excluded, or the time is not known.
+        back: It is in service again after an exclusion.
     """
 
     number: int
@@ -44,7 +45,7 @@ class ReplicaState:
 
     @property
     def text(self) -> str:
-        """What it does, in words."""
+        """Description of its state."""
         if self.left_out:
             since = time_text(self.left_at, "%H:%M:%S")
             return f"left out since {since}" if since else "left out"
@@ -60,7 +61,7 @@ class NodeState:
         replicas: Engine replicas.
         ranks: Numbers of learner processes.
         workers: Numbers of rollout workers.
-        lost: Those of them that ended and are not back.
+        lost: Numbers of the rollout workers that were lost and are not back.
     """
 
     node: str
@@ -72,11 +73,10 @@ class NodeState:
 
 @dataclass(slots=True)
 class RunNodes:
-    """Follows the events of a run; those of a run on one machine name no nodes.
+    """Follows the events of a run. The events of a run on one machine name no nodes.
 
     Attributes:
-        changes: The last events of something that was lost or is back, oldest first, as recorded; also those of
-            earlier sessions of the run.
+        changes: The last `CHANGES` events as recorded, oldest first, also those of earlier sessions of the run.
     """
 
     changes: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
@@ -86,7 +86,7 @@ class RunNodes:
     _lost: set[int] = field(default_factory=set)
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Take the next event, as it is recorded; damaged ones are left out."""
+        """Receive the next event, as it is recorded; damaged events are ignored."""
         name, nodes = str(record.get("event")), record.get("nodes")
         if name in CHANGES:
             self.changes.append(record)
@@ -102,7 +102,7 @@ class RunNodes:
             serving = {number: each for number, each in self._replicas.items() if not each.left_out}
             self._replicas |= {number: replace(each, version=version) for number, each in serving.items()}
         elif name in ENGINE_EVENTS:
-            one = record.get("replica")  # without it the only replica, or all of them
+            one = record.get("replica")  # absent: the only replica, or all of them
             for number in [one] if isinstance(one, int) else list(self._replicas):
                 self._change(number, record)
         elif name in WORKER_EVENTS and isinstance(worker := record.get("worker"), int) and record.get("node"):
@@ -143,7 +143,7 @@ class RunNodes:
 
 
 def time_text(at: object, form: str) -> str:
-    """Return a Unix time as text, in the local time zone; empty for anything else."""
+    """Return a Unix time as text in the local time zone; empty if the value is not a time."""
     try:
         return f"{datetime.fromtimestamp(at):{form}}"  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, OSError):
@@ -151,12 +151,12 @@ def time_text(at: object, form: str) -> str:
 
 
 def read_nodes(run: Path) -> RunNodes:
-    """Return the nodes of a run, from its events; those of other kinds and damaged lines are left out."""
+    """Return the nodes of a run from its events; other events and damaged lines are skipped."""
     return follow_backwards(each for each in read_backwards(run / "events.jsonl") if str(each.get("event")) in FOLLOWED)
 
 
 def follow_backwards(events: Iterable[Mapping[str, Any]]) -> RunNodes:
-    """Return the nodes after these events, of which the last one comes first."""
+    """Return the nodes after these events, which are in reverse order."""
     nodes = RunNodes()
     for event in reversed(list(events)):
         nodes.take(event)

@@ -1,4 +1,4 @@
-"""What a report about one run shows beside its summary: settings that were set, inputs, checkpoints, events of note."""
+"""Details of a run for reports: changed settings, inputs, checkpoints and notable events."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ ROUTINE = frozenset(
         *PLACED_EVENTS,
     }
 )
-"""Events of every run; the others are of note."""
+"""Events of every run; all other events are notable."""
 
 _NO_CHOICE = ("run.placed", "run.dir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNotes:
-    """What is known of one run beside its summary.
+    """Details of one run in addition to its summary.
 
     Attributes:
-        settings: Values of settings that are not the defaults, by dotted path.
-        automatic: Those of them that the profile of a small policy or the placement set; the user chose the others.
-        inputs: What the run was made of, by name: a policy, data, demonstrations, earlier steps.
-        checkpoints: Iterations that there are checkpoints of.
-        counts: Number of events of note by their name.
-        last: The last ones, oldest first, as recorded.
-        nodes: Nodes of the cluster and what they run; none for a run on one machine.
+        settings: Values of settings that differ from the defaults, by dotted path.
+        automatic: Paths in `settings` that the profile of a small policy or the placement set; the user set the others.
+        inputs: Inputs of the run by name: a policy, data, demonstrations, earlier steps.
+        checkpoints: Iterations that have a checkpoint.
+        counts: Number of notable events by name.
+        last: The last notable events, oldest first, as recorded.
+        nodes: Nodes of the cluster and what they run; empty for a run on one machine.
     """
 
     settings: Mapping[str, Any]
@@ -60,7 +60,7 @@ class RunNotes:
 
 
 def read_notes(run: Path, *, last: int = 5) -> RunNotes:
-    """Reads the notes of a run; what is missing or damaged is left out."""
+    """Read the details of a run, with its last `last` notable events; what is missing or damaged is left out."""
     counts: Counter[str] = Counter()
     kept: list[Mapping[str, Any]] = []
     placed: list[Mapping[str, Any]] = []
@@ -86,10 +86,10 @@ def read_notes(run: Path, *, last: int = 5) -> RunNotes:
 
 
 def changed_settings(run: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the settings of a run that are not the defaults, by dotted path, and which of them were set automatically.
+    """Return the settings of a run that differ from the defaults, by dotted path, and the paths set automatically.
 
-    Those are values of the profile of a small policy, and what the placement decided.
-    Nothing where the run has no settings.
+    Set automatically are values of the profile of a small policy, and values of the placement. Both are empty if the
+    run has no settings.
     """
     try:
         recorded = read_settings(run)

@@ -1,6 +1,6 @@
-"""What is known of a run at a glance: status, progress, score, times, size; from small files and ends of large ones.
+"""Summary of a run: status, progress, score, times, size; from small files and the ends of large ones.
 
-Nothing here raises for a damaged run: the summary describes what is wrong with it.
+`summarize_run` does not raise for a damaged run: the summary describes what is wrong with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finqa_cli.runs.run_folder import MANIFEST, read_run
 
 DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
 PIPELINE_EVALUATION = "10_eval"
-"""Folder of a pipeline in which the trained policy is evaluated."""
+"""Folder of the pipeline step that evaluates the trained policy."""
 
 LOGGED = ("metrics.jsonl", "events.jsonl", "trajectories.jsonl")
 """Files that a run appends to while it runs."""
@@ -40,14 +40,14 @@ class Score:
     """The score of a run.
 
     Attributes:
-        name: `accuracy`, or `reward` where nothing was evaluated on held-out questions.
+        name: `accuracy`, or `reward` if nothing was evaluated on held-out questions.
         value: The mean.
-        low: Lower end of its 95 % interval; None where there is none.
-        high: Upper end.
-        graded: Number of graded episodes behind it.
-        iteration: Iteration of the policy that was evaluated; None for a run that trains nothing.
-        questions: Questions that the graded episodes answer; None if the run does not record it.
-        clusters: Companies, or what else the questions are clustered by; None if the run does not record it.
+        low: Lower end of its 95 % interval; None if there is no interval.
+        high: Upper end of its 95 % interval; None if there is no interval.
+        graded: Number of graded episodes.
+        iteration: Iteration of the policy that was evaluated; None for a run without training.
+        questions: Number of questions of the graded episodes; None if it is not recorded.
+        clusters: Number of clusters of these questions, such as companies; None if it is not recorded.
     """
 
     name: Literal["accuracy", "reward"]
@@ -62,13 +62,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        unit: What is counted.
-        done: Number of finished ones.
-        total: Number that is planned; None where that is not recorded.
-        step: Name of the step that was started last, of a pipeline or an experiment.
+        unit: The unit that is counted.
+        done: Number of finished units.
+        total: Planned number of units; None if it is not recorded.
+        step: Name of the last started step, for a pipeline or an experiment.
     """
 
     unit: Literal["iteration", "episode", "step"]
@@ -79,20 +79,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run at a glance.
+    """Summary of a run.
 
     Attributes:
-        path: Its folder.
-        command: The command that made it, as in `finqa COMMAND`; empty where that cannot be read.
-        status: That of run.json, with `crashed` for a process that is gone, `unknown` for one of another machine, and
-            `damaged` for files that cannot be read.
+        path: Folder of the run.
+        command: Command of the run, as in `finqa COMMAND`; empty if it cannot be read.
+        status: Status in run.json, but `crashed` if the process ended without a final status, `unknown` if it is on
+            another machine, and `damaged` if files cannot be read.
         reason: Why the status is `unknown` or `damaged`; empty otherwise.
-        progress: How far it is; None where nothing is counted.
-        score: Its last evaluation; None before there is one.
-        created: When it was started, in seconds since the epoch; None where that cannot be read.
-        seconds: Wall time of the work so far; time between an interruption and `--resume` does not count.
-        size: Bytes that it takes on disk, with its nested runs.
-        nested: Its steps, each a run, of a pipeline or an experiment.
+        progress: Its progress; None if nothing is counted.
+        score: Score of its last evaluation; None if there is none.
+        created: Unix time of its start in seconds; None if it cannot be read.
+        seconds: Wall-clock seconds of work so far, without the time between an interruption and `--resume`; None if it
+            is not known.
+        size: Bytes on disk, with its nested runs.
+        nested: The steps of a pipeline or an experiment, each a run.
     """
 
     path: Path
@@ -108,7 +109,7 @@ class RunSummary:
 
     @property
     def state(self) -> str:
-        """Status and progress in words, such as `crashed at iteration 7 of 24`."""
+        """Text of status and progress, such as `crashed at iteration 7 of 24`."""
         progress = self.progress
         if progress is None or self.status in (COMPLETED, DAMAGED):
             return self.status
@@ -123,7 +124,7 @@ class RunSummary:
 
 
 def locate_run(reference: Path) -> Path:
-    """Returns the folder of a run: the path itself, or the run of that name below ./runs.
+    """Return the folder of a run: the path itself, or the run with this name below ./runs.
 
     Raises:
         DataError: Neither is a run.
@@ -140,7 +141,9 @@ def locate_run(reference: Path) -> Path:
 
 
 def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
-    """Returns the runs in a folder, newest first, and its folders that are no runs. A folder that is a run is the one.
+    """Return the summaries of the runs in a folder, newest first, and its folders that are not runs.
+
+    If the folder itself is a run, that is the only one.
 
     Raises:
         OSError: The folder cannot be read.
@@ -151,7 +154,9 @@ def summarize_runs(folder: Path) -> tuple[list[RunSummary], list[Path]]:
 
 
 def find_runs(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the folders of the runs in a folder, and its folders that are no runs, without reading the runs.
+    """Return the folders in a folder that are runs, and those that are not, without reading the runs.
+
+    If the folder itself is a run, that is the only one.
 
     Raises:
         OSError: The folder cannot be read.
@@ -164,12 +169,12 @@ def find_runs(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) -> RunSummary:
-    """Returns the summary of one run, with that of its steps up to three levels below it.
+    """Return the summary of one run, with the summaries of its steps down to three levels.
 
     Args:
         path: Folder of the run.
-        depth: Runs that it is nested in.
-        episodes: Number of its recorded episodes, where it is known; else they are counted where progress needs them.
+        depth: Number of runs in which it is nested.
+        episodes: Number of its recorded episodes; None: they are counted if the progress needs them.
     """
     size = disk_use(path)
     try:
@@ -204,7 +209,7 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
 
 
 def disk_use(path: Path) -> int:
-    """Returns the bytes that a file or folder takes on disk; a file with several names counts once."""
+    """Return the bytes of a file or folder on disk; a file with several hard links counts once."""
     seen: set[tuple[int, int]] = set()
     total, pending = 0, [path]
     while pending:
@@ -222,7 +227,7 @@ def disk_use(path: Path) -> int:
 
 
 def last_written(path: Path) -> float:
-    """Returns when a run last appended to one of its files, in seconds since the epoch; 0 for none."""
+    """Return the Unix time in seconds at which a run last wrote to one of its files; 0.0 if there is none."""
     times = [0.0]
     for name in (*LOGGED, "run.json"):
         try:
@@ -233,12 +238,12 @@ def last_written(path: Path) -> float:
 
 
 def is_run(path: Path) -> bool:
-    """Returns whether a folder is a run: it has a run.json, or a manifest that names its command."""
+    """Return whether a folder is a run: it has a run.json, or a manifest that names its command."""
     return (path / "run.json").exists() or isinstance(read_document(path / MANIFEST).get("command"), str)
 
 
 def _of_manifest(path: Path) -> dict[str, Any]:
-    """Returns the facts of a folder whose command writes its manifest last and no run.json, such as `finqa prefs`."""
+    """Return the facts of a run without run.json, whose command writes its manifest last, such as `finqa prefs`."""
     manifest = read_document(path / MANIFEST)
     return {"command": manifest.get("command"), "created": manifest.get("created"), "status": COMPLETED}
 
@@ -281,7 +286,7 @@ def _read_progress(
 
 
 def _read_score(path: Path, command: str, steps: Mapping[str, Mapping[str, Any]]) -> Score | None:
-    """Returns the last evaluation of a run; of a pipeline that of the policy it trained."""
+    """Return the score of the last evaluation of a run; for a pipeline, that of the policy that it trained."""
     try:
         if command == "pipeline":
             report = read_document(path / PIPELINE_EVALUATION / "report.json")
@@ -299,10 +304,10 @@ def _read_score(path: Path, command: str, steps: Mapping[str, Mapping[str, Any]]
 
 
 def _score_of(report: Mapping[str, Any], iteration: int | None = None) -> Score | None:
-    """Returns the score in a report of an evaluation or in a record of one."""
+    """Return the score in the report or the record of an evaluation; None if it has none."""
     value = report.get("accuracy")
     low, high = report.get("accuracy_interval") or (None, None)
-    if isinstance(value, Mapping):  # of candidates: the metrics of an evaluation with an interval each
+    if isinstance(value, Mapping):  # the report of `finqa sample`, where each metric has its own interval
         low, high = value.get("interval") or (None, None)
         value = value.get("value")
     if value is None:
@@ -346,7 +351,7 @@ def _working_time(path: Path, facts: Mapping[str, Any], status: str) -> float | 
 
 
 def _sessions(path: Path, now: float | None) -> float | None:
-    """Returns the time between each start of a run and its end, or the last event before the next start."""
+    """Return the seconds of all sessions of a run, each from its start to its last event; `now` ends a running one."""
     total, start = 0.0, None
     before = b""
     try:
@@ -354,7 +359,7 @@ def _sessions(path: Path, now: float | None) -> float | None:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                if b'"run_start"' in line:  # the only lines that are read, for there are many
+                if b'"run_start"' in line:  # parse only these lines, because there are many others
                     total += _at(before) - start if start is not None else 0.0
                     start = _at(line)
                 before = line

@@ -1,4 +1,4 @@
-"""What a run has used and cost so far, what all of it will cost, and the limits at which it stops."""
+"""Usage and cost of a run so far, their forecast for the whole run, and the limits at which it stops."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from finqa_cli.settings.schema import RunSettings
 from finqa_cli.types import Trajectory
 
 FIRST_ESTIMATE = 8
-"""Episodes after which the first estimate is given."""
+"""Episodes after which the usage of the whole run is estimated."""
 
 HOUR_S = 3600.0
 
 SPENT = "spent"
-"""Key of run.json for what a run used."""
+"""Key of run.json for the usage of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What was used.
+    """Usage of a run.
 
     Attributes:
-        episodes: Attempts that ended, those among them that are played again.
-        tokens: Prompt tokens, of each turn again, and sampled ones.
-        sandbox_hours: Time of all sandboxes, of this process.
-        gpu_hours: Time of all GPUs of the run, of this process.
-        cost_usd: Cost in US dollars: what the engine charges, GPUs and sandboxes; None where nothing has a price.
+        episodes: Attempts that ended, including those that are played again.
+        tokens: Prompt and sampled tokens. For engines that report usage, the prompt of each turn counts in full.
+        sandbox_hours: Hours of all sandboxes together, since the start of this process.
+        gpu_hours: Hours of all GPUs of the run together, since the start of this process.
+        cost_usd: Cost of engine, GPUs and sandboxes in US dollars; None if nothing has a price.
     """
 
     episodes: int
@@ -46,10 +46,9 @@ class Spending:
 
 
 class Meter:
-    """Counts what a run uses, and reports once when a limit is reached.
+    """Counts the usage of a run, and calls `stop` once when a limit is reached.
 
-    Tokens and charges of episodes that are recorded count from the beginning of the run, hours from the start of this
-    process.
+    Tokens and charges of recorded episodes count from the beginning of the run, hours from the start of this process.
     """
 
     def __init__(
@@ -65,10 +64,10 @@ class Meter:
 
         Args:
             limits: Limits and prices.
-            gpus: GPUs that the run keeps busy.
+            gpus: Number of GPUs that the run uses.
             stop: Called once with the reason when a limit is reached.
-            tell: Receives the estimate.
-            clock: Seconds.
+            tell: Receives the estimate as a sentence.
+            clock: Returns a monotonic time in seconds.
         """
         self._limits = limits
         self._gpus = gpus
@@ -88,7 +87,7 @@ class Meter:
 
     @property
     def spending(self) -> Spending:
-        """What was used until now."""
+        """The usage until now."""
         gpu_hours = self._gpus * (self._clock() - self._began) / HOUR_S
         sandbox_hours = self._sandbox_s / HOUR_S
         parts = (
@@ -106,16 +105,18 @@ class Meter:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return what was used, JSON-ready."""
+        """Return the usage as a JSON-ready mapping."""
         return asdict(self.spending)
 
     def plan(self, episodes: int, run: Path, settings: Settings) -> None:
-        """Report what the episodes will use by an earlier run of the same policy, where something is limited or priced.
+        """Report the expected usage of the episodes, from an earlier run of the same policy.
+
+        Nothing is reported if the run has no limit and no price.
 
         Args:
-            episodes: Episodes that are still to be played.
-            run: Folder of the run, beside which earlier ones are looked for.
-            settings: Its settings.
+            episodes: Number of episodes that are still to be played.
+            run: Folder of the run; earlier runs are searched in the same parent folder.
+            settings: Settings of the run.
         """
         self._planned = episodes
         if not self._is_asked:
@@ -135,7 +136,7 @@ class Meter:
         return bool(limits.max_cost or limits.max_tokens or prices) or self.spending.cost_usd is not None
 
     def add_recorded(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Count attempts of the run that an earlier process played; records as in trajectories.jsonl."""
+        """Count attempts of the run that an earlier process played, from their records in trajectories.jsonl."""
         for record in records:
             usage = record.get("metadata", {}).get("usage")
             turns = record["turns"]
@@ -144,13 +145,13 @@ class Meter:
         self._known = self._episodes
 
     def add(self, trajectory: Trajectory) -> None:
-        """Count an attempt that ended, also one that is played again."""
+        """Count an attempt that ended, also if it is played again."""
         self._add(trajectory.id, trajectory.metadata.get("usage"), trajectory.tokens)
         self._estimate()
         self.check()
 
     def add_sandboxes(self, alive: int, seconds: float) -> None:
-        """Count sandboxes that were there for some seconds."""
+        """Count `alive` sandboxes that ran for `seconds` seconds."""
         self._sandbox_s += alive * seconds
         self.check()
 
@@ -175,7 +176,7 @@ class Meter:
         if not usage:
             self._tokens += tokens
             return
-        # an engine of messages reports what all tries of an attempt used, so a later try replaces the earlier ones
+        # A chat engine reports the usage of all tries of an attempt together, so a later try replaces the earlier ones.
         before_tokens, before_cost = self._by_attempt.get(attempt, (0, 0.0))
         used = int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))
         cost = usage.get("cost_usd")
@@ -185,7 +186,7 @@ class Meter:
         self._by_attempt[attempt] = (used, float(cost or 0.0))
 
     def _estimate(self) -> None:
-        """Report once what all planned episodes will use, by the first of them."""
+        """Report once the expected usage of all planned episodes, from the first ones."""
         played = self._episodes - self._known
         if self._estimated or self._planned is None or played < FIRST_ESTIMATE:
             return
@@ -221,7 +222,11 @@ def _check_limits(settings: Settings, gpus: int) -> None:
 
 
 def find_earlier(run: Path, settings: Settings) -> tuple[Path, Mapping[str, Any]] | None:
-    """Return the newest run beside this one that played the same policy in the same environment, and what it used."""
+    """Return the newest run in the same parent folder with the same policy, engine and environment, and its usage.
+
+    Returns:
+        Folder of the run and its usage; None if there is none.
+    """
     wanted = (settings.model.name, settings.engine.name, settings.environment.name)
     files = sorted(run.parent.glob("*/run.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files:

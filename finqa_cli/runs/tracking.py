@@ -1,4 +1,4 @@
-"""Records of a run: the run folder first, then hooks and trackers, whose failures never stop a run."""
+"""Records of a run: written to the run folder first, then passed to hooks and trackers, which never stop a run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
 
 
 class Observers:
-    """Calls plugins' observing hooks. A plugin that raises is named once, then left out, and takes no other with it."""
+    """Calls the observing hooks of plugins. If a hook of a plugin raises, it is reported once and not called again."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._broken: set[tuple[str, str]] = set()
 
     def notify(self, hook: str, **facts: Any) -> None:
-        """Calls the hook of every plugin that has it."""
+        """Call the hook of every plugin that implements it."""
         for plugin, caller in registry().each(hook):
             if (hook, plugin) in self._broken:
                 continue
             try:
                 caller(**facts)
-            except Exception as error:  # of a plugin, which only observes
+            except Exception as error:  # a plugin only observes, so its failure must not stop the run
                 self._broken.add((hook, plugin))
                 failure = registry().describe_failure(plugin, hook, error)
                 self._reporter.line(f"Plugin {plugin!r} failed in {hook}, which is not called again: it {failure}")
@@ -39,7 +39,7 @@ class Observers:
 class Tracking:
     """Writes the records of a run, and copies them to trackers and to the hooks of plugins.
 
-    A tracker or a hook that raises is named once and then left out.
+    A tracker or a hook that raises is reported once and not called again.
     """
 
     def __init__(self, folder: RunFolder, trackers: Sequence[Tracker], reporter: Reporter) -> None:
@@ -50,7 +50,7 @@ class Tracking:
 
     @contextmanager
     def run(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Records and passes on that the run begins, and how the block ended."""
+        """Record and pass on the beginning of the run, and its status at the end of the block."""
         run_id = self._folder.path.name
         self._folder.event("run_start")
         self._observers.notify("on_run_start", run_id=run_id, settings=settings)
@@ -68,37 +68,37 @@ class Tracking:
             self._each_tracker(lambda tracker: tracker.on_run_end(status))
 
     def trajectory(self, trajectory: Trajectory, facts: Mapping[str, Any]) -> None:
-        """Passes an attempt that is on disk to the hooks, and with the further facts of its record to the reporter."""
+        """Pass an attempt that is on disk to the hooks, and with the added fields of its record to the reporter."""
         self._observers.notify("on_trajectory", trajectory=trajectory)
         self._reporter.episode(trajectory, facts)
 
     def update(self, iteration: int, report: UpdateReport) -> None:
-        """Passes a step of the learner to the hooks."""
+        """Pass the report of an optimizer step to the hooks."""
         self._observers.notify("on_update", iteration=iteration, report=report)
 
     def weights(self, policy: PolicyVersion, facts: Mapping[str, float]) -> None:
-        """Records that the engine serves another version; `facts` has the sync's bytes and seconds, and its probe."""
+        """Record that the engine serves a new version; `facts` are figures of the weight sync and its probe."""
         self._folder.event("weights", version=policy.number, **facts)
         self._observers.notify("on_weights", policy=policy)
 
     def evaluation(self, iteration: int, version: int, temperature: float, split: str, report: EvalReport) -> None:
-        """Records an evaluation and passes it on."""
+        """Record an evaluation in metrics.jsonl, and pass it to trackers and hooks."""
         facts = report.to_dict()
         where = {"kind": "eval", "iteration": iteration, "policy_version": version, "temperature": temperature}
         self.record({**where, "split": split, **facts})
         self.evaluated(iteration, facts)
 
     def evaluated(self, iteration: int, facts: Mapping[str, Any]) -> None:
-        """Passes an evaluation to the hooks where a file of its own has the report."""
+        """Pass an evaluation to the hooks, without a record in metrics.jsonl."""
         self._observers.notify("on_eval", iteration=iteration, metrics=facts)
 
     def groups(self, groups: Sequence[Group]) -> None:
-        """Passes the groups of an iteration to the hooks."""
+        """Pass the groups of an iteration to the hooks."""
         for group in groups:
             self._observers.notify("on_group", group=group)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Writes one line of metrics.jsonl and copies it to the trackers."""
+        """Write one line of metrics.jsonl, and pass it to the trackers."""
         self._folder.metrics(record)
         self._each_tracker(lambda tracker: tracker.on_metrics(record))
 
@@ -106,6 +106,6 @@ class Tracking:
         for tracker in list(self._trackers):
             try:
                 call(tracker)
-            except Exception as error:  # a tracker is a copy; its failure must not cost the run
+            except Exception as error:  # trackers are only copies, so their failures must not stop the run
                 self._trackers.remove(tracker)
                 self._reporter.line(f"Tracker {type(tracker).__name__} failed and is not used: {error}")

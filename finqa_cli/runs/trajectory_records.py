@@ -1,4 +1,4 @@
-"""Trajectories as JSON records, and back as demonstrations to imitate or as preference pairs (pairs.jsonl)."""
+"""JSON records of trajectories, and reading them as trajectories, demonstrations or preference pairs (pairs.jsonl)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Demonstration:
     """A graded conversation to imitate.
 
     Attributes:
-        id: The trajectory's.
+        id: Id of the trajectory.
         prompt: The opening of the conversation.
-        messages: Assistant and tool messages in turn.
-        cluster: The task's cluster, so that held-out demonstrations can be held out by cluster.
-        reward: Its total reward.
+        messages: Assistant messages and replies in their order.
+        cluster: Cluster of the task; demonstrations are held out by cluster.
+        reward: Total reward.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Demonstration:
 
 
 def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dict[str, Any]:
-    """One line of trajectories.jsonl. Token ids and log-probabilities are left out unless asked for: they are large."""
+    """Return the fields of one line of trajectories.jsonl; token ids and log-probabilities only with `token_ids`."""
     task, rewards = trajectory.task, trajectory.rewards
     return {
         "id": trajectory.id,
@@ -81,17 +81,17 @@ def trajectory_record(trajectory: Trajectory, *, token_ids: bool = False) -> dic
 
 
 def trajectory_text(trajectory: Trajectory, *, token_ids: bool = False) -> bytes:
-    """`trajectory_record` as a JSON object in ASCII.
+    """Return `trajectory_record` as a JSON object in ASCII.
 
     Raises:
-        ValueError: A number in it is not finite.
+        ValueError: A number is not finite.
     """
     record = trajectory_record(trajectory, token_ids=token_ids)
     return json.dumps(record, ensure_ascii=True, allow_nan=False).encode()
 
 
 def demonstrations_file(source: Path) -> Path:
-    """The trajectories of a run folder, or the file itself.
+    """Return the trajectories file of a run folder, or `source` itself if it is not a folder.
 
     Raises:
         DataError: There is no such file.
@@ -105,25 +105,25 @@ def demonstrations_file(source: Path) -> Path:
 
 
 def record_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
-    """Sorts the attempts of a run by iteration, task and member.
+    """Sort key of attempts: iteration, task, member and id.
 
-    A file has them as they ended, which depends on timing; what is used for training them must not.
+    A file has the attempts in the order in which they ended, which depends on timing. Training data must not.
 
     Raises:
-        KeyError, TypeError, ValueError: It is no record of an attempt.
+        KeyError, TypeError, ValueError: It is not the record of an attempt.
     """
     iteration, member = int(record.get("iteration", 0)), int(record.get("member", 0))
     return iteration, str(record["task"]["id"]), member, str(record["id"])
 
 
 def read_demonstrations(source: Path) -> list[Demonstration]:
-    """Demonstrations from a run folder or a trajectories file, in `record_order`; faulted attempts are left out.
+    """Read demonstrations from a run folder or a trajectories file, in `record_order`, without ungraded attempts.
 
     Raises:
         DataError: The file is missing, or a record lacks a field; the message names file, row and field.
     """
     path = demonstrations_file(source)
-    # The evaluations inside a training run ask held-out questions; imitating them would teach the test.
+    # Evaluations during a training run use held-out questions; imitating them would train on test data.
     phases = {"train"} if _command(path.parent) == "train" else {"train", "eval"}
     found: list[tuple[tuple[int, str, int, str], Demonstration]] = []
     for row, record in enumerate(read_jsonl(path), start=1):
@@ -188,10 +188,10 @@ def _images_record(images: Sequence[str]) -> dict[str, Any]:
 
 
 def recorded_steps(turn: Mapping[str, Any]) -> tuple[Step, ...]:
-    """All calls of a recorded turn with their replies; none where no call could be read.
+    """All calls of a recorded turn with their replies; empty if no call could be parsed.
 
     Raises:
-        KeyError, TypeError: It is no record of a turn.
+        KeyError, TypeError: It is not the record of a turn.
     """
     if turn["tool_call"] is None:
         return ()
@@ -205,10 +205,10 @@ def recorded_steps(turn: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
-    """The reply in a record of a turn or of one of its steps; None where there was none.
+    """The reply in the record of a turn or of one of its steps; None if there was none.
 
     Raises:
-        KeyError, TypeError: It is no such record.
+        KeyError, TypeError: It is not such a record.
     """
     answer = step["observation"]
     if answer is None:
@@ -218,10 +218,10 @@ def recorded_observation(step: Mapping[str, Any]) -> Observation | None:
 
 
 def recorded_trajectory(record: Mapping[str, Any]) -> Trajectory:
-    """The attempt in a record, without token ids and log-probabilities.
+    """The trajectory in a record, without token ids and log-probabilities.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is no record of an attempt.
+        KeyError, TypeError, ValueError, AttributeError: It is not the record of an attempt.
     """
     rewards = None
     if record["reward"] is not None:
@@ -276,10 +276,10 @@ def _demonstration(record: Mapping[str, Any]) -> Demonstration:
 
 
 def recorded_prompt(record: Mapping[str, Any]) -> Prompt:
-    """How a recorded attempt opened.
+    """The opening prompt of a recorded attempt.
 
     Raises:
-        KeyError, TypeError, AttributeError: It is no record of an attempt.
+        KeyError, TypeError, AttributeError: It is not the record of an attempt.
     """
     tools = (tool["function"] for tool in record["tools"])
     return Prompt(
@@ -296,10 +296,10 @@ def recorded_prompt(record: Mapping[str, Any]) -> Prompt:
 
 
 def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
-    """The assistant message of a recorded turn, and the messages of tools or user that answered it, if any did."""
+    """Yield the assistant message of a recorded turn, and the tool or user messages that reply to it, if any."""
     if steps := recorded_steps(turn):
         first, *further = (step.call for step in steps)
-        # The codec of the model that learns renders calls itself; records of earlier versions have no words.
+        # The codec of the trained model renders calls itself. Records of earlier versions have no `words`.
         words = turn.get("words", "")
         yield Message(role="assistant", content=words, tool_call=first, further_calls=tuple(further))
         for step in steps:
@@ -310,21 +310,21 @@ def exchange(turn: Mapping[str, Any]) -> Iterator[Message]:
     yield Message(role="assistant", content=turn["text"])
     if (observation := recorded_observation(turn)) is None:
         return
-    # An episode of texts is answered by the environment as the user.
+    # In an episode of texts, the environment replies as the user.
     role: Role = "tool" if turn["parse_error"] else "user"
     yield Message(role=role, content=observation.text, images=observation.images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two attempts.
+    """One of the two attempts of a pair.
 
     Attributes:
-        attempt: Its id in its run.
-        text: All text that the policy generated.
-        messages: Assistant and tool messages in turn.
-        turns: Ids and log-probabilities of each turn; empty when they were not recorded.
-        reward: Its total reward; None where preferences are not made of rewards.
+        attempt: Id of the attempt in its run.
+        text: All text that the policy generated, with its calls, as JSON.
+        messages: Assistant messages and replies in their order.
+        turns: Ids and log-probabilities of each turn; empty if they were not recorded.
+        reward: Total reward; None if the preferences do not come from rewards.
     """
 
     attempt: str
@@ -336,15 +336,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A preference.
+    """A preference pair.
 
     Attributes:
         id: Unique in its file.
-        cluster: The task's.
-        held_out: For measuring, not for training.
+        cluster: Cluster of the task.
+        held_out: It is for evaluation, not for training.
         prompt: The opening of both attempts.
-        chosen: The preferred one.
-        rejected: The other.
+        chosen: The preferred attempt.
+        rejected: The other attempt.
     """
 
     id: str
@@ -356,10 +356,10 @@ class Pair:
 
 
 def pairs_file(source: Path) -> Path:
-    """The file in a folder of `finqa prefs`, or the file itself.
+    """Return the pairs file in a folder of `finqa prefs`, or `source` itself if it is not a folder.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no such file.
     """
     path = source / PAIRS if source.is_dir() else source
     if not path.is_file():
@@ -368,11 +368,11 @@ def pairs_file(source: Path) -> Path:
 
 
 def read_pairs(path: Path) -> Iterator[Pair]:
-    """The pairs of a file, each checked.
+    """Yield the pairs of a file, after checking each of them.
 
     Raises:
-        DataError: A row is malformed, of another version, a repetition, prefers what earned less or the same, or its
-            two texts are equal; the message names file and row.
+        DataError: A row is malformed or of another file version, repeats an id, has a chosen attempt without a higher
+            reward, or has two equal texts. The message names file and row.
     """
     seen: set[str] = set()
     for row, record in enumerate(read_jsonl(path), start=1):

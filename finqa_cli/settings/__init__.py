@@ -1,4 +1,4 @@
-"""Settings: their declarations, the layers they are read from, and the backends chosen where none is named."""
+"""Settings: their declarations, the layers they are read from, and the choice of backends that are `auto`."""
 
 from finqa_cli.settings.backend_choice import Choices, Facts, choose, facts
 from finqa_cli.settings.layers import dotenv_variables

@@ -1,4 +1,4 @@
-"""The backends where none is named: a pure choice from what this machine has."""
+"""Choice of model, engine and sandbox provider where they are `auto`, from what this machine has."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ GPU_MODEL = "Qwen/Qwen3-14B"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the choice depends on.
+    """Facts that the choice depends on.
 
     Attributes:
-        modelless: Engines that take no model.
-        policy: The small policy of the environment.
+        modelless: Names of the engines that use no model.
+        policy: Name of the small policy of the environment.
         cuda: A CUDA device is visible to this process.
         vllm: The vllm component is registered, and set up or installed beside finqa.
         daytona: The daytona provider is registered.
@@ -37,7 +37,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The backends to use. `reasons` has a phrase for each kind that was chosen here and not by the user."""
+    """The backends to use.
+
+    Attributes:
+        model: Name of the model.
+        engine: Name of the engine.
+        sandbox: Name of the sandbox provider.
+        reasons: `model`, `engine` or `sandbox` -> phrase about the choice, for those that were `auto`.
+    """
 
     model: str
     engine: str
@@ -45,11 +52,11 @@ class Choices:
     reasons: Mapping[str, str]
 
     def line(self, *, sandboxless: bool = False, new_model: bool = False) -> str:
-        """Return one line with what was chosen and why; empty when all was given.
+        """Return one line with what was chosen and why; empty when nothing was chosen.
 
         Args:
-            sandboxless: The environment needs no sandbox, so that there is nothing to report about one.
-            new_model: The command makes a model, so that the chosen one is not used.
+            sandboxless: The environment needs no sandbox, so the choice of the provider is not reported.
+            new_model: The command creates a new model, so the choice of the model is not reported.
         """
         unused = {*(["sandbox"] if sandboxless else []), *(["model"] if new_model else [])}
         shown = [reason for kind, reason in self.reasons.items() if kind not in unused]
@@ -57,7 +64,7 @@ class Choices:
 
 
 def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str = AUTO) -> Choices:
-    """Fill in every name that is `auto`; a name that is given is kept."""
+    """Choose every name that is `auto`; other names are kept. Pure."""
     reasons: dict[str, str] = {}
     if model == AUTO:
         model = GPU_MODEL if facts.cuda else facts.policy
@@ -79,13 +86,14 @@ def facts(
     policy: str = EMBEDDED,
     home: Path | None = None,
 ) -> Facts:
-    """Look at this machine without importing anything heavy.
+    """Collect the facts of this machine without importing heavy packages.
 
     Args:
         registered: (kind, name) of every registered component.
-        modelless: Names of the engines that take no model.
-        policy: The small policy of the environment.
-        home: FINQA_HOME, where `finqa setup` makes environments; None: only what is beside finqa counts.
+        modelless: Names of the engines that use no model.
+        policy: Name of the small policy of the environment.
+        home: FINQA_HOME, where `finqa setup` creates virtual environments; None: only packages in finqa's own
+            environment count.
     """
     return Facts(
         modelless=modelless,

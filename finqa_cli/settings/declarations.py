@@ -1,4 +1,4 @@
-"""The declaration of a setting, beside its type and default: help text, unit, panel, flags and variable.
+"""The declaration of a setting in addition to its type and default: help text, unit, panel, flags and variable.
 
 `schema.py` declares every setting once, by `setting(...)`. Flags, help, environment variables, `.env.example` and
 `docs/reference.md` are read from there, by `schema.DECLARATIONS`.
@@ -21,19 +21,19 @@ _KEY = "setting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What `setting` and `option` add to a field.
+    """Information that `setting` and `option` add to a field.
 
     Attributes:
         help: Noun phrase without a full stop at its end.
         flags: Names on the command line, such as `--lr --learning-rate` or `--sleep/--no-sleep`; empty: only `--set`.
-        variable: Environment variable beside FINQA_SECTION__FIELD; empty: none.
-        unit: Unit of the value, where it has one.
-        main: `--help` shows the flag; the others are shown by `--help-all`.
+        variable: Environment variable in addition to FINQA_SECTION__FIELD; empty: none.
+        unit: Unit of the value; empty: none.
+        main: Whether `--help` shows the flag. `--help-all` shows all flags.
         panel: Heading of the flag in the help; empty: the panel of the section.
-        placed: `auto` by default: the placement plan decides it where there are GPUs.
-        resumable: It may change when a run is resumed.
-        shown: How the help shows the default; empty: as it is.
-        typed: Type of the flag, where it differs from the field's own type.
+        placed: The default is `auto`: the placement plan decides the value if there are GPUs.
+        resumable: The value may change when a run is resumed.
+        shown: Text of the default in the help; empty: the default itself.
+        typed: Type of the flag if it differs from the field's type.
     """
 
     help: str
@@ -55,7 +55,7 @@ class Declaration:
     Attributes:
         path: Dotted path, such as `train.seed`, `engine.name` or `environment.options.hints`.
         annotation: Type of the value.
-        default: Default value; None for options of components, whose own classes have it.
+        default: Default value; None for options of components, because the component's class has the default.
         about: Help, flags and variable.
     """
 
@@ -66,17 +66,17 @@ class Declaration:
 
     @property
     def parameter(self) -> str:
-        """Name of the parameter of commands."""
+        """Name of the parameter in the functions of commands."""
         return self.path.replace(".", "__")
 
     @property
     def is_list(self) -> bool:
-        """Whether a text is split at commas."""
+        """Whether the value is a list, so that a text is split at commas."""
         return typing.get_origin(self.annotation) is tuple
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a setting that takes one of a few names."""
+        """The names that the setting allows, if its type is a `Literal`; empty otherwise."""
         kinds = (self.annotation, *typing.get_args(self.annotation))
         return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is typing.Literal), ())
 
@@ -93,7 +93,7 @@ class Declaration:
 
     @property
     def flag_type(self) -> Any:
-        """Type of the flag. Limits and names are checked with all other layers, not by the command line."""
+        """Type of the flag. Limits and names are checked after the layers are merged, not by the command line."""
         if self.about.typed is not None:
             return self.about.typed
         if self.is_list:
@@ -109,9 +109,9 @@ def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
 
     Args:
         default: Default value.
-        help: Noun phrase, as `About.help`.
-        flags: Names on the command line, as `About.flags`.
-        details: Further attributes of `About`; others are constraints of pydantic, such as `min_length`.
+        help: Noun phrase, see `About.help`.
+        flags: Names on the command line, see `About.flags`.
+        details: Further attributes of `About`, and constraints of pydantic such as `min_length`.
     """
     known = {name: details.pop(name) for name in tuple(details) if name in About.__dataclass_fields__}
     about = About(help=help, flags=flags, **known)
@@ -119,7 +119,7 @@ def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
 
 
 def option(kind: Any, help: str, flags: str, **details: Any) -> About:
-    """Return the flag of an option of a component; the component's own class has its default and checks its value."""
+    """Return the flag of an option of a component. Its class has the default and checks the value."""
     return About(help=help, flags=flags, typed=kind, **details)
 
 
@@ -130,7 +130,7 @@ def declare(
 
     Args:
         settings: The class of all sections.
-        panels: Section, or the options of one, -> heading of its flags in the help.
+        panels: Section, or `SECTION.options` -> heading of its flags in the help.
         options: Dotted path -> flag of an option of a component.
 
     Raises:

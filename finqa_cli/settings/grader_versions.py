@@ -1,8 +1,9 @@
 """The version of the grading profile `strict` in recorded settings.
 
-`strict` means the newest version, so a record with only `strict` would change its meaning with the next one. What
-is recorded names its version; a record with the bare name was written before there were versions and means the first.
-The reward `graded` had `strict` as its default then and has it now, so a record without its profile is one of those.
+`strict` means the newest version, so the meaning of a record with only `strict` would change with the next version.
+Therefore records name the version. A record with the bare name was written before there were versions, and means the
+first version. `strict` is the default of the reward `graded`, and was its default then. So a record of this reward
+without a profile also means the first version.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ _GRADED = "graded"
 
 
 def with_versions(public: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for a record: `strict` is the version that it means today."""
+    """Return settings for a record, with `strict` replaced by the newest version."""
     return _named(public, STRICT)
 
 
 def from_record(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings with the version that a bare `strict` meant when they were written."""
+    """Return recorded settings, with a bare `strict` replaced by the version that it meant when they were written."""
     return _named(recorded, STRICT_BEFORE_VERSIONS)
 
 
 def rewards_before_versions(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what may have been recorded of a reward's facts before there were versions; nothing for other rewards.
+    """Return the forms in which a reward's facts may have been recorded before there were versions.
+
+    The list is empty for rewards other than `graded` and for other profiles.
 
     Args:
         facts: `name`, `options` and `specification` of a reward.

@@ -25,7 +25,7 @@ PANELS: Mapping[str, str] = {
     "cluster": RUN,
     "run": RUN,
 }
-"""Section, or the options of one, -> heading of its flags in the help."""
+"""Section, or `SECTION.options` -> heading of its flags in the help."""
 
 OPTION_FLAGS = {
     "environment.options.hints": option(
@@ -65,4 +65,4 @@ OPTION_FLAGS = {
         int, "Held-out questions that the policy answers at each validation; 0: none", "--validation-samples", shown="0"
     ),
 }
-"""Options of components that have a flag; the component's own class has the default and checks the value."""
+"""Options of components that have a flag. The component's class has the default and checks the value."""

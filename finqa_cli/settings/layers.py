@@ -1,7 +1,7 @@
-"""Layers of settings: dotted paths to values, each with where it came from.
+"""Layers of settings: each maps dotted paths to values with their origins.
 
-pydantic-settings reads and merges the layers. Layers are flat here, so that each value keeps its origin and a name that
-is set twice or does not exist is reported with its place.
+pydantic-settings reads and merges the layers. Layers are flat here. So each value keeps its origin, and an error about
+a name that is set twice or does not exist can name the place.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ NEVER_FROM_DOTENV = (
     "SSL_CERT_FILE",
     "WANDB_BASE_URL",
 )
-"""A `.env` that came with a folder could send the key in the environment to a stranger's host through these, in any
-case of letters: an address, or a certificate by which a stranger's proxy passes for the right host."""
+"""Variables that `.env` must not set, in upper or lower case. They set the address of a service, or the certificates
+that are trusted: a `.env` file in a downloaded folder could use them to send the user's keys to another host."""
 
 
 class LayeredSettings(Settings, BaseSettings):
@@ -67,11 +67,11 @@ class Value:
 Layer = dict[str, Value]
 
 Place = Callable[[str], str]
-"""From a dotted path to where it is set: the text of `Value.origin`."""
+"""Function from a dotted path to the place where it is set, in the form of `Value.origin`."""
 
 
 def section_fields() -> dict[str, tuple[str, ...]]:
-    """Return the settable names by top-level key; `options` of a choice takes any further key."""
+    """Return the settable names by top-level key. Below `options` of a choice, any key is allowed."""
     return {name: tuple(getattr(field.annotation, "model_fields", ())) for name, field in Settings.model_fields.items()}
 
 
@@ -104,7 +104,7 @@ def canonical(path: str, origin: str) -> str:
 
 
 def flatten(tree: Mapping[str, Any], place: Place) -> Layer:
-    """Return a nested mapping, as the sources read it, as a layer.
+    """Convert a nested mapping, as the sources read it, to a layer.
 
     Raises:
         ConfigError: A key is unknown, or a section is not a table.
@@ -138,7 +138,7 @@ def _flatten_field(section: str, field: str, value: Any, place: Place) -> Layer:
 
 
 def applicable(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers without the options meant for a component that a later layer replaces by another."""
+    """Return the layers without the options of a component that a later layer replaces by another component."""
     kept: list[Layer] = []
     for layer in layers:
         for kind in CHOICES:
@@ -169,7 +169,7 @@ def nest(layer: Layer) -> dict[str, Any]:
 
 
 class _VariableSource(EnvSettingsSource):
-    """The settings among environment variables, whether under names of their own or as FINQA_SECTION__FIELD.
+    """The settings among environment variables, with short names such as LORA_RANK or as FINQA_SECTION__FIELD.
 
     Attributes:
         names: Dotted path -> name of the variable that sets it.
@@ -204,7 +204,7 @@ class _VariableSource(EnvSettingsSource):
     def __call__(self) -> dict[str, Any]:
         """Return the settings as a tree; each value is parsed as `--set` does."""
         if not self.names:
-            return {}  # looking for each of the settings takes a fifth of the time of all layers
+            return {}  # the superclass looks for every setting, a fifth of the time of reading all layers
         tree = super().__call__()
         for path in self.names:
             *parents, leaf = path.split(".")
@@ -220,7 +220,7 @@ def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
     """Return the layer of environment variables.
 
     Args:
-        variables: All variables; those that are no settings are skipped.
+        variables: All variables; those that are not settings are skipped.
         source: Where they come from: `environment` or `.env`.
 
     Raises:
@@ -249,11 +249,11 @@ def variable_path(name: str, source: str) -> str | None:
 def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
     """Return the variables of `.env` that the environment does not set itself.
 
-    Those that are not settings (keys of services, FINQA_HOME) are put into the environment, where services read them.
-    Settings are not, so that their origin stays `.env`.
+    Variables that are not settings (such as keys of services), and FINQA_HOME, are also put into the environment, where
+    services read them. Other settings are not, so that their origin stays `.env`.
 
     Raises:
-        ConfigError: The file cannot be read, or sets the address that a key is sent to.
+        ConfigError: The file cannot be read, or sets one of `NEVER_FROM_DOTENV`.
     """
     try:
         given = DotEnvSettingsSource(LayeredSettings, env_file=file).env_vars
@@ -289,7 +289,7 @@ def arguments_layer(arguments: Sequence[tuple[str, str, Any]]) -> Layer:
 
     Raises:
         ConfigError: There is no such setting.
-        UsageError: One setting is given twice, as by `engine` and `engine.name`.
+        UsageError: One setting is given twice, for example by `engine` and `engine.name`.
     """
     layer: Layer = {}
     for path, name, value in arguments:
@@ -304,10 +304,10 @@ def arguments_layer(arguments: Sequence[tuple[str, str, Any]]) -> Layer:
 
 
 def assignments_layer(assignments: Sequence[str]) -> Layer:
-    """Return the layer of `--set section.key=value`, the value in TOML syntax or else as plain text.
+    """Return the layer of `--set section.key=value`, with the value in TOML syntax or as plain text.
 
     Raises:
-        UsageError: There is no `=`, or one setting is given twice, as by `engine` and `engine.name`.
+        UsageError: There is no `=`, or one setting is given twice, for example by `engine` and `engine.name`.
         ConfigError: The key is unknown.
     """
     layer: Layer = {}
@@ -328,7 +328,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
 def _assigned_path(name: str, origin: str) -> str:
     """Return the path that `--set` or an argument names; `kind.options.KEY.NAME` is a member of a mapping.
 
-    That the option is one is checked with the component's other options.
+    Whether the option exists and is a mapping is checked later, with the component's other options.
     """
     head, *members = re.split(r"(?<=\.options)\.([^.]+)\.", name, maxsplit=1)
     if not members or not all(members[1].split(".")):
@@ -337,7 +337,7 @@ def _assigned_path(name: str, origin: str) -> str:
 
 
 def parse_text(path: str, text: str) -> Any:
-    """Return a value written as text: lists may be comma separated, quotes are optional; pydantic parses numbers."""
+    """Return the value of a text: lists may be comma separated, and quotes are optional. pydantic parses numbers."""
     value = _toml_value(text)
     if _is_list(path):
         return _split(value)
@@ -345,9 +345,9 @@ def parse_text(path: str, text: str) -> Any:
 
 
 def assignment_text(path: str, value: Any) -> str:
-    """Return a value as `--set` reads it: plain where that means the same, else as TOML in printable ASCII.
+    """Return the text of a value for `--set`: plain text if `--set` reads the same value from it, else TOML in ASCII.
 
-    `parse_text` returns the same value from it for a setting of text and for an option.
+    For a text setting and for an option, `parse_text` returns the same value from this text.
     """
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_text(path, value) in (value, [value]):
         return value
@@ -385,7 +385,7 @@ def _is_list(path: str) -> bool:
 def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except ValueError:  # not TOML, or an integer of more digits than Python reads
+    except ValueError:  # not TOML, or an integer with more digits than Python parses
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
 
@@ -405,7 +405,7 @@ def _unknown(path: str, origin: str) -> ConfigError:
             remedy=f"write {leaf} inside the section {section} of {origin.partition(' ')[2]}",
         )
     nearest = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
-    if not nearest:  # the right name in the wrong section is the commonest mistake of all
+    if not nearest:  # the right name in the wrong section is the most common mistake
         leaf = path.rpartition(".")[2]
         nearest = [known_path for known_path in known if known_path.rpartition(".")[2] == leaf][:1]
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
@@ -415,7 +415,7 @@ def _unknown(path: str, origin: str) -> ConfigError:
 
 
 def fix_at(origin: str) -> str:
-    """Return what corrects a setting where a file or variable sets it; empty for flags and `--set`."""
+    """Return the remedy for a wrong setting of a file, variable or argument; empty for flags and `--set`."""
     kind, _, place = origin.partition(" ")
     if kind == "environment":
         return f"unset {place}"

@@ -45,21 +45,23 @@ from finqa_cli.settings.settings_files import file_layers, read_document
 DEFAULT_FILE = Path("finqa.toml")
 
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
-"""Values for recorded runs that are older than a setting, where its default changed what a run does."""
+"""Values for recorded runs from before a setting existed, if its default changes what such a run does."""
 
 _LONGEST_SHOWN = 200
-"""Characters of a wrong value that a message shows."""
+"""Most characters of a wrong value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Resolved settings: no `auto` is left in them.
+    """Settings of all layers, with model, engine and sandbox resolved: these are not `auto`.
 
     Attributes:
+        settings: The settings.
         origins: Dotted path -> the layer that set it: `default`, `file finqa.toml:3`, `environment LORA_RANK`.
-        choices: Which backends were chosen by what this machine has, and why.
-        plan: Where engine and learner run; None where the command runs neither.
-        undecided: Those of `PLACED` that no layer sets, or that the last one sets to `auto`: their values are defaults.
+        choices: The backends that were chosen for this machine, and why.
+        undecided: Settings of `PLACED` that no layer sets, or that the last layer sets to `auto`; they have their
+            default values until the placement plan replaces these.
+        plan: Where engine and learner run; None if the command runs neither.
     """
 
     settings: Settings
@@ -81,18 +83,18 @@ def load_settings(
     policies: Mapping[str, str] = MappingProxyType({}),
     assume_cuda: bool = False,
 ) -> Loaded:
-    """Read all layers and resolve what is `auto`.
+    """Read all layers and choose the backends that are `auto`.
 
     Args:
-        flags: Dotted path -> value; None means not given.
-        typed: Dotted path -> flag as it is written, of those of `flags` that the user typed; they exclude `--set`.
-        files: The files and names of `--config`, later ones over earlier ones; without any ./finqa.toml is read when it
-            is there.
+        flags: Dotted path -> value; None: not given.
+        typed: Dotted path -> flag as it is written, for the flags that the user typed. `--set` must not set these.
+        files: Files and names of `--config`; later ones override earlier ones. If empty, ./finqa.toml is read if it
+            exists.
         assignments: The `section.key=value` texts of `--set`.
-        arguments: Dotted path, how it is written and value of each argument of a function; the highest layer.
-        registered: (kind, name) of every registered component; backends that are not among them are not chosen.
-        modelless: Names of the engines that take no model, so that none is announced for them.
-        policies: The small policy of each environment that has one of its own.
+        arguments: Dotted path, name as written, and value of each argument of a Python function; the highest layer.
+        registered: (kind, name) of every registered component; only these are chosen.
+        modelless: Names of the engines that use no model; the choice of a model is not reported for them.
+        policies: Name of an environment -> its own small policy.
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
@@ -148,12 +150,13 @@ def load_settings(
 
 
 def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
-    """Return the profiles of a small policy for two processor cores: that of all of them, then its own if there is one.
+    """Return the profiles of a small policy, for two CPU cores: the profile `embedded`, then its own if there is one.
 
     Args:
-        policy: Name of the model; only the small ones have profiles.
-        plays: The policy plays; beside an expert the tasks stay as they are.
-        own_data: The tasks come from a file, so that options for the embedded ones do not apply.
+        policy: Name of the model; only small policies have profiles.
+        plays: The policy plays. If an expert plays instead, the policy's own profile, which may change the tasks, is
+            left out.
+        own_data: The tasks come from the user's file, so options for the embedded tasks do not apply.
     """
     if not is_embedded(policy):
         return []
@@ -171,7 +174,7 @@ def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
 
 
 def profile_values(policy: str) -> dict[str, list[Any]]:
-    """Return what the profiles of a small policy set, by dotted path; nothing for other models."""
+    """Return the values that the profiles of a small policy set, by dotted path; empty for other models."""
     values: dict[str, list[Any]] = {}
     for layer in _profiles(policy, plays=True, own_data=False):
         for path, value in layer.items():
@@ -233,7 +236,7 @@ def _wrong_value(path: str, reason: str, value: Value | None) -> ConfigError:
 
 
 def _default_of(path: str, origin: str) -> str:
-    """Return the flag, or `--set`, with the default of a setting that a flag or `--set` gave a wrong value."""
+    """Return a remedy for a wrong value of a flag or `--set`: the flag, or `--set`, with the default value."""
     declared = DECLARATIONS.get(path)
     default = declared.default if declared else None
     if declared is None or isinstance(default, bool) or not isinstance(default, (int, float, str)) or default == "":
@@ -244,13 +247,13 @@ def _default_of(path: str, origin: str) -> str:
 
 
 def to_public_dict(settings: Settings) -> dict[str, Any]:
-    """Return a JSON-ready mapping of all settings with secrets masked: what is written into the run folder."""
+    """Return a JSON-ready mapping of all settings with secrets masked, for the run folder."""
     public: dict[str, Any] = masked(settings.model_dump(mode="json"))
     return with_versions(public)
 
 
 def to_stated_dict(settings: Settings) -> dict[str, Any]:
-    """Return `to_public_dict` with `auto` for what the placement plan decides, and without `run.placed` itself."""
+    """Return `to_public_dict` with `auto` for the settings that the placement plan decided, without `run.placed`."""
     public = to_public_dict(settings)
     for path in public["run"].pop("placed"):
         section, _, field = path.partition(".")
@@ -259,8 +262,9 @@ def to_stated_dict(settings: Settings) -> dict[str, Any]:
 
 
 def from_public_dict(public: Mapping[str, Any]) -> Settings:
-    """Return the settings that `to_public_dict` described. Masked options are omitted, so their defaults apply; a run
-    that is older than a setting keeps doing what it did.
+    """Return the settings that `to_public_dict` described.
+
+    Masked options are omitted, so their defaults apply. A run from before a setting existed keeps its behaviour.
 
     Raises:
         ConfigError: A key or value is not a setting of this version.
@@ -274,7 +278,7 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
 
 
 def _completed(public: Any) -> Any:
-    """Add `BEFORE_THERE_WERE` to the sections that are recorded; `eval.limit` drew by the run's seed then."""
+    """Add `BEFORE_THERE_WERE` to the recorded sections. Before `eval.seed` existed, the run's seed was used for it."""
     before: dict[str, dict[str, Any]] = {**BEFORE_THERE_WERE}
     if isinstance(train := public.get("train"), Mapping) and "seed" in train:
         before["eval"] = {"seed": train["seed"]}

@@ -1,4 +1,4 @@
-"""Which settings a workflow offers by names of their own: flags of its command, keywords of its function."""
+"""The settings that each workflow offers by name: as flags of its command, and as keywords of its function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_PLAY = (
     *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
     *("run.max_cost", "run.max_tokens"),
 )
-"""Settings of every workflow that measures or samples a policy."""
+"""Settings of every workflow that evaluates or samples a policy."""
 
 OF_EVAL = (*OF_PLAY, "eval", "data.eval_split", "run.save_token_ids")
 
@@ -23,7 +23,7 @@ OF_TRAIN = (
 )
 
 QUICK_EVAL = {"eval.limit": 16, "pool.sandboxes": 8}
-"""Counts of a quick test of an evaluation, unless they are given."""
+"""Settings of a quick test of an evaluation, unless the user sets them."""
 
 QUICK_TRAIN = {
     "pool.sandboxes": 8,
@@ -33,17 +33,17 @@ QUICK_TRAIN = {
     "train.max_rollout_rounds": 4,
     "eval.limit": 16,
 }
-"""Counts of a quick test of a training, unless they are given."""
+"""Settings of a quick test of a training, unless the user sets them."""
 
 QUICK_SAMPLE = {"pool.sandboxes": 8}
-"""Counts of a quick test of sampling, unless they are given; see `candidates.QUICK` for the others."""
+"""Settings of a quick test of sampling, unless the user sets them; see `candidates.QUICK` for the others."""
 
 
 def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:
-    """Yield the settings with a flag that these paths or sections name, in their order.
+    """Yield the settings with a flag that are named by these paths or sections, in their order.
 
     Raises:
-        LookupError: No setting below one of them has a flag.
+        LookupError: A path or section has no setting with a flag.
     """
     for wanted in settings:
         found = [
@@ -57,11 +57,11 @@ def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:
 
 
 def keywords_of(declaration: Declaration) -> tuple[str, ...]:
-    """Return the names of a setting as a keyword: those of its flags, `learning_rate` for `--learning-rate`."""
+    """Return the keywords of a setting, one for each of its flags: `learning_rate` for `--learning-rate`."""
     flags = [flag.partition("/")[0] for flag in declaration.about.flags.split()]
     return tuple(flag.removeprefix("--").replace("-", "_") for flag in flags)
 
 
 def without_given(counts: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
-    """Return the counts of a quick test whose settings are not given."""
+    """Return the settings of a quick test that the user has not set."""
     return {path: count for path, count in counts.items() if path not in given}

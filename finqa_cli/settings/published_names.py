@@ -1,8 +1,8 @@
-"""Names of the published scripts: flags and settings files of theirs, and what each is here.
+"""Flags and settings files of the published scripts, and their equivalents in finqa.
 
-The scripts are those of the RL-LLM FinQA pipeline (`03_sft_train.py --config model.yaml --algo_config ppo.yaml`). A
-name either becomes settings, or is refused with its equivalent; none is dropped, but for keys that only describe the
-model, which is read from its own `config.json`.
+The scripts are those of the RL-LLM FinQA pipeline (`03_sft_train.py --config model.yaml --algo_config ppo.yaml`). Each
+name is translated to settings, or refused with its equivalent. Only keys that describe the model are ignored, because
+the model is read from its own `config.json`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ FLAGS: Mapping[str, Sequence[str]] = {
     "--test-jsonl": ("--data {}",),
     "--use-openai": ("--engine openai",),
 }
-"""Flag of a published script -> what it is here; the first form whose flags the command has. `{}` is its value."""
+"""Flag of a published script -> its equivalents; the first one whose flags the command has is used. `{}` is its value.
+"""
 
 _STEP = "--batch-tokens N of finqa sft, the tokens of a step; micro-batches are sized to fit the memory"
 REFUSED_FLAGS: Mapping[str, str] = {
@@ -80,7 +81,7 @@ VALUES: Mapping[tuple[str, Any], Mapping[str, Any]] = {
     ("baseline_type", "loo"): {"optimizer.options.baseline": "leave_one_out"},
     ("baseline_type", "mean"): {"optimizer.options.baseline": "mean"},
 }
-"""Key and value of a published settings file -> settings. Mixed precision is bfloat16 on GPUs, which `auto` chooses."""
+"""Key and value of a published settings file -> settings. fp16 becomes `auto`, which chooses bfloat16 on GPUs."""
 
 REFUSED_KEYS: Mapping[str, str] = {
     "training.warmup_steps": "sft.warmup_share, the share of all steps",
@@ -93,7 +94,7 @@ REFUSED_KEYS: Mapping[str, str] = {
 """Key of a published settings file that cannot be mapped -> its equivalent."""
 
 DESCRIPTIONS = ("model.type", "model.architecture", "model.hidden_size", "model.num_layers", "model.vocab_size")
-"""Keys that describe the model. Nothing depends on them there or here; neither on a table `metadata`."""
+"""Keys that describe the model. Nothing depends on them, in the scripts or in finqa. Nor on a table `metadata`."""
 
 METHODS = ("ppo", "grpo", "rloo", "dpo")
 _STEP_KEYS = ("training.batch_size", "training.gradient_accumulation_steps", "training.max_length")
@@ -101,7 +102,7 @@ _STEP_KEYS = ("training.batch_size", "training.gradient_accumulation_steps", "tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A published settings file in settings of finqa.
+    """A published settings file, translated to settings of finqa.
 
     Attributes:
         values: Dotted path -> value.
@@ -113,7 +114,7 @@ class Translation:
 
 
 def replace_flags(words: Sequence[str], offered: Collection[str]) -> list[str]:
-    """Return a command line with the flags of published scripts as the command's own; its own flags stay.
+    """Return a command line with the flags of published scripts replaced by the command's own flags.
 
     Args:
         words: What was typed after the command.
@@ -150,7 +151,7 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
         name: Its name; `ppo.yaml` without a method of its own is of the optimizer `ppo`.
 
     Raises:
-        ConfigError: Keys have no equivalent; the message has all of them with what to set.
+        ConfigError: Some keys cannot be translated; the message lists all of them with the settings to use instead.
     """
     found = dict(_leaves(tree))
     if not any(_is_published(key) for key in found):
@@ -174,7 +175,7 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
         elif known in REFUSED_KEYS:
             refused.append(f"{key} (here {REFUSED_KEYS[known]})")
         elif not (known in (*DESCRIPTIONS, *_STEP_KEYS, "name", "method", "algorithm") or key.startswith("metadata.")):
-            give(key, {key: value})  # the same name here, or an unknown one that is refused by it
+            give(key, {key: value})  # a setting of the same name, or an unknown key, which is refused later by its name
     if refused:
         raise ConfigError(
             f"{name} has keys of published scripts that finqa sets differently: {'; '.join(refused)}.",
@@ -207,7 +208,7 @@ def _is_published(key: str) -> bool:
 
 
 def _method(tree: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return the optimizer that a file of an algorithm is for, by its own word, its table or its name."""
+    """Return the optimizer of an algorithm's file, by its key for the method, its table or its file name."""
     algorithm = tree.get("algorithm")
     words = [tree.get("method"), tree.get("name"), algorithm.get("name") if isinstance(algorithm, dict) else algorithm]
     words += [*(word for word in METHODS if word in tree), PurePath(name).stem]
@@ -215,7 +216,7 @@ def _method(tree: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def _step(found: Mapping[str, Any], refused: list[str]) -> dict[str, int]:
-    """Return the tokens of a step: sequences of a micro-batch, micro-batches of a step and tokens of a sequence."""
+    """Return the tokens of a step: sequences per micro-batch x micro-batches per step x tokens per sequence."""
     given = [key for key in _STEP_KEYS if key in found]
     if not given:
         return {}

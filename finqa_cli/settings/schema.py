@@ -20,15 +20,15 @@ EMBEDDED = "embedded"
 
 
 def is_embedded(model: str) -> bool:
-    """Return whether it is a small policy that is shipped, so that the profile for two processor cores applies."""
+    """Return whether a model is a small policy that ships with the package, so that its profile applies."""
     return model == EMBEDDED or model.startswith(f"{EMBEDDED}-")
 
 
 ENVIRONMENT = "environment"
-"""The environment's own verdict, where a reward could be named instead."""
+"""Name of the default reward: the environment's own verdict."""
 
 AUTO = "auto"
-"""A backend that is chosen by what this machine has."""
+"""Value of a setting that finqa chooses, for example by what this machine has."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
@@ -482,9 +482,9 @@ DECLARATIONS = declare(Settings, PANELS, OPTION_FLAGS)
 """Every setting by its dotted path."""
 
 PLACED = tuple(path for path, each in DECLARATIONS.items() if each.about.placed)
-"""Settings that are `auto` by default: the placement plan decides them where there are GPUs."""
+"""Settings whose default is `auto`: the placement plan decides them if there are GPUs."""
 
 BARE_NAMES: Mapping[str, str] = {
     each.about.variable: path for path, each in DECLARATIONS.items() if each.about.variable
 }
-"""Environment variables with a name of their own; every setting also has FINQA_SECTION__FIELD."""
+"""Short environment variable -> setting. Every setting also has the variable FINQA_SECTION__FIELD."""

@@ -1,9 +1,9 @@
-"""Refusal of secrets in settings and on the command line: what is refused, and how to give it instead.
+"""Refusal of secrets in settings and on the command line, with the right way to pass each of them.
 
-Settings are written into run folders and sent to trackers, and every user of a machine can read command lines. So a
-secret comes from an environment variable that the component reads itself or that an option such as `token_env` names.
-An option of a component that is a secret by its name (`api_key`) may also be set by a file, `.env` or a FINQA_
-variable: it is masked wherever settings are written.
+Settings are written into run folders and sent to trackers, and every user of a machine can read command lines.
+Therefore a component reads its secret from an environment variable, which an option such as `token_env` may name. An
+option of a component whose name is that of a secret (`api_key`) may also be set by a file, `.env` or a FINQA_ variable:
+it is masked wherever settings are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from finqa_cli.settings.layers import Layer, Value
 from finqa_cli.settings.schema import DECLARATIONS
 
 _TYPED = ("flag", "--set")
-"""Origins that are on the command line."""
+"""Origins of values from the command line."""
 
 _WAYS: Mapping[str, str] = {
     "environment.options.url": "export SERVER_TOKEN=..., --set environment.options.token_env=SERVER_TOKEN, and an "
@@ -34,7 +34,7 @@ _WAYS: Mapping[str, str] = {
     "model": "export HF_TOKEN=..., and name the model without it",
     "data": "export HF_TOKEN=... for a data set that needs an account, and name it without secrets",
 }
-"""Setting, or what its name begins with -> how to give a secret; the first that fits."""
+"""Setting, or first part of its name -> the right way to pass a secret; the first match is used."""
 
 _OTHER_WAY = "leave it out, and export the variable of the service, such as HF_TOKEN=... or GITHUB_TOKEN=..."
 
@@ -43,11 +43,11 @@ _PATH = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)+")
 
 
 def refuse_secrets(layers: Sequence[Layer]) -> None:
-    """Check every value of every layer, also those that a later layer replaces.
+    """Check every value of every layer, also values that a later layer replaces.
 
     Raises:
-        ConfigError: One is or contains a secret, or is no name of a variable where one is due; the message names the
-            setting and its origin and not the value.
+        ConfigError: A value is or contains a secret, or the value of a setting `..._env` is not the name of a variable.
+            The message names the setting and its origin, but not the value.
     """
     for layer in layers:
         for path, value in layer.items():
@@ -66,7 +66,7 @@ def refuse_arguments(words: Sequence[str]) -> None:
     """Check a command line, before a command or the processes that it starts could show it to other users.
 
     Raises:
-        ConfigError: A word contains a secret; the message names the flag and the setting and not the value.
+        ConfigError: A word contains a secret. The message names the flag and the setting, but not the value.
     """
     for position, word in enumerate(words):
         if (what := find_secret(word)) is None:
@@ -87,7 +87,7 @@ def shown(path: str, raw: Any) -> str:
 
 
 def way_to_give(path: str) -> str:
-    """Return how to give the secret that a setting must not contain."""
+    """Return the right way to pass a secret that a setting must not contain."""
     return next((way for start, way in _WAYS.items() if path == start or path.startswith(f"{start}.")), _OTHER_WAY)
 
 
@@ -99,7 +99,7 @@ def _secret_in(path: str, value: Value) -> str | None:
 
 
 def _is_own(path: str) -> bool:
-    """Return whether a setting is an option of a component that is a secret by its name, such as `api_key`."""
+    """Return whether a setting is an option of a component whose name is that of a secret, such as `api_key`."""
     _, _, option = path.partition(".options.")
     return bool(option) and "." not in option and is_secret(option)
 
@@ -116,5 +116,5 @@ def _refusal(place: str, what: str, path: str, *, typed: bool) -> ConfigError:
 
 
 def _setting_of(flag: str) -> str:
-    """Return the setting of a flag; empty where it has none."""
+    """Return the path of the setting that a flag sets; empty if it sets none."""
     return next((path for path, each in DECLARATIONS.items() if flag in each.about.flags.replace("/", " ").split()), "")

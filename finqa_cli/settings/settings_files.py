@@ -1,9 +1,9 @@
-"""Settings files: TOML, YAML or JSON of the user, or those that ship with the package, by name.
+"""Settings files in TOML, YAML or JSON: files of the user, and files that ship with the package, which have names.
 
-Two tiers can be combined freely: a model tier sets what is trained and how it fits the machine, an optimizer tier sets
-how it is trained. A file of a tier begins with `tier = "model"` or `tier = "optimizer"` and sets nothing of the other
-tier, so their order does not matter. A file without `tier` may set everything. Files of the published pipeline are
-translated (see `published_names`).
+Files of two tiers can be combined freely. The model tier sets what is trained and how it fits the machine, the
+optimizer tier sets how it is trained. A file of a tier begins with `tier = "model"` or `tier = "optimizer"`, and must
+not set anything of the other tier, so the order of the files does not matter. A file without `tier` may set everything.
+Files of the published pipeline are translated (see `published_names`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finqa_cli.settings.published_names import translate_file
 FORMATS = (".toml", ".yaml", ".yml", ".json")
 LIST = "finqa config list"
 RESOLVED = "resolved"
-"""Key of a file that finqa wrote with all settings of a step: nothing in it was named by a user there."""
+"""Key that marks a file which finqa wrote with all settings of a pipeline step; no value in it counts as the user's."""
 
 TIERS: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "lora", "codec", "sft.learning_rate", "train.token_budget", "train.gradient_checkpointing"),
@@ -42,7 +42,7 @@ TIERS: Mapping[str, tuple[str, ...]] = {
         "sft",
     ),
 }
-"""What a file of each tier may set. Where both name a setting, it is the first one's."""
+"""Settings and sections that a file of each tier may set. A setting that both tiers name belongs to the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Document:
 
     Attributes:
         file: Its path.
-        name: What messages call it.
+        name: Its name in messages.
         text: Its content.
-        tree: The same, parsed.
+        tree: Its content, parsed.
     """
 
     file: Path
@@ -62,7 +62,7 @@ class Document:
     tree: dict[str, Any]
 
     def place(self, path: str) -> str:
-        """Return where a dotted path is set, such as `file finqa.toml:7`; without a line that is not recognized."""
+        """Return the place where a dotted path is set, such as `file finqa.toml:7`; without an unknown line."""
         line = line_of(self.text, path)
         return f"file {self.name}:{line}" if line else f"file {self.name}"
 
@@ -72,8 +72,8 @@ class Shipped:
     """A file that ships with the package.
 
     Attributes:
-        name: What `--config` takes.
-        kind: `model` or `optimizer` tier, `settings` of no tier, `specification` of a model to be made, or
+        name: Its name for `--config`.
+        kind: `model` or `optimizer` for a tier, `settings` without a tier, `specification` of a new model, or
             `experiment`.
         about: Text of its opening comment.
         file: Its path.
@@ -97,7 +97,7 @@ def shipped() -> dict[str, Path]:
 
 
 def is_shipped(origin: str) -> bool:
-    """Return whether a setting of this origin was set by a file that ships with the package."""
+    """Return whether an origin (`Value.origin`) is a file that ships with the package."""
     kind, _, place = origin.partition(" ")
     name = place.rpartition(":")[0] if place.rpartition(":")[2].isdigit() else place
     known = shipped()
@@ -106,7 +106,7 @@ def is_shipped(origin: str) -> bool:
 
 
 def tier_of(path: str) -> str | None:
-    """Return the tier that a setting belongs to, if it belongs to one."""
+    """Return the tier that a setting belongs to; None if it belongs to none."""
     for tier, paths in TIERS.items():
         if any(path == known or path.startswith(f"{known}.") for known in paths):
             return tier
@@ -117,8 +117,8 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
     """Return a layer for each file or name, in order.
 
     Raises:
-        ConfigError: One is absent, unreadable or not valid, sets what is not a setting or of another tier, or two are
-            of the same tier.
+        ConfigError: A file is absent, unreadable or invalid; it sets an unknown setting or a setting outside its tier;
+            or two files belong to the same tier.
     """
     layers: list[Layer] = []
     seen: dict[str, str] = {}
@@ -146,7 +146,7 @@ def _described(file: Path) -> Shipped:
 
 
 def _find(reference: str) -> Document:
-    """Read the file, or the one that ships under that name, with or without its folder."""
+    """Read a file by its path, or one that ships with the package by its name, with or without its folder."""
     path = Path(reference).expanduser()
     if path.suffix.lower() in FORMATS or path.is_file() or reference.startswith((".", "/", "~")):
         return read_document(path)
@@ -203,11 +203,15 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
 
 
 def read_document(file: Path, name: str = "") -> Document:
-    """Read a file; one without a known suffix is TOML.
+    """Read a file. A file without a known suffix is read as TOML.
+
+    Args:
+        file: Path of the file.
+        name: Its name in messages; empty: the path.
 
     Raises:
-        ConfigError: It cannot be read, is not valid, sets a key twice, or is not a table; the message has line and
-            column where the parser reports them.
+        ConfigError: It cannot be read, is not valid, sets a key twice, or is not a table. The message has line and
+            column if the parser reports them.
     """
     name = name or str(file)
     try:
@@ -233,7 +237,7 @@ def read_document(file: Path, name: str = "") -> Document:
         reason = "is nested too deeply for settings"
     except _InvalidFile as error:
         reason = str(error)
-    except ValueError:  # an integer of more digits than Python reads
+    except ValueError:  # an integer with more digits than Python parses
         reason = "has a number that is too long"
     raise ConfigError(f"{name} {reason}.", remedy=f"correct {name}")
 
@@ -249,7 +253,7 @@ def _read_tree(file: Path) -> dict[str, Any]:
 
 
 class _InvalidFile(Exception):
-    """What is wrong with a file, as the end of a sentence about it."""
+    """A file is invalid. The message is the end of a sentence about the file."""
 
 
 class _JsonSource(JsonConfigSettingsSource):
@@ -273,7 +277,7 @@ class _YamlSource(YamlConfigSettingsSource):
             mark = error.problem_mark
             place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
             raise _InvalidFile(f"is not valid YAML: {error.problem}{place}") from error
-        except ValueError as error:  # a scalar that looks like a date, or an integer of more digits than Python reads
+        except ValueError as error:  # a scalar that looks like a date, or an integer with too many digits for Python
             reason = "it has a number that is too long" if "digits" in str(error) else str(error)
             raise _InvalidFile(f"is not valid YAML: {reason}") from error
         except yaml.YAMLError as error:
@@ -296,7 +300,7 @@ def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_repeated(node: Any) -> None:
-    """Raise for equal keys in one table. Settings are three tables deep at most."""
+    """Raise for repeated keys in one table, down to a depth of three tables, which is the depth of settings."""
     tables = [node] if getattr(node, "id", "") == "mapping" else []
     for _ in range(3):
         inner = []
@@ -314,10 +318,10 @@ def _refuse_repeated(node: Any) -> None:
 
 
 def line_of(text: str, path: str) -> int | None:
-    """Return the line, from 1, on which a dotted path is set; None where its form is not recognized.
+    """Return the line, from 1, on which a dotted path is set; None if it is not found.
 
-    The keys are looked for one after the other, each as a whole word where a key is allowed, outside comments and
-    quotes, the first as a table's head if there is one.
+    The keys are searched one after the other, each as a whole word where a key is allowed, outside comments and quotes.
+    The first key is searched as a table header first.
     """
     at = 0
     for depth, key in enumerate(path.split(".")):

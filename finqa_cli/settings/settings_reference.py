@@ -1,4 +1,4 @@
-"""What is written from the declarations of settings: docs/reference.md, variables in .env.example, keywords of Python.
+"""Files written from the declarations of settings: docs/reference.md, part of .env.example, finqa/keywords.py.
 
 `make reference` writes them; a test compares them with the declarations.
 """
@@ -26,7 +26,7 @@ _FUNCTIONS = {
     "TrainKeywords": ("train", OF_TRAIN),
     "SampleKeywords": ("sample", OF_PLAY),
 }
-"""Class of keywords -> command and its settings."""
+"""Class of keywords -> command, and the settings that it offers."""
 
 INTRODUCTION = """# Settings
 
@@ -42,7 +42,7 @@ are chosen by what the machine has.
 
 
 def reference_page() -> str:
-    """Return docs/reference.md."""
+    """Return the content of docs/reference.md."""
     parts = [INTRODUCTION]
     for section, field in Settings.model_fields.items():
         own = [each for path, each in DECLARATIONS.items() if path.partition(".")[0] == section]
@@ -69,7 +69,7 @@ def variables_text() -> str:
 
 
 def keywords_module() -> str:
-    """Return finqa/keywords.py: a typed dictionary for each function of the Python interface."""
+    """Return the content of finqa/keywords.py: a TypedDict for each function of the Python interface."""
     lines = [
         '"""Keywords of the functions: the flags of their commands. Written by `make reference`."""',
         "",
@@ -87,7 +87,7 @@ def keywords_module() -> str:
 
 
 def write(root: Path) -> None:
-    """Write the files of a checkout."""
+    """Write the files into the checkout at `root`."""
     (root / KEYWORDS).write_text(keywords_module(), encoding="utf-8")
     (root / PAGE).parent.mkdir(exist_ok=True)
     (root / PAGE).write_text(reference_page(), encoding="utf-8")
@@ -96,7 +96,7 @@ def write(root: Path) -> None:
 
 
 def _annotation(each: Declaration) -> str:
-    """Return the type of a keyword."""
+    """Return the type annotation of a keyword."""
     if each.is_list:
         return "str | Sequence[str]" if each.flag_type is str or each.path == "trackers" else "str | Sequence[int]"
     if each.path == "train.learner_processes":
@@ -107,7 +107,7 @@ def _annotation(each: Declaration) -> str:
 
 
 def _row(each: Declaration) -> str:
-    """Return a row with two cells, which fit a narrow screen."""
+    """Return a table row with two cells, which fits a narrow screen."""
     names = (each.path, *each.about.flags.split(), each.about.variable)
     unit = f", in {each.about.unit}" if each.about.unit else ""
     shown = each.shown_default or ("off" if each.default is False else "")

@@ -1,22 +1,25 @@
-"""Two sources of chance at once: the training runs (seeds) of a method, and the companies that questions are about.
+"""Standard errors with two sources of chance: the training runs (seeds) of a method, and the companies of questions.
 
 All R runs of a method answer the same questions, so runs and companies are crossed random effects. The variance of a
 difference of two means over runs is
 
     V = V_company + max(0, V_runs - V_noise)
 
-`V_company` is the cluster-robust variance of the differences by question of the means over the runs (`clustered_mean`),
-`V_runs` the sum over the methods of s^2 / R with s the standard deviation of its runs' means, and `V_noise` that part
-of `V_runs` which questions alone explain: the cluster-robust variance of each run's deviations from the mean over the
-runs. Questions and attempts are in `V_company` as well, so it is subtracted once. This is the two-way clustered
-variance of Cameron, Gelbach & Miller 2011, "Robust inference with multiway clustering", Journal of Business & Economic
-Statistics 29(2), with small-sample factors in each part, never less than `V_company`; for equal clusters it is the
-estimate by analysis of variance of the mixed model. Its degrees of freedom are Satterthwaite's (1946, "An approximate
-distribution of estimates of variance components"), each method's runs counting R - 1, so methods may spread
-differently (Welch). Where the spread between runs is within the noise, they are those of `V_company`.
+- `V_company` is the cluster-robust variance over questions of the difference of the means over the runs
+  (`clustered_mean`).
+- `V_runs` is the sum over the methods of s^2 / R, with s the standard deviation of the runs' means.
+- `V_noise` is the part of `V_runs` that questions alone explain: the cluster-robust variance of each run's deviations
+  from the mean over the runs. The noise of questions and attempts is in `V_company` already, so it is subtracted once.
 
-Runs of equal seeds are not taken for pairs: two methods that begin with the same seed share nothing that would make
-their ends alike. `python -m benchmarks.seeds` measures coverage and false verdicts.
+This is the two-way clustered variance of Cameron, Gelbach & Miller 2011, "Robust inference with multiway clustering",
+Journal of Business & Economic Statistics 29(2), with small-sample factors in each part, and at least `V_company`. For
+clusters of equal size it is the analysis-of-variance estimate of the mixed model. The degrees of freedom are
+Satterthwaite's (1946, "An approximate distribution of estimates of variance components"). The runs of each method count
+R - 1, so methods may have different spreads (Welch). If the spread between runs is within the noise, the degrees of
+freedom are those of `V_company`.
+
+Runs with equal seeds are not treated as pairs: two methods with the same seed share nothing that would make their
+results alike. `python -m benchmarks.seeds` measures coverage and false verdicts.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ from finqa_cli.statistics.intervals import Interval, clustered_mean, share_inter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpread:
-    """How the runs of one method spread, as variances of the mean over them.
+    """Spread between the runs of one method, as variances of the mean over the runs.
 
     Attributes:
         runs: Number of runs, R.
-        total: s^2 / R, s the standard deviation of what the runs scored; 0 for one run.
-        noise: Part of it that the questions explain; 0 for one run.
+        total: s^2 / R, with s the standard deviation of the runs' scores; 0 for one run.
+        noise: Part of `total` that the questions explain; 0 for one run.
         noise_degrees: Degrees of freedom of the noise; infinite for one run.
     """
 
@@ -47,7 +50,7 @@ class RunSpread:
 
     @property
     def between(self) -> float:
-        """Estimated variance of what one run scores over all questions there might be, without noise of questions."""
+        """Estimated variance of the accuracy of one run on the whole population of questions, without their noise."""
         return self.runs * max(0.0, self.total - self.noise)
 
 
@@ -56,14 +59,14 @@ ONE_RUN = RunSpread(runs=1, total=0.0, noise=0.0, noise_degrees=math.inf)
 
 
 def run_spread(runs: Sequence[Sequence[float]], clusters: Sequence[str]) -> RunSpread:
-    """Returns the spread between the runs of a method.
+    """Return the spread between the runs of a method; `ONE_RUN` for one run or fewer than two clusters.
 
     Args:
-        runs: Score of each question `[R][n]`, questions in one order.
+        runs: Score of each question `[R][n]`, questions in the same order.
         clusters: Cluster of each question `[n]`.
 
     Raises:
-        ValueError: There is no run, no question, or not one cluster for each.
+        ValueError: There is no run, or the runs and the clusters do not have the same length.
     """
     if len(runs) == 1 or len(set(clusters)) < 2:
         return ONE_RUN
@@ -76,12 +79,13 @@ def run_spread(runs: Sequence[Sequence[float]], clusters: Sequence[str]) -> RunS
 
 
 def spread_of(values: Sequence[float], errors: Sequence[float], degrees: float) -> RunSpread:
-    """Returns the spread of runs with these figures.
+    """Return the spread of runs with these figures.
 
     Args:
-        values: Figure of each run `[R]`, at least two; a constant that is common to all has no effect.
-        errors: Standard error of each run's deviation from the mean over the runs, by question or company.
-        degrees: Degrees of freedom of such an error.
+        values: Figure of each run `[R]`, at least two; adding a constant to all has no effect.
+        errors: Standard error `[R]` of each run's deviation from the mean over the runs, clustered by question or
+            company.
+        degrees: Degrees of freedom of one of these errors.
     """
     count = len(values)
     return RunSpread(
@@ -94,7 +98,7 @@ def spread_of(values: Sequence[float], errors: Sequence[float], degrees: float) 
 
 
 def crossed_error(error: float, degrees: float, spreads: Sequence[RunSpread]) -> tuple[float, float]:
-    """Returns standard error and degrees of freedom over companies and runs; see the module.
+    """Return the standard error and its degrees of freedom over companies and runs; see the module.
 
     Args:
         error: Standard error over companies of the mean over runs, or of a difference of two; NaN where unknown.
@@ -113,12 +117,12 @@ def crossed_error(error: float, degrees: float, spreads: Sequence[RunSpread]) ->
 
 
 def crossed_interval(runs: Sequence[Sequence[float]], clusters: Sequence[str], *, level: float = 0.95) -> Interval:
-    """Returns the mean over the runs of a method with its interval over companies and runs.
+    """Return the mean over the runs of a method with its interval over companies and runs.
 
-    For one run it is `clustered_interval`, and says nothing about other runs.
+    For one run it is `clustered_interval`, which does not describe other runs.
 
     Args:
-        runs: Scores in [0, 1] of each question `[R][n]`, questions in one order.
+        runs: Scores in [0, 1] of each question `[R][n]`, questions in the same order.
         clusters: Cluster of each question `[n]`.
         level: Confidence level.
 
@@ -131,9 +135,9 @@ def crossed_interval(runs: Sequence[Sequence[float]], clusters: Sequence[str], *
 
 
 def mean_scores(runs: Sequence[Sequence[float]]) -> list[float]:
-    """Returns the mean over the runs of each question's score.
+    """Return the mean over the runs of each question's score `[n]`.
 
     Raises:
-        ValueError: The runs have not one score each for the same number of questions.
+        ValueError: The runs do not have the same number of scores.
     """
     return [math.fsum(values) / len(runs) for values in zip(*runs, strict=True)]

@@ -1,4 +1,4 @@
-"""The report of an evaluation, summed up from its trajectories, and its table of attempts."""
+"""The report of an evaluation, computed from its trajectories, and its table of attempts."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ class EvalReport:
         episodes: All attempts, faults included.
         faults: Attempts that infrastructure ended; they are in no mean.
         questions: Questions with a graded attempt.
-        clusters: Clusters of these questions.
-        clustered_by: What a cluster is, in the singular: `company`, `question`.
-        accuracy: Share that is right: by the reward's part `correct` where it has one, else with full reward.
-        accuracy_interval: 95 %, clustered.
+        clusters: Number of clusters of these questions.
+        clustered_by: Name of a cluster, in the singular: `company`, `question`.
+        accuracy: Share of right episodes: by the reward's part `correct` if it has one, else those with full reward.
+        accuracy_interval: Clustered 95 % interval of the accuracy.
         reward_mean: Mean total reward.
         components: Mean of each named part of the reward, over the episodes that have it.
         turns_mean: Assistant turns per episode.
         sampled_tokens_mean: Sampled tokens per episode; 0 for engines without tokens.
-        sql_queries: SQL queries in all.
+        sql_queries: Number of SQL queries.
         sql_error_rate: Share of the queries that were refused or failed; None without queries.
-        quoted_years: Among queries that name a year as a column, the share that quotes every one; None without any.
+        quoted_years: Share of the queries that quote every year, among those that use a year as a column; None without
+            such queries.
         statuses: Attempts by status.
         by_kind: Results by question type.
         measures: Figures that the environment computes itself; empty where it has none.
@@ -73,7 +74,7 @@ class EvalReport:
     measures: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the report as a JSON-ready mapping."""
         return {**asdict(self), "accuracy_interval": list(self.accuracy_interval)}
 
 
@@ -84,7 +85,7 @@ def summarize(
     clustered_by: str = "cluster",
     sampled_tokens: Mapping[str, int] = MappingProxyType({}),
 ) -> EvalReport:
-    """Sums up an evaluation. Without a single graded episode accuracy is 0 with the interval [0, 1].
+    """Compute the report of an evaluation. Without a graded episode the accuracy is 0 with the interval [0, 1].
 
     Args:
         trajectories: All attempts, faults included.
@@ -141,10 +142,13 @@ def summarize(
 
 
 def item_rows(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one row per attempt, for a spreadsheet; truths are empty where they are not recorded.
+    """Return one row per attempt, for a spreadsheet; right answers are empty where they are not recorded.
 
     Args:
         records: Records of trajectories.jsonl.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: See `read_outcome`.
     """
     return [_item_row(record, read_outcome(record)) for record in records]
 
@@ -167,7 +171,7 @@ def _item_row(record: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
 def quotes_years(query: str) -> bool | None:
     """Whether a query quotes every year that it uses as a column; None when it uses none.
 
-    Text in single quotes is a value and no column.
+    Text in single quotes is a value, not a column.
     """
     columns = _TEXT.sub("''", query)
     if _BARE_YEAR.search(_LIMIT.sub("", _IDENTIFIER.sub("x", columns))):

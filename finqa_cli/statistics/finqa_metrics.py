@@ -1,4 +1,4 @@
-"""Metrics of an evaluation (module 10 of the RL-LLM FinQA pipeline), pass@k, a row per attempt, samples to read."""
+"""Metrics of an evaluation (module 10 of the RL-LLM FinQA pipeline), pass@k, a table of attempts, samples to read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "format_compliance": "the reply has the requested format; with tools, every call could be parsed",
     }
 )
-"""Each metric: a share of the graded attempts, with its interval clustered by company; null where it is not judged."""
+"""Name -> meaning of each metric. A metric is a share of the graded attempts with an interval clustered by company, and
+null if no attempt is judged by it."""
 
 
 def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> dict[str, Any]:
-    """Returns the content of metrics.json; see `DEFINITIONS`. Without a graded attempt every metric is null."""
+    """Return the content of metrics.json; see `DEFINITIONS`. Without a graded attempt every metric is null."""
     questions = by_question(outcomes)
     attempts = [len(members) for members in questions.values()]
     companies = [members[0].company for members in questions.values()]
@@ -56,13 +57,13 @@ def evaluation_metrics(outcomes: Sequence[Outcome], *, level: float = 0.95) -> d
 
 
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Counts attempts by why they are not right, in the order of `REASONS`; reasons that do not occur are left out."""
+    """Count the attempts that are not right by reason, in the order of `REASONS`, without reasons of no attempt."""
     counts = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     return {reason: counts[reason] for reason in REASONS if counts[reason]}
 
 
 def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Returns one row per attempt: its metrics and why it failed. Every row has the same columns."""
+    """Return one row per attempt: its metrics and why it failed. Every row has the same columns."""
     parts = sorted({name for outcome in outcomes for name in outcome.components})
     return [
         {
@@ -82,7 +83,7 @@ def breakdown_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def choose_samples(outcomes: Sequence[Outcome], per_reason: int = SAMPLES_PER_REASON) -> list[Outcome]:
-    """Chooses some attempts of each kind of ending, right ones first: the first few of every reason."""
+    """Choose the first `per_reason` right attempts, and as many for every reason of failure in order of `REASONS`."""
     chosen: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in sorted(outcomes, key=lambda outcome: (outcome.member, outcome.question)):
         if len(chosen[outcome.reason]) < per_reason:
@@ -120,7 +121,11 @@ def _check(attempts: int, right: int, k: int) -> None:
 
 
 def k_values(attempts: Sequence[int]) -> list[int]:
-    """1, 2, 4, ... and the largest k that every question has attempts for; empty without questions."""
+    """Return the k of pass@k: 1, 2, 4, ... and the smallest number of attempts at a question; empty without questions.
+
+    Args:
+        attempts: Number of attempts at each question.
+    """
     most = min(attempts, default=0)
     powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
     return sorted({*powers, most}) if most else []
@@ -159,7 +164,7 @@ _JUDGED: Mapping[str, Callable[[Outcome], bool | None]] = MappingProxyType(
         "format_compliance": lambda outcome: outcome.well_formed,
     }
 )
-"""Metric -> the verdict on a graded attempt; None where it is not judged."""
+"""Metric -> its verdict on a graded attempt; None if the metric does not apply."""
 
 
 def _judge(metric: str, outcome: Outcome) -> bool | None:

@@ -1,4 +1,4 @@
-"""Means and shares of values that come in clusters (the questions about one company), and how well they are known."""
+"""Means and shares of clustered values (the questions about one company form a cluster), with intervals and tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NO_SPREAD = 1e-12
-"""A standard error below this is rounding: all clusters agree."""
+"""A standard error below this is rounding error: all clusters have the same mean."""
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """Quantile of Student's t for any positive number of degrees of freedom.
+    """Quantile of Student's t distribution for any positive number of degrees of freedom.
 
-    scipy is imported on first use, and `scipy.special` instead of `scipy.stats`, which takes a second longer.
+    scipy is imported on first use. `scipy.special` is used because importing `scipy.stats` takes a second longer.
 
     Raises:
         ValueError: The probability is not inside (0, 1), or `degrees` is not above 0.
@@ -27,7 +27,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def two_sided(t: float, degrees: float) -> float:
-    """Probability that Student's t is at least this far from 0: P(|T| >= |t|)."""
+    """Two-sided p-value P(|T| >= |t|) of Student's t distribution."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(degrees, -abs(t)))
@@ -43,7 +43,7 @@ class ClusteredMean:
         degrees: Degrees of freedom of that error, at most G - 1; NaN with a single cluster.
         count: Number of values, n.
         clusters: Number of clusters, G.
-        correlation: Intraclass correlation of the values, by analysis of variance, cut to [0, 1]; 0 when no cluster
+        correlation: Intraclass correlation of the values, by analysis of variance, clipped to [0, 1]; 0 when no cluster
             has two values.
     """
 
@@ -56,14 +56,18 @@ class ClusteredMean:
 
 
 def clustered_mean(values: Sequence[float], clusters: Sequence[str]) -> ClusteredMean:
-    """Returns the mean with its cluster-robust standard error.
+    """Return the mean with its cluster-robust standard error.
 
-    SE^2 = sum over clusters of s_g^2 / (1 - n_g/n) / n^2 with s_g the sum of the cluster's residuals: the
+    SE^2 = sum over clusters of s_g^2 / (1 - n_g/n) / n^2, with s_g the sum of the cluster's residuals. This is the
     bias-reduced form CR2 (Bell & McCaffrey 2002, "Bias reduction in standard errors for linear regression with
-    multi-stage samples"), which for clusters of one size is that of Miller, "Adding Error Bars to Evals", arXiv
-    2411.00640, section 2.2, times G/(G-1). The degrees of freedom are Satterthwaite's for values that are correlated
-    inside clusters as these are (Imbens & Kolesar 2016, "Robust standard errors in small samples", section 3).
-    Clusters of one size give G - 1; a few large clusters among many small ones give far fewer.
+    multi-stage samples"). For clusters of equal size, SE^2 is that of Miller, "Adding Error Bars to Evals", arXiv
+    2411.00640, section 2.2, times G/(G-1). The degrees of freedom are Satterthwaite's for values with the estimated
+    correlation inside clusters (Imbens & Kolesar 2016, "Robust standard errors in small samples", section 3). Clusters
+    of equal size give G - 1; a few large clusters among many small ones give far fewer.
+
+    Args:
+        values: Values `[n]`.
+        clusters: Cluster of each value `[n]`.
 
     Raises:
         ValueError: There are no values, or not one cluster for each.
@@ -106,10 +110,14 @@ def _intraclass_correlation(residuals: Sequence[Sequence[float]]) -> float:
 
 
 def _degrees(sizes: Counter[int], correlation: float) -> float:
-    """(tr M)^2 / tr M^2 for M[g,h] = p_g' Omega p_h, Omega exchangeable inside clusters.
+    """Satterthwaite's degrees of freedom (tr M)^2 / tr M^2, for M[g,h] = p_g' Omega p_h.
 
-    Here p_g = (1_g - w_g 1) / sqrt(1 - w_g) with w_g = n_g/n, so M depends on the sizes alone, and clusters of one size
-    are taken together.
+    Omega is exchangeable inside clusters, and p_g = (1_g - w_g 1) / sqrt(1 - w_g) with w_g = n_g/n. M depends on the
+    sizes alone, so clusters of the same size are computed together.
+
+    Args:
+        sizes: Cluster size -> number of clusters with this size.
+        correlation: Correlation inside clusters.
     """
     import numpy as np
 
@@ -127,7 +135,7 @@ def _degrees(sizes: Counter[int], correlation: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean, its standard error, and the two ends of the interval."""
+    """A mean, its standard error, the two ends of its interval, and the number of clusters."""
 
     mean: float
     standard_error: float
@@ -137,15 +145,15 @@ class Interval:
 
 
 def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95) -> Interval:
-    """Returns the mean of values in [0, 1] with an interval that stays inside [0, 1] and is right near its ends.
+    """Return the mean of values in [0, 1] with an interval that stays inside [0, 1] and is accurate near 0 and 1.
 
-    Wilson's score interval (Wilson 1927) for the number of independent values that would have the mean's clustered
-    standard error, m(1-m)/SE^2 (Korn & Graubard 1998 do so with Clopper and Pearson's), with Student's quantile at
-    the error's degrees of freedom; see `clustered_mean`. The symmetric interval m +- t SE covers 83 to 92 % instead of
-    95 % where few are right or few companies contain most questions.
+    It is Wilson's score interval (Wilson 1927) for the effective number of independent values, m(1-m)/SE^2, which has
+    the same standard error as the clustered mean. Korn & Graubard 1998 do the same with the interval of Clopper and
+    Pearson. The quantile is Student's at the degrees of freedom of the error; see `clustered_mean`. The symmetric
+    interval m +- t SE covers 83 to 92 % instead of 95 % if few values are 1, or few companies have most questions.
 
-    With fewer than two clusters nothing is known about the spread and the interval is [0, 1]. When all clusters have
-    the same mean the standard error is 0, although a further cluster might differ; the ends are then those of
+    With fewer than two clusters nothing is known about the spread, and the interval is [0, 1]. When all clusters have
+    the same mean, the standard error is 0, although another cluster might differ; the half width is then
     `unseen_share`.
 
     Raises:
@@ -156,7 +164,7 @@ def clustered_interval(values: Sequence[float], clusters: Sequence[str], *, leve
 
 
 def share_interval(estimate: ClusteredMean, error: float, degrees: float, *, level: float) -> Interval:
-    """Returns the interval of `clustered_interval` around a mean whose standard error is `error`."""
+    """Return the interval of `clustered_interval` around a mean with the standard error `error`."""
     mean = centre = estimate.mean
     if estimate.clusters < 2:
         margin = math.inf
@@ -180,12 +188,13 @@ def share_interval(estimate: ClusteredMean, error: float, degrees: float, *, lev
 def mean_interval(
     values: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """Returns the two ends of the clustered interval of a mean, mean +- t SE; see `clustered_mean`.
+    """Return the two ends of the clustered interval of a mean, mean +- t SE; see `clustered_mean`.
 
-    Shares have `clustered_interval`, which stays inside [0, 1].
+    For shares use `clustered_interval`, which stays inside [0, 1].
 
     Returns:
-        Lower and upper end; None where nothing is known about the spread: fewer than two clusters, or all alike.
+        Lower and upper end; None if nothing is known about the spread: fewer than two clusters, or all with the same
+        mean.
 
     Raises:
         ValueError: There are no values, or not one cluster for each.
@@ -200,9 +209,9 @@ def mean_interval(
 def reward_interval(
     rewards: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
 ) -> tuple[float, float] | None:
-    """Returns the two ends of the clustered interval of a mean reward; None where it is not known.
+    """Return the two ends of the clustered interval of a mean reward; None if it is not known.
 
-    Rewards that all lie in [0, 1] are averaged like shares (`clustered_interval`), others by `mean_interval`.
+    Rewards that all lie in [0, 1] get the interval of shares (`clustered_interval`), others that of `mean_interval`.
 
     Raises:
         ValueError: There are no rewards, or not one cluster for each.
@@ -214,16 +223,23 @@ def reward_interval(
 
 
 def unseen_share(clusters: int, level: float) -> float:
-    """Share of clusters that may differ when none of G did: (1-level)/2 = (1-p)^G, the "rule of three" exactly."""
+    """Largest share p of clusters that may differ if none of G does: (1-level)/2 = (1-p)^G, the exact rule of three."""
     return float(1 - ((1 - level) / 2) ** (1 / clusters))
 
 
 def t_test(value: float, error: float, *, degrees: float, clusters: int, level: float) -> tuple[float, float]:
-    """Half width of the interval around an estimate, and the two-sided p-value of its being 0.
+    """Half width of the interval around an estimate, and the two-sided p-value of the hypothesis that it is 0.
 
-    When all clusters agree the standard error is 0: the interval is then widened by the share of clusters that may
-    differ (`unseen_share`), and the p-value is that of a sign test over the clusters. With fewer than two clusters
-    nothing is known.
+    When all clusters have the same mean, the standard error is 0. The half width then follows from the share of
+    clusters that may differ (`unseen_share`), and the p-value is that of a sign test over the clusters. With fewer than
+    two clusters nothing is known: the half width is infinite and the p-value 1.
+
+    Args:
+        value: The estimate.
+        error: Its standard error.
+        degrees: Degrees of freedom of the error.
+        clusters: Number of clusters.
+        level: Confidence level.
     """
     if clusters < 2:
         return math.inf, 1.0

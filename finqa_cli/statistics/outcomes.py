@@ -1,4 +1,4 @@
-"""One attempt as statistics need it, read from its record in trajectories.jsonl, and why it was not right."""
+"""The outcome of an attempt for statistics, read from its record in trajectories.jsonl, and why it was not right."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "wrong_answer": "another answer",
     }
 )
-"""Why an attempt is not right, from the first boundary that failed to the last."""
+"""Reason why an attempt is not right -> its explanation, in the order in which reasons are checked."""
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What reading a value that is not a record, or no file of a run, may raise."""
+"""Exceptions that reading may raise when a value is not a record, or a file does not belong to a run."""
 
 OWN = "environment_"
-"""Prefix of the environment's own part where a configured reward has one of the same name."""
+"""Prefix of a part of the environment's own verdict whose name the configured reward uses too."""
 
 RIGHT = 1.0 - 1e-9
-"""A part of the reward from here on counts as right."""
+"""Smallest value of a part of the reward that counts as right."""
 
 _SHOWN_CHARACTERS = 200
 
@@ -54,20 +54,20 @@ class Outcome:
         kind: Question type; may be empty.
         split: The task's split.
         prompt: The question as the agent read it.
-        member: Which of the question's attempts.
+        member: Number of the attempt among those at the question.
         status: Why it ended.
-        correct: The verdict; None for a fault, which is in no mean.
+        correct: The verdict; None for a fault, which counts in no mean.
         reward: Total reward; None for a fault.
         components: Named parts of the reward.
         answer: The submitted or stated answer; empty if there is none.
-        program_reads: The reply has a program in FinQA's language; None where the environment asks for none.
-        well_formed: Every tool call could be read, or the reply has the form that was asked for; None where the
-            environment asks for none.
+        program_reads: The reply contains a program in FinQA's language; None if the environment requests no program.
+        well_formed: Every tool call could be parsed, or the reply has the requested format; None if the environment
+            requests no format.
         reason: A key of `REASONS`; empty when it is right.
-        explanation: The grader's own words, or the fault's.
-        turns: Assistant turns.
+        explanation: The grader's explanation, or the message of the fault.
+        turns: Number of assistant turns.
         tokens: Sampled tokens; 0 for engines without tokens.
-        seconds: Wall time.
+        seconds: Wall-clock seconds.
     """
 
     question: str
@@ -110,10 +110,10 @@ def is_right(trajectory: Trajectory) -> bool:
 
 
 def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:
-    """What an episode answered: what was submitted last, else what its last text states, or the text's beginning.
+    """The answer of an episode: the last one submitted, else the one that its last text states, else the text's start.
 
     Args:
-        calls: Name and arguments of its tool calls in turn.
+        calls: Name and arguments of its tool calls in their order.
         text: The last text of an episode without tools; empty with tools.
     """
     submitted = [arguments for name, arguments in calls if name == "submit_answer"]
@@ -124,7 +124,7 @@ def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> 
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """What an attempt answered; see `stated_answer`."""
+    """The answer of an attempt; see `stated_answer`."""
     calls = [(step.call.name, step.call.arguments) for turn in trajectory.turns for step in turn.steps]
     return stated_answer(calls, "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text)
 
@@ -133,7 +133,7 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
     """The outcome in one record of trajectories.jsonl.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError, OverflowError: It is no such record.
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: The mapping is not such a record (`MALFORMED`).
     """
     task, turns, reward = record["task"], record["turns"], record["reward"]
     status = Status(record["status"])
@@ -204,7 +204,7 @@ def _finite(value: Any) -> float:
 
 
 def _form(components: Mapping[str, float], text: str) -> tuple[bool | None, bool | None]:
-    """Whether the program of a text reply reads, and whether the reply has its form; None where neither is judged."""
+    """Whether the program of a text reply can be parsed, and whether the reply has its format; None if not judged."""
     reply = parse_reply(text)
     form = _own_part(components, "format")
     well_formed = None if form is None else reply.ok or form > 0

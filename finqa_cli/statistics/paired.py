@@ -1,4 +1,4 @@
-"""Policies and methods on the same questions: paired differences, two tests of each, and Holm's correction."""
+"""Comparison of policies and methods on the same questions: paired differences, two tests, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
 Verdict = Literal["shown", "not shown", "tests disagree"]
 
 About = Literal["methods", "method and policy", "policies"]
-"""What a comparison speaks of: a side with several runs is a method, a side with one run is that policy alone."""
+"""What a comparison is about: a side with several runs is a method, a side with one run is that policy alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,19 @@ class PairedDifference:
 
     Attributes:
         difference: Mean over the questions.
-        standard_error: Clustered by company and by run; NaN with a single company.
+        standard_error: Standard error of the difference, clustered by company and by run; NaN with a single company.
         degrees: Degrees of freedom of the standard error; NaN with a single company.
-        runs: Runs of the first and of the second; with one run the error says nothing about other runs.
-        runs_error: The part of the error that is of runs and not of questions; 0 with one run a side.
+        runs: Runs of the first and of the second side; with one run the error does not describe other runs.
+        runs_error: The part of the standard error that the runs cause, not the questions; 0 with one run per side.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        p_value: Two-sided, of the clustered t-test; 1 when nothing can be tested.
-        questions: n.
-        clusters: Companies among them.
-        correlation: Pearson's, of the two scores over the questions; None when either does not vary.
-        first_better: Questions on which the first scored higher.
-        second_better: Questions on which the second scored higher.
-        mcnemar: Exact two-sided p-value of `exact_mcnemar` on these two numbers.
+        p_value: Two-sided p-value of the clustered t-test; 1 when nothing can be tested.
+        questions: Number of questions, n.
+        clusters: Number of companies that the questions are about.
+        correlation: Pearson correlation of the two scores over the questions; None when either does not vary.
+        first_better: Number of questions on which the first scored higher.
+        second_better: Number of questions on which the second scored higher.
+        mcnemar: Two-sided p-value of `exact_mcnemar` on these two numbers.
     """
 
     difference: float
@@ -57,7 +57,7 @@ class PairedDifference:
 
     @property
     def about(self) -> About:
-        """What the difference is of."""
+        """Whether the difference is between methods, policies, or one of each."""
         several = [runs > 1 for runs in self.runs]
         return "methods" if all(several) else "method and policy" if any(several) else "policies"
 
@@ -65,10 +65,10 @@ class PairedDifference:
 def paired_difference(
     first: Sequence[float], second: Sequence[float], clusters: Sequence[str], *, level: float = 0.95
 ) -> PairedDifference:
-    """Compares two policies by their scores in [0, 1] of the same questions; see `crossed_difference`.
+    """Compare two policies by their scores in [0, 1] on the same questions; see `crossed_difference`.
 
     Raises:
-        ValueError: There are no questions, or the three lists are not of one length.
+        ValueError: There are no questions, or the three lists do not have the same length.
     """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} scores")
@@ -82,16 +82,23 @@ def crossed_difference(
     *,
     level: float = 0.95,
 ) -> PairedDifference:
-    """Compares two methods of R runs each by their scores of the same questions, `[R][n]`.
+    """Compare two methods by the scores of their runs on the same questions.
 
-    Source: Miller, arXiv 2411.00640, section 4, clustered; with several runs crossed with them (`crossed`).
+    Source: Miller, arXiv 2411.00640, section 4, clustered; with several runs see the module `crossed`.
 
-    A score is the share of a question's attempts that were right, so repeated attempts count once per question, and a
-    question's score of a method is the mean over its runs. See `clustered_mean` for the standard error over companies,
-    `crossed_error` for that over runs and `t_test` for the case that all clusters differ by the same amount.
+    A score is the share of a question's attempts that were right, so repeated attempts count once per question. The
+    score of a method on a question is the mean over its runs. See `clustered_mean` for the standard error over
+    companies, `crossed_error` for that over companies and runs, and `t_test` for the case that all clusters differ by
+    the same amount.
+
+    Args:
+        first: Scores of the first method `[R][n]`.
+        second: Scores of the second method; its number of runs may differ.
+        clusters: Cluster of each question `[n]`.
+        level: Confidence level of the interval.
 
     Raises:
-        ValueError: There are no runs or no questions, or the lists are not of one length.
+        ValueError: There are no runs or no questions, or the lists do not have the same length.
     """
     means = mean_scores(first), mean_scores(second)
     differences = [one - other for one, other in zip(*means, strict=True)]
@@ -122,11 +129,15 @@ def crossed_difference(
 
 
 def exact_mcnemar(first_only: int, second_only: int) -> float:
-    """Two-sided p-value of McNemar's test without approximation: a fair coin on the questions that differ.
+    """Two-sided p-value of the exact McNemar test: a binomial test with p = 0.5 on the questions that differ.
 
-    Source: McNemar 1947; the exact form is the binomial sign test. With several attempts a question differs when its
-    share of right attempts does. It takes questions for independent, so clusters of alike questions make it too bold,
-    and the runs as given: it says nothing about other runs of the same methods.
+    Source: McNemar 1947; the exact form is the sign test. With several attempts a question differs when its share of
+    right attempts does. The test treats questions as independent, so clusters of similar questions make its p-values
+    too small. It treats the runs as fixed, so it does not describe other runs of the same methods.
+
+    Args:
+        first_only: Number of questions on which the first scored higher.
+        second_only: Number of questions on which the second scored higher.
     """
     from scipy.special import bdtr
 
@@ -134,7 +145,7 @@ def exact_mcnemar(first_only: int, second_only: int) -> float:
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Adjusted p-values that bound the chance of any false finding among all of them (Holm 1979), keys as given."""
+    """Adjusted p-values that control the probability of any false finding among all tests (Holm 1979), by name."""
     adjusted: dict[str, float] = {}
     largest = 0.0
     for rank, (name, value) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
@@ -145,13 +156,13 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one policy, or one training method over several runs, scored.
+    """Scores of one policy, or of one training method over several runs.
 
     Attributes:
         label: Name in the report.
         shares: Question -> share of its attempts that were right; with several runs the mean over the runs.
         companies: Question -> company.
-        runs: The shares of each run, on the same questions; empty for one run, whose shares are `shares`.
+        runs: The shares of each run, on the same questions; may be empty for one run, whose shares are `shares`.
     """
 
     label: str
@@ -172,12 +183,12 @@ class Comparison:
         first: Label of the first.
         second: Label of the second.
         paired: First minus second.
-        adjusted: Holm's p-value of the clustered t-test among all pairs.
-        adjusted_mcnemar: Holm's p-value of the exact McNemar test.
-        verdict: `shown` when both adjusted p-values are below 1 - level, `tests disagree` when one is. What it speaks
-            of, methods or these policies, is `paired.about`.
+        adjusted: p-value of the clustered t-test, adjusted by Holm over all pairs.
+        adjusted_mcnemar: p-value of the exact McNemar test, adjusted in the same way.
+        verdict: `shown` when both adjusted p-values are below 1 - level, `tests disagree` when one is. See
+            `paired.about` for what the verdict is about: methods or these policies.
         gained: Questions on which the first scored higher.
-        lost: Questions on which it scored lower.
+        lost: Questions on which the first scored lower.
     """
 
     first: str
@@ -191,7 +202,7 @@ class Comparison:
 
 
 def scores_of(label: str, runs: Sequence[Sequence[Outcome]]) -> Scores:
-    """Returns the scores over the questions that every run has a graded attempt at, each run counting the same."""
+    """Return the scores on the questions at which every run has a graded attempt; each run has the same weight."""
     found = [by_question(run) for run in runs]
     questions = sorted(set.intersection(*(set(run) for run in found)))
     each = [{name: share_right(run[name]) for name in questions} for run in found]
@@ -204,9 +215,15 @@ def scores_of(label: str, runs: Sequence[Sequence[Outcome]]) -> Scores:
 
 
 def compare_all(scores: Sequence[Scores], *, baseline: str = "", level: float = 0.95) -> list[Comparison]:
-    """Compares every pair, later less earlier, or all others less the baseline; Holm adjusts the p-values of each test.
+    """Compare every pair, later minus earlier, or all others minus the baseline, and adjust the p-values by Holm.
 
-    Fewer pairs adjust less, so name a baseline beforehand when only differences from it are of interest.
+    With fewer pairs the adjustment is smaller. So name a baseline beforehand if only differences from it are of
+    interest.
+
+    Args:
+        scores: Scores of the policies or methods.
+        baseline: Label of the baseline; empty: compare every pair.
+        level: Confidence level of the intervals; 1 - level is the significance level of the verdicts.
 
     Raises:
         ValueError: A pair has no question in common.

@@ -1,19 +1,20 @@
-"""Power of an evaluation before it is run: the smallest difference it shows, or the questions and attempts needed.
+"""Power of a planned evaluation: the smallest detectable difference, or the questions and attempts needed.
 
 The difference of two policies on the same n questions, k attempts at each, has the variance
 
     V = (between * (1 + (m - 1) * correlation) + within / k) / n        m = questions per company
 
-`between` is the variance over questions of the difference of the two chances of being right, `within` the variance of
-one attempt at a question, summed over the two policies: Miller, "Adding Error Bars to Evals", arXiv 2411.00640,
-section 5. The factor is Kish's design effect (Survey Sampling 1965), on the first term only since attempts err
-independently. What is shown with probability `power` at a two-sided level 1 - alpha is
+`between` is the variance over questions of the difference of the two probabilities of a right answer. `within` is the
+variance of one attempt at a question, summed over the two policies: Miller, "Adding Error Bars to Evals", arXiv
+2411.00640, section 5. The factor (1 + (m - 1) * correlation) is Kish's design effect (Survey Sampling 1965). It applies
+to the first term only, because the errors of attempts are independent. The difference that is shown with probability
+`power` at a two-sided level 1 - alpha is
 
     (t[1 - alpha/2] + t[power]) * sqrt(V)       Student's quantiles with companies - 1 degrees of freedom
 
-the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evaluation Review 19(5). That is of two
-policies. Of two methods with R runs each whose accuracies vary by `deviation`, the variance is V with k * R attempts
-for k, plus 2 * deviation^2 / R, and the degrees of freedom are those of `crossed`.
+This is the minimum detectable effect of Bloom 1995, "Minimum detectable effects", Evaluation Review 19(5). It holds for
+two policies. For two methods with R runs each, whose accuracies vary by `deviation`, the variance is V with k * R
+attempts instead of k, plus 2 * deviation^2 / R. The degrees of freedom are then those of `crossed`.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from finqa_cli.statistics.intervals import clustered_mean, t_quantile
 from finqa_cli.statistics.outcomes import Outcome, by_question, share_right
 
 MOST = 10**9
-"""No plan looks for more questions or attempts than this."""
+"""Largest number of questions, attempts or runs that a plan considers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """Components of the spread of a difference.
+    """Components of the variance of a difference.
 
     Attributes:
-        between: Variance over questions of the difference of the two policies' chances of being right.
+        between: Variance over questions of the difference of the two policies' probabilities of a right answer.
         within: Variance of one attempt at a question, averaged over questions and summed over the two policies.
         correlation: Correlation of the differences of two questions about one company.
-        unevenness: Size of the company of a question drawn at random, over the mean size; 1 for equal sizes.
+        unevenness: Expected number of questions about the company of a random question, divided by the mean number of
+            questions per company; 1 for equal sizes.
     """
 
     between: float
@@ -50,7 +52,16 @@ class Variation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """An evaluation: its questions, the companies they are about, attempts at each, and what the test must show."""
+    """A planned evaluation.
+
+    Attributes:
+        questions: Number of questions.
+        companies: Number of companies that the questions are about.
+        attempts: Attempts at each question.
+        level: Confidence level of the test.
+        power: Probability with which the test must show the difference.
+        comparisons: Number of comparisons, for Holm's correction.
+    """
 
     questions: int
     companies: float
@@ -63,18 +74,18 @@ class Design:
 def assumed_variation(
     accuracy: float, paired: float, repeated: float, *, company: float = 0.0, unevenness: float = 1.0
 ) -> Variation:
-    """Returns the variation of two policies that are right equally often.
+    """Return the variation of two policies that are right equally often.
 
     Args:
-        accuracy: Share that each gets right.
-        paired: Correlation of one attempt of each at the same question; 0 for different questions.
+        accuracy: Share of right attempts of each policy.
+        paired: Correlation of one attempt of each policy at the same question; 0 for different questions.
         repeated: Correlation of two attempts of one policy at the same question; 1 for greedy decoding.
         company: See `Variation.correlation`.
         unevenness: See `Variation.unevenness`.
 
     Raises:
-        ValueError: A share or correlation outside [0, 1], or `paired` above `repeated`: two policies cannot be more
-            alike than each is to itself.
+        ValueError: A value is outside its range (`accuracy` in (0, 1), correlations in [0, 1]), or `paired` is above
+            `repeated`: two policies cannot be more similar than each is to itself.
     """
     if not (0 < accuracy < 1 and 0 <= paired <= repeated <= 1 and 0 <= company <= 1):
         raise ValueError(f"accuracy {accuracy}, correlations {paired}, {repeated} and {company}")
@@ -88,7 +99,7 @@ def assumed_variation(
 
 
 def detectable(design: Design, variation: Variation) -> float:
-    """Returns the smallest difference of two policies that the design shows; infinite with fewer than two companies."""
+    """Return the smallest difference of two policies that the design shows; infinite if `companies` is at most 1."""
     degrees = design.companies - 1
     if degrees <= 0:
         return math.inf
@@ -96,19 +107,19 @@ def detectable(design: Design, variation: Variation) -> float:
 
 
 def detectable_methods(design: Design, variation: Variation, *, deviation: float, seeds: int) -> float:
-    """Returns the smallest difference of two methods that the design shows with this many runs of each.
+    """Return the smallest difference of two methods that the design shows with this many runs of each.
 
-    The degrees of freedom are what they are on average, so with three runs the difference is shown in 70 to 77 %
-    where 80 % are planned, and from five runs on in 79 % (simulated).
+    The plan uses the average degrees of freedom. In simulations with a planned power of 80 %, the difference is
+    therefore shown in 70 to 77 % of the cases with three runs, and in 79 % from five runs on.
 
     Args:
         design: The evaluation of each run.
-        variation: That of two policies, so an upper bound for methods, whose runs are averaged.
-        deviation: Standard deviation of the accuracies of a method's runs over all questions there might be.
+        variation: Variation of two policies: an upper bound for methods, whose runs are averaged.
+        deviation: Standard deviation of the accuracies of a method's runs on the whole population of questions.
         seeds: Runs of each method.
 
     Returns:
-        Infinite with one run each, which show nothing about methods, and with fewer than two companies.
+        The difference; infinite with one run each, which shows nothing about methods, or if `companies` is at most 1.
     """
     companies = design.companies - 1
     if companies <= 0 or seeds < 2:
@@ -117,19 +128,19 @@ def detectable_methods(design: Design, variation: Variation, *, deviation: float
     runs = 2 * deviation**2 / seeds
     spread = runs + variation.within / (design.attempts * seeds * design.questions)
     variance = questions + runs
-    # Welch's degrees are estimated: of two equal variances not 2 (R - 1), but on average about R / (R + 1) of that
+    # Welch's degrees of freedom are estimated: for two equal variances on average about 2 (R - 1) R / (R + 1)
     of_runs = 2 * (seeds - 1) * seeds / (seeds + 1)
     degrees = variance**2 / (questions**2 / companies + spread**2 / of_runs)
     return _factor(design, min(companies, degrees)) * math.sqrt(variance)
 
 
 def seeds_for(difference: float, design: Design, variation: Variation, *, deviation: float) -> int | None:
-    """Returns the runs of each method that are needed; None when no number of runs suffices."""
+    """Return the runs of each method that are needed; None when no number of runs suffices."""
     return _first(lambda seeds: detectable_methods(design, variation, deviation=deviation, seeds=seeds) <= difference)
 
 
 def _factor(design: Design, degrees: float) -> float:
-    alpha = (1 - design.level) / design.comparisons  # the first step of Holm, so the demand on every comparison
+    alpha = (1 - design.level) / design.comparisons  # first step of Holm, the strictest level of all comparisons
     return t_quantile(1 - alpha / 2, degrees) + t_quantile(design.power, degrees)
 
 
@@ -140,7 +151,7 @@ def _variance(design: Design, variation: Variation) -> float:
 
 
 def questions_for(difference: float, design: Design, variation: Variation) -> int | None:
-    """Returns the questions needed, at as many per company as the design has; None for more than `MOST`."""
+    """Return the number of questions needed, with the design's questions per company; None for more than `MOST`."""
     per_company = design.questions / design.companies
 
     def shows(questions: int) -> bool:
@@ -151,7 +162,7 @@ def questions_for(difference: float, design: Design, variation: Variation) -> in
 
 
 def attempts_for(difference: float, design: Design, variation: Variation) -> int | None:
-    """Returns the attempts needed at each of the design's questions; None when no number of attempts suffices."""
+    """Return the attempts needed at each of the design's questions; None when no number of attempts suffices."""
     return _first(lambda attempts: detectable(replace(design, attempts=attempts), variation) <= difference)
 
 
@@ -164,7 +175,7 @@ class Observed:
         companies: Companies that these questions are about.
         attempts: Attempts at a question, on average.
         accuracy: Mean over the questions.
-        repeated: Correlation of two attempts at one question; None when there is one attempt each.
+        repeated: Correlation of two attempts at one question; None when every question has one attempt.
         company: Correlation of two questions about one company.
         unevenness: See `Variation.unevenness`.
     """
@@ -179,7 +190,7 @@ class Observed:
 
 
 def observe(outcomes: Sequence[Outcome]) -> Observed:
-    """Estimates the components of variance of one evaluation.
+    """Estimate the components of variance of one evaluation.
 
     Raises:
         ValueError: It has no graded attempt.
@@ -202,9 +213,9 @@ def observe(outcomes: Sequence[Outcome]) -> Observed:
 
 
 def observed_variation(first: Sequence[Outcome], second: Sequence[Outcome], *, repeated: float) -> Variation:
-    """Estimates the variation of the difference of two evaluations, over the questions that both answered.
+    """Estimate the variation of the difference of two evaluations, over the questions that both answered.
 
-    For a question with one attempt, `repeated` (see `assumed_variation`) gives the attempt's part of the spread.
+    For a question with one attempt, `repeated` (see `assumed_variation`) determines the variance of the attempt.
 
     Raises:
         ValueError: They have fewer than two questions in common.
@@ -229,7 +240,7 @@ def observed_variation(first: Sequence[Outcome], second: Sequence[Outcome], *, r
 
 
 def _within(questions: Sequence[Sequence[Outcome]], repeated: float) -> tuple[float, float]:
-    """Variance of one attempt, and of a question's share, both averaged over the questions of one policy."""
+    """Variance of one attempt, and of a question's share of right attempts, averaged over the questions of a policy."""
     shares = [share_right(members) for members in questions]
     accuracy = math.fsum(shares) / len(shares)
     assumed = accuracy * (1 - accuracy) * (1 - repeated)
@@ -247,6 +258,9 @@ def _unevenness(companies: Sequence[str]) -> float:
 
 
 def _first(shows: Callable[[int], bool]) -> int | None:
-    """Smallest number that shows the difference; every larger number shows it too."""
+    """Smallest number up to `MOST` for which `shows` is true, by bisection; None if there is none.
+
+    If a number shows the difference, every larger number must show it too.
+    """
     found = bisect.bisect_left(range(1, MOST + 1), True, key=shows) + 1
     return found if found <= MOST else None

@@ -1,1 +1,1 @@
-"""Training: reinforcement learning, supervised fine-tuning and preference learning."""
+"""Training: reinforcement learning, supervised fine-tuning and preference learning, with their common parts."""

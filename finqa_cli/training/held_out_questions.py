@@ -1,4 +1,4 @@
-"""The answers of a policy to held-out questions while it learns from a file."""
+"""Evaluation on held-out questions during training on a file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage
 
 USUAL_SAMPLES = 16
-"""Held-out questions that are asked if the settings do not set a number."""
+"""Number of held-out questions if the settings do not set one."""
 
 SAMPLES = "valid_samples"
+"""Folder of the run for the answers to held-out questions."""
 
 
 class HeldOutQuestions:
-    """Has each policy answer the same held-out questions, greedily, as an evaluation plays them."""
+    """Lets each policy answer the same held-out questions greedily, as in an evaluation."""
 
     def __init__(self, context: RunContext, parts: Stage, tasks: Sequence[Task]) -> None:
         assert isinstance(parts.engine, TokenEngine), "for training, `stage` accepts no other engine"
@@ -39,10 +40,14 @@ class HeldOutQuestions:
         self._tasks = tasks
 
     async def ask(self, learner: Learner, step: int) -> SampleRates | None:
-        """Plays the questions with the learner's weights and writes valid_samples/step_N.jsonl with the rewards.
+        """Play the questions with the learner's weights, and write valid_samples/step_N.jsonl with the rewards.
+
+        Args:
+            learner: Learner with the weights.
+            step: Number of optimizer steps of these weights.
 
         Returns:
-            None when a signal cut it short.
+            Rates over the answers; None if a stop was requested.
 
         Raises:
             ThresholdError: More answers ended in faults than the settings allow.
@@ -65,7 +70,7 @@ class HeldOutQuestions:
         return None if context.stopper.requested else self._rates(answered, step)
 
     async def rest(self) -> None:
-        """Leaves the engine's device to the learner, where they share one, until the next call of `ask`."""
+        """Free the engine's device for the learner, if they share it, until the next call of `ask`."""
         if self._engine.sleeps:
             await self._engine.sleep()
 
@@ -78,7 +83,7 @@ class HeldOutQuestions:
 
     def _rates(self, answered: Sequence[Trajectory], step: int) -> SampleRates:
         path = self._context.folder.path / SAMPLES / f"step_{step}.jsonl"
-        path.unlink(missing_ok=True)  # a run that was killed here may have left it
+        path.unlink(missing_ok=True)  # a killed run may have left a part of it
         writer = JsonlWriter(path)
         records = [trajectory_record(trajectory) for trajectory in sorted(answered, key=lambda each: each.id)]
         for record in records:
@@ -105,20 +110,19 @@ class HeldOutQuestions:
 def choose_questions(
     settings: Settings, wanted: int | None, trained: Collection[str], reporter: Reporter
 ) -> list[Task]:
-    """Draws questions of the evaluation split, none of them of a company that is used for training, by `eval.seed`.
+    """Draw questions of the evaluation split about companies that are not used for training, seeded by `eval.seed`.
 
-    Where every company is used for training, and `data.allow_overlap` allows this, it draws from all
-    questions.
+    If every company is used for training and `data.allow_overlap` is set, draw from all questions.
 
     Args:
         settings: Environment, data and seed.
-        wanted: How many; None asks 16, or none if there are none, which is reported.
+        wanted: Number of questions. None: 16, or none with a report of the reason if no questions are available.
         trained: Companies that are used for training.
         reporter: Receives the reason when there are no questions.
 
     Raises:
-        DataError: Questions are asked for, and there is none; or the data is missing.
-        ConfigError: The environment cannot be made.
+        DataError: A number is given, and there are no questions or the data is missing.
+        ConfigError: The environment cannot be constructed.
     """
     if wanted == 0:
         return []
@@ -148,7 +152,7 @@ def choose_questions(
 async def held_out_questions(
     context: RunContext, tasks: Sequence[Task], policy: PolicyVersion
 ) -> AsyncIterator[Ask | None]:
-    """Runs sandboxes and an engine for the length of the block; without tasks it starts nothing and yields None."""
+    """Start sandboxes and an engine for this block, and yield the function `ask`; without tasks, yield None."""
     if not tasks:
         yield None
         return
@@ -156,7 +160,7 @@ async def held_out_questions(
     greedy = settings.model_copy(
         update={
             "eval": settings.eval.model_copy(update={"attempts": 1, "temperature": 0.0}),
-            "train": settings.train.model_copy(update={"max_staleness": 0}),  # nothing is played during a step
+            "train": settings.train.model_copy(update={"max_staleness": 0}),  # no rollouts run during a step
         }
     )
     try:
@@ -175,5 +179,5 @@ async def held_out_questions(
             await questions.rest()
             yield questions.ask
     finally:
-        # The engine has served them; checkpoints stay.
+        # The engine no longer needs these versions. Checkpoints are elsewhere.
         shutil.rmtree(folder.path / "policies", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The learner of a run: its learning-rate schedule and token budget, and its life from start to end."""
+"""The learner of a run: its learning-rate schedule, token budget and disk space, and its start and end."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from finqa_cli.wiring.build import make_learner
 MEMORY_EVENT = "out_of_memory"
 
 CHECKPOINT_BYTES = 12
-"""Bytes per trained weight in a checkpoint: the weight and AdamW's two averages, each in float32."""
+"""Bytes per trained weight in a checkpoint: the weight and AdamW's two moments, each in float32."""
 
 SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
-"""Options of the learner that a schedule sets."""
+"""Options of the learner that define a schedule."""
 
 
 def is_scheduled(train: TrainSettings) -> bool:
-    """Returns whether the learning rate depends on how many steps are planned."""
+    """Return whether the learning rate depends on the number of planned steps."""
     return train.schedule != "constant" or train.warmup_share > 0
 
 
 def apply_schedule(settings: Settings, passes: Passes) -> Settings:
-    """Returns the settings with the learner's options that follow from `train.schedule` and `train.warmup_share`.
+    """Return the settings with the learner's options that follow from `train.schedule` and `train.warmup_share`.
 
-    Planned are all steps of all iterations. Where a step is skipped, the rate stays where it is.
+    The schedule covers all steps of all iterations. A skipped step does not advance it.
 
     Raises:
-        ConfigError: The learner's own options name a schedule as well.
+        ConfigError: The learner's own options define a schedule too.
     """
     train, learner = settings.train, settings.learner
     if not is_scheduled(train):
@@ -57,9 +57,9 @@ def apply_schedule(settings: Settings, passes: Passes) -> Settings:
 
 
 def schedule_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
-    """Returns the settings of training on a file; the learner's own options win over the schedule.
+    """Return the settings of training on a file. The learner's own options have priority over the schedule.
 
-    The learner works at temperature 1, for these losses are of the model's own distribution.
+    The temperature is set to 1, because these losses are defined on the model's own distribution.
     """
     planned = _with_options(settings, {**_plan(schedule, warmup_share, steps), **settings.learner.options})
     generation = settings.generation.model_copy(update={"temperature": 1.0})
@@ -76,7 +76,7 @@ def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
 
 
 def fit_memory(settings: Settings, run: Path) -> Settings:
-    """Returns the settings with the token budget that an earlier part of the run was left with when memory was full."""
+    """Return the settings with the smallest token budget to which earlier sessions of the run were reduced."""
     events = run / "events.jsonl"
     known = [record.get("token_budget", 0) for record in (read_jsonl(events) if events.exists() else ())]
     budget = min([settings.train.token_budget, *filter(None, known)])
@@ -84,18 +84,18 @@ def fit_memory(settings: Settings, run: Path) -> Settings:
 
 
 def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
-    """Compares the free space with what a new run will write, before it has a folder.
+    """Compare the free disk space with what a new run will write, before its folder exists.
 
-    Counted are the checkpoints that are kept and the one that is being written, and the whole model that an adapter is
-    merged into. Nothing is compared where the model's size is not known.
+    The estimate counts the checkpoints that are kept, the one that is being written, and the whole model into which an
+    adapter is merged. If the size of the model is not known, nothing is checked.
 
     Args:
         settings: Settings of the run.
-        start: The policy that it begins from.
-        run: Its folder, which need not exist.
+        start: The policy that the run starts from.
+        run: Folder of the run, which need not exist.
 
     Raises:
-        StorageError: There is less.
+        StorageError: There is less free space.
     """
     model = read_architecture(start.model)
     if model is None:
@@ -119,16 +119,16 @@ def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
 
 @asynccontextmanager
 async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]:
-    """Runs a learner, made by the settings of the context, for the length of the block.
+    """Yield a started learner, made by the settings of the context, and close it at the end of the block.
 
-    What it reports goes into the run's events. When one of its processes ends, the block is cancelled.
+    Its events are recorded in the run's events. When one of its processes ends, the block is cancelled.
 
     Args:
-        context: What the parts of the run share.
+        context: Common parts of the run.
         model: Folder or hub id of the base model.
 
     Raises:
-        ConfigError: The learner is for one process.
+        ConfigError: Several processes are requested, but the learner supports only one.
         LearnerProcessError: One of its processes ended.
         DeviceMemoryError: The memory of its device is full, and smaller micro-batches do not help or need a resumed
             run.
@@ -147,7 +147,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
     def fail(error: FinqaError) -> None:
         failures.append(error)
-        if inside:  # else the block has ended, perhaps with the same error from the call that was in progress
+        if inside:  # otherwise the block has ended, perhaps with the same error, raised by the call in progress
             block.cancel()
 
     def record(name: str, facts: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
 
 def _resumable(error: FinqaError, context: RunContext) -> FinqaError:
-    """Returns the error with the command that resumes the run, where that helps."""
+    """Return the error, with the command that resumes the run as its remedy if that helps."""
     helps = isinstance(error, LearnerProcessError)
     if isinstance(error, DeviceMemoryError) and error.token_budget:
         context.folder.event(MEMORY_EVENT, reason=error.message, token_budget=error.token_budget)

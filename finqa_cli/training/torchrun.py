@@ -1,4 +1,4 @@
-"""Trainings in processes that torchrun started: the first one runs the workflow, the others serve its learner."""
+"""Training in processes that torchrun started: the first process runs the workflow, the others serve its learner."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from finqa_cli.extend import registry
 
 @contextmanager
 def leading(learner: str) -> Iterator[None]:
-    """Run the block in the first process of torchrun only, with learners that the others serve until they end here.
+    """Run the block only in the first process of torchrun; the other processes serve its learners and then exit.
 
     Without torchrun it does nothing.
 
+    Args:
+        learner: Name of the learner; empty: nothing is trained, and this does nothing.
+
     Raises:
-        ConfigError: The learner is for one process.
-        SystemExit: In the other processes, with their status.
+        ConfigError: The learner supports only one process.
+        SystemExit: In the other processes, with their exit status.
     """
     if not learner or "TORCHELASTIC_RUN_ID" not in os.environ:
         yield
@@ -37,7 +40,7 @@ def leading(learner: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # torchrun ends all processes when one died; this one cleans up, reports the cause and ends by itself
+        # torchrun ends all processes when one died. This process must first clean up and report the cause.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise

@@ -1,4 +1,4 @@
-"""Guards the training data: the split guard (`finqa_cli.data.split_guard`), and the questions of the training split."""
+"""Training data: the questions of the training split, and checks for overlap with evaluation data (`split_guard`)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SETTING = "data.max_prompt_tokens"
 
 
 def split_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    """All tasks of the training split.
+    """Return all tasks of the training split.
 
     Raises:
-        DataError: There is none.
+        DataError: The split is empty or does not exist.
     """
     split = settings.data.train_split
     if not (tasks := environment.tasks(split)):
@@ -40,13 +40,14 @@ def split_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
 
 
 async def training_tasks(parts: Stage, settings: Settings, reporter: Reporter) -> Sequence[Task]:
-    """The tasks of the training split whose prompt has at most `data.max_prompt_tokens` tokens, as the codec counts.
+    """Return the tasks of the training split whose prompt has at most `data.max_prompt_tokens` tokens of the codec.
 
-    It is verl's `data.max_prompt_length` with `filter_overlong_prompts`. The reporter shows how many are left out.
+    The setting corresponds to verl's `data.max_prompt_length` with `filter_overlong_prompts`. The reporter shows how
+    many tasks are left out.
 
     Raises:
-        DataError: There is none, or all are too long.
-        ConfigError: A limit is set, and prompts are only known in a sandbox, or the engine knows no tokens.
+        DataError: There are no tasks, or all prompts are too long.
+        ConfigError: A limit is set, but prompts are only known in a sandbox, or the engine uses no tokens.
     """
     tasks, limit = split_tasks(parts.environment, settings), settings.data.max_prompt_tokens
     if limit is None:
@@ -86,11 +87,11 @@ async def _prompt(environment: Environment, task: Task) -> Prompt:
 
 
 def guard_training(settings: Settings, reporter: Reporter) -> None:
-    """Checks the split to be trained on against what is for evaluation: all other splits, and other snapshots.
+    """Check that the training split does not overlap with evaluation data: the other splits, and other snapshots.
 
     Raises:
-        DataError: The data is for evaluation only, there is no such split, or it overlaps with another split or with a
-            snapshot that is for evaluation only.
+        DataError: The data is for evaluation only, the split does not exist, or it overlaps with another split or with
+            a snapshot that is for evaluation only.
     """
     environment, chosen = open_environment(settings, reporter), settings.data
     check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
@@ -111,10 +112,17 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
 def guard_demonstrations(
     settings: Settings, sources: Sequence[Path], used: Collection[str], reporter: Reporter
 ) -> None:
-    """Checks the tasks that the used demonstrations (by id) solve, and the data that they come from.
+    """Check the tasks that the used demonstrations solve, and the data that they come from.
 
-    A run folder records which data that was; where it is still here unchanged, its other splits are compared too. A
-    bare trajectories file has its tasks only. Either is compared with the snapshots that are for evaluation only.
+    A run folder records its data; if that data is still on this machine and unchanged, its other splits are compared
+    too. A single trajectories file only has its tasks. Both are compared with the snapshots that are for evaluation
+    only.
+
+    Args:
+        settings: Settings of the training.
+        sources: Run folders or trajectories files.
+        used: Ids of the demonstrations that are used.
+        reporter: Shows what cannot be compared.
 
     Raises:
         DataError: Tasks are of the split `test`, the data is for evaluation only or has overlapping splits, or the
@@ -141,7 +149,7 @@ def guard_demonstrations(
 
 
 def _division(settings: Settings) -> str:
-    """Return how the data of these settings is divided so that its splits share nothing."""
+    """Return a remedy: how to divide the data of these settings so that its splits do not overlap."""
     name, path = settings.environment.name, settings.data.path
     if not registry().find("environment", name).snapshotless:
         return "split it by company when it is imported (finqa data import tables --help, --splits)"
@@ -157,12 +165,12 @@ def _division(settings: Settings) -> str:
 def _check_other_snapshots(
     settings: Settings, training: Sequence[Task], data: DataInfo | None, reporter: Reporter
 ) -> None:
-    """Compares with every local snapshot that is for evaluation only, except one that may be used for training.
+    """Compare the training tasks with every local snapshot that is for evaluation only, except their own.
 
     Args:
-        settings: Where snapshots are, and whether overlap is allowed.
+        settings: Settings with the folder of snapshots, and with `data.allow_overlap`, which skips the check.
         training: Tasks that are used for training.
-        data: The data that it comes from, if it is known.
+        data: The data that they come from, if it is known.
         reporter: Shows damaged snapshots, which cannot be compared.
 
     Raises:
@@ -200,7 +208,7 @@ def _solved_tasks(path: Path, used: Collection[str]) -> list[Task]:
 
 
 def _recorded_data(run: Path) -> DataInfo | None:
-    """Returns what an evaluation recorded about its data."""
+    """Return what an evaluation recorded about its data; None if it recorded nothing."""
     data = read_document(run / "report.json").get("data")
     if not isinstance(data, dict) or not isinstance(data.get("digest"), str):
         return None
@@ -209,7 +217,7 @@ def _recorded_data(run: Path) -> DataInfo | None:
 
 
 def _environment_of(run: Path, settings: Settings, recorded: DataInfo | None, reporter: Reporter) -> Environment | None:
-    """The environment of a run over the same data, or None when its settings or its data are no longer to be had."""
+    """Return the environment of a run with the same data; None if its settings or its data are no longer available."""
     if not (run / "settings.json").is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The loop under every training method, and what the parts of a training run share."""
+"""The base of all training loops, and the common parts of a training run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SHOWN_IDS = 3
+"""Most ids that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What the parts of a training run share.
+    """Common parts of a training run.
 
     Attributes:
         settings: Settings of the run.
         folder: The open run folder: records, events, checkpoints.
         tracking: Writes each record, and copies it to hooks and trackers.
-        reporter: Shows the progress to a person.
-        stopper: Knows whether a stop was requested.
+        reporter: Shows the progress to the user.
+        stopper: Stops the run after signals.
     """
 
     settings: Settings
@@ -49,39 +50,39 @@ class RunContext:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues this run."""
+        """The command that resumes this run."""
         return f"finqa {self.folder.command} --resume {self.folder.path}"
 
     def check_stop(self) -> None:
-        """Raises InterruptedRun, with the command that continues the run, once a stop was requested."""
+        """Raise InterruptedRun, with the command that resumes the run, if a stop was requested."""
         self.stopper.check(self.resume_command)
 
     def newest_policy(self) -> str:
-        """A sentence that names the newest checkpoint, for errors; empty where there is none."""
+        """Return a sentence that names the newest checkpoint, for errors; empty if there is none."""
         newest = checkpoints.latest(self.folder.path)
         return f" The newest valid policy is {newest.path}." if newest else ""
 
 
 class TrainingLoop(ABC):
-    """Takes the iterations of a run; evaluates and writes checkpoints at intervals and after the last iteration.
+    """Base class of training loops: runs the iterations, and evaluates and writes checkpoints at intervals.
 
-    `run` fixes the order of an iteration, which is the order of the records on disk: the step, the evaluation where
-    one is due, the checkpoint where one is due. A method supplies these parts:
+    Both are also done after the last iteration. `run` fixes the order of an iteration, which is the order of the
+    records on disk: the step, the evaluation if one is due, the checkpoint if one is due. Subclasses implement:
 
-    - `begin`: what precedes the first iteration, such as the evaluation of the policy that training starts from.
+    - `begin`: work before the first iteration, such as the evaluation of the policy that training starts from.
     - `step`: one iteration, with its record.
     - `evaluate`: an evaluation, with its record.
-    - `state` and `restore`: what a checkpoint needs besides weights.
-    - `stop`: what follows when a stop was requested between two iterations.
-    - `keep_best` and `add_files`: what a checkpoint is accompanied by.
+    - `state` and `restore`: the state of a checkpoint besides weights.
+    - `stop`: work after a stop was requested between two iterations.
+    - `keep_best` and `add_files` (optional): whether a policy is the best so far, and further files of a checkpoint.
 
     Attributes:
         phase: Name of the progress display.
-        context: What the parts of the run share.
-        learner: Owns the weights; started.
-        total: Iterations of the run.
-        done: Finished iterations.
-        fresh: The run does not continue from a checkpoint.
+        context: Common parts of the run.
+        learner: The learner, started.
+        total: Number of iterations of the run.
+        done: Number of finished iterations.
+        fresh: The run is not resumed from a checkpoint.
     """
 
     phase: ClassVar[str]
@@ -89,7 +90,15 @@ class TrainingLoop(ABC):
     def __init__(
         self, context: RunContext, learner: Learner, *, total: int, evaluate_every: int, checkpoint_every: int
     ) -> None:
-        """Prepares a fresh run; with an interval of 0 only the last iteration is followed by it."""
+        """Prepare a new run.
+
+        Args:
+            context: Common parts of the run.
+            learner: The learner, started.
+            total: Number of iterations.
+            evaluate_every: Iterations between evaluations; 0: only after the last one.
+            checkpoint_every: Iterations between checkpoints; 0: only after the last one.
+        """
         self.context = context
         self.learner = learner
         self.total = total
@@ -99,13 +108,13 @@ class TrainingLoop(ABC):
         self._checkpoint_every = checkpoint_every
 
     async def resume(self, checkpoint: Checkpoint) -> None:
-        """Loads weights and state, so that `run` continues exactly where the checkpoint was written."""
+        """Load weights and state, so that `run` continues exactly where the checkpoint was written."""
         await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
         self.done, self.fresh = checkpoint.iteration, False
         self.restore(checkpoint.state)
 
     async def run(self) -> None:
-        """Takes all iterations that are left, or those until a stop is requested."""
+        """Run all remaining iterations, or those until a stop is requested."""
         reporter = self.context.reporter
         await self.begin()
         reporter.start(self.phase, self.total)
@@ -123,44 +132,44 @@ class TrainingLoop(ABC):
         reporter.finish(self.phase)
 
     async def checkpoint(self) -> None:
-        """Writes `checkpoints/step_N`, and before it the policy as `checkpoints/best` where it is the best so far.
+        """Write `checkpoints/step_N`, and before it `checkpoints/best` if the policy is the best so far.
 
         Raises:
-            StorageError: The disk is full or may not be written to.
+            StorageError: The disk is full or not writable.
         """
-        # In a thread as a whole: episodes that are played meanwhile do not wait for checksums and disk.
+        # All of it is in a thread, so that running episodes do not wait for checksums and the disk.
         await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
 
     @abstractmethod
     async def begin(self) -> None:
-        """Does what precedes the first iteration."""
+        """Do the work before the first iteration."""
 
     @abstractmethod
     async def step(self, number: int) -> Mapping[str, object]:
-        """Takes iteration `number`, counted from 1, and returns the figures to show beside the progress."""
+        """Run iteration `number`, counted from 1, and return the figures to show with the progress."""
 
     @abstractmethod
     async def evaluate(self) -> None:
-        """Evaluates the policy after `done` iterations."""
+        """Evaluate the policy after `done` iterations."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint needs besides weights; `policy_version` is the number of its policy."""
+        """Return the state of a checkpoint besides weights; `policy_version` must be the number of its policy."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over the `state` of a checkpoint."""
+        """Restore the `state` of a checkpoint."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Reacts to a stop that was requested between two iterations."""
+        """Do the work after a stop was requested between two iterations."""
 
     def keep_best(self) -> bool:
-        """Returns whether the policy that is about to be saved is the best so far, and remembers it."""
+        """Return whether the policy that is about to be saved is the best so far, and remember it. Default: False."""
         return False
 
     def add_files(self, folder: Path) -> None:  # noqa: B027  most methods have none
-        """Writes further files into the folder of a checkpoint."""
+        """Write further files into the folder of a checkpoint. Default: none."""
 
     def _is_due(self, every: int) -> bool:
         return self.done == self.total or (every > 0 and self.done % every == 0)
@@ -179,13 +188,13 @@ class TrainingLoop(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRates:
-    """Rates over the answers to held-out questions; faults are in no rate, and without a graded answer all are None.
+    """Rates over the answers to held-out questions. Faults count in no rate; all rates are None without graded answers.
 
     Attributes:
-        questions: Number of answers that were graded.
-        faults: Number of attempts that infrastructure ended.
-        parse_rate: Share of answers whose form is right: every tool call could be read, or the reply has the form that
-            was asked for. None where no form is asked for.
+        questions: Number of graded answers.
+        faults: Number of attempts that ended in faults.
+        parse_rate: Share of answers in the right format: every tool call could be parsed, or the reply has the
+            requested format. None if no format is requested.
         accuracy: Share of right answers.
         reward_mean: Mean total reward.
     """
@@ -202,8 +211,8 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        step: Optimizer steps that the policy has behind it.
-        samples: Rates over its own answers to held-out questions; None where it was not asked.
+        step: Number of optimizer steps of the policy.
+        samples: Rates over the policy's answers to held-out questions; None if there were no questions.
     """
 
     step: int
@@ -211,7 +220,8 @@ class Evaluation:
 
 
 Ask = Callable[[Learner, int], Awaitable[SampleRates | None]]
-"""Has the learner's policy after so many steps answer held-out questions; None when a signal cut it short."""
+"""Function that lets the learner's policy answer held-out questions, called with the learner and its number of steps.
+It returns None if a stop was requested."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found", bound=Evaluation)
@@ -221,12 +231,12 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
     """Training on a file: the items of every optimizer step are known before the first one.
 
     Attributes:
-        items_name: What the items are, for errors.
+        items_name: Name of the items, for errors.
         result: Type of an evaluation's result.
-        record_kind: `kind` of an evaluation in metrics.jsonl.
+        record_kind: `kind` of the records of evaluations in metrics.jsonl.
         steps: Items of each optimizer step, in order.
         held_out: Items to evaluate on.
-        before: Evaluation of the policy that training begins from.
+        before: Evaluation of the policy that training starts from.
         after: The newest evaluation.
         best: The best evaluation of a policy of this run.
         loss: Loss of the last step.
@@ -263,34 +273,36 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     @abstractmethod
     def ids(self, items: Sequence[Item]) -> list[str]:
-        """Returns the ids of items, for errors."""
+        """Return the ids of items, for errors."""
 
     @abstractmethod
     def samples(self, items: Sequence[Item]) -> list[Sample]:
-        """Returns the token sequences of items."""
+        """Return the token sequences of items."""
 
     @abstractmethod
     def make_batch(self, items: Sequence[Item], *, padded: bool) -> Batch:
-        """Returns the batch of one optimizer step."""
+        """Return the batch of one optimizer step."""
 
     @abstractmethod
     def line(self, number: int, report: UpdateReport, items: Sequence[Item]) -> dict[str, Any]:
-        """Returns the record of a step for metrics.jsonl."""
+        """Return the record of a step for metrics.jsonl."""
 
     @abstractmethod
     async def examine(self) -> Found | None:
-        """Evaluates the policy on `held_out`; None where there is nothing to evaluate it on and nothing to report."""
+        """Evaluate the policy on `held_out`; None if there is nothing to evaluate and nothing to report."""
 
     @abstractmethod
     def describe(self, found: Found) -> tuple[Mapping[str, Any], str]:
-        """Returns the fields of an evaluation's record, and words for a person; empty ones are not shown."""
+        """Return the fields of an evaluation's record, and a text for the screen, which is not shown if empty."""
 
     @abstractmethod
     def merit(self, found: Found) -> tuple[float, ...] | None:
-        """Returns what makes an evaluation better than another one; None if it shows nothing about that."""
+        """Return a key by which evaluations are compared, larger is better; None if it cannot be compared."""
 
     async def begin(self) -> None:
-        """Evaluates the policy that training begins from, without questions, or repeats an evaluation interrupted."""
+        """Evaluate the policy that training starts from, without questions. In a resumed run, repeat an interrupted
+        evaluation.
+        """
         self._padded = not await asyncio.to_thread(self.learner.packs)
         if self.fresh:
             await self._measure(None)
@@ -300,7 +312,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
             await self.checkpoint()
 
     async def step(self, number: int) -> Mapping[str, object]:
-        """Takes one optimizer step.
+        """Take one optimizer step.
 
         Raises:
             FinqaError: Loss or gradient was not finite; the message names the items and the newest checkpoint.
@@ -320,10 +332,10 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         return {"loss": round(report.loss, 4), **({} if accuracy is None else {"accuracy": round(accuracy, 3)})}
 
     async def evaluate(self) -> None:
-        """Checks that the weights still give finite numbers before they become a checkpoint, and measures them.
+        """Check that the weights give finite log-probabilities before they become a checkpoint, and evaluate them.
 
         Raises:
-            FinqaError: They do not.
+            FinqaError: Log-probabilities are not finite.
         """
         items = self.steps[self.done - 1]
         rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
@@ -333,7 +345,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         await self._measure(self._ask)
 
     async def _measure(self, ask: Ask | None) -> None:
-        """Evaluates the policy and sets `after`; what is interrupted is repeated when the run is resumed."""
+        """Evaluate the policy and set `after`. An interrupted evaluation is repeated when the run is resumed."""
         found = await self.examine()
         try:
             samples = None if ask is None else await ask(self.learner, self.done)
@@ -358,7 +370,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self.context.reporter.line(f"step {self.done}: {', '.join(parts)}")
 
     def keep_best(self) -> bool:
-        """Compares the evaluation of the policy that is saved, if there is one, with the best so far."""
+        """Compare the evaluation of the policy that is about to be saved, if there is one, with the best so far."""
         found, best = self.after, self.best
         if found is None or found.step != self.done or (merit := self.merit(found)) is None:
             return False
@@ -368,7 +380,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         return True
 
     def state(self) -> dict[str, Any]:
-        """Returns the policy's number, the name of the model that training began from, and the evaluations.
+        """Return the number of the policy, the name of the model that training started from, and the evaluations.
 
         `looked` shows whether the newest evaluation was finished.
         """
@@ -381,19 +393,19 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over the evaluations."""
+        """Restore the evaluations."""
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
-        self._complete = bool(state.get("looked", True))  # runs of dpo started before it asked questions
+        self._complete = bool(state.get("looked", True))  # absent in DPO runs from before it used held-out questions
 
     async def stop(self) -> None:
-        """Saves what was learned since the last checkpoint."""
+        """Write a checkpoint, if steps were taken since the last one."""
         if self.done % self._checkpoint_every:
             await self.checkpoint()
 
     def not_finite(self, reason: str, items: Sequence[Item]) -> FinqaError:
-        """Returns the error that names the items and the newest good policy."""
+        """Return the error that names the items and the newest valid policy."""
         ids = self.ids(items)
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         names = f"Its {self.items_name}: {', '.join(ids[:SHOWN_IDS])}{more}."
@@ -401,15 +413,15 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
 
 def best_policy(run: Path) -> Path:
-    """Returns the folder of the policy that did best on what is held out."""
+    """Return the folder of the policy with the best evaluation on held-out items."""
     return run / "checkpoints" / "best"
 
 
 def final_policy(run: Path) -> Path:
-    """Returns the folder of the policy of the last step."""
+    """Return the folder of the policy of the last step."""
     return run / "checkpoints" / "final"
 
 
 def result_document(result: DataclassInstance) -> dict[str, Any]:
-    """Returns the `--json` form of the result of training on a file: its fields, paths as text."""
+    """Return the `--json` form of the result of training on a file: its fields, with paths as text."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(result).items()}

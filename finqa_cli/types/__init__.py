@@ -1,4 +1,4 @@
-"""Frozen dataclasses that all other parts use. Shapes: G attempts, T turns, L tokens."""
+"""Frozen types that all other parts use. Shapes: G attempts of a group, T turns or sampled tokens, L tokens."""
 
 from finqa_cli.types.architectures import Architecture, LinearLayer
 from finqa_cli.types.checks import Check

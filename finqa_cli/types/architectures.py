@@ -13,7 +13,7 @@ class LinearLayer:
         name: The last part of their names, as used in LoRA targets.
         inputs: Input width.
         outputs: Output width.
-        count: How many there are.
+        count: Number of these layers.
         kind: Their class, such as `Linear` or GPT-2's `Conv1D`.
     """
 
@@ -26,25 +26,25 @@ class LinearLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A causal language model, as built without weights.
+    """Structure of a causal language model.
 
     Attributes:
         family: The `model_type` of its configuration, such as `qwen3`.
-        class_name: The class that is built of it.
-        dtype: What its weights are stored in, or "" if its configuration does not name it.
-        layers: Blocks.
+        class_name: Class of transformers that implements it.
+        dtype: Type in which its weights are stored; empty if its configuration does not name it.
+        layers: Number of transformer blocks.
         hidden: Width of the residual stream.
         heads: Attention heads of a block.
-        key_value_heads: Heads that keys and values are kept for.
+        key_value_heads: Key-value heads of a block.
         head_dim: Width of a head.
         vocabulary: Rows of the embedding.
-        context: Positions; 0 where nothing limits them.
+        context: Longest sequence in tokens; 0: no limit.
         tied: Input and output embedding are one matrix.
-        parameters: Weights in all, each once.
-        kv_values_per_token: Numbers that the cache keeps for each token, over all layers.
-        linear: Its linear layers, output head left out, in order of appearance.
-        lora_targets: Names to adapt; empty where it has no linear layer besides its head.
-        warnings: What a user should know before choosing it.
+        parameters: Number of all weights; a shared matrix counts once.
+        kv_values_per_token: Numbers that the key-value cache keeps for each token, over all layers.
+        linear: Its linear layers without the output head, in order of appearance.
+        lora_targets: Names of the layers to adapt; empty if it has no linear layer besides its head.
+        warnings: What a user should know before choosing it, one sentence each.
     """
 
     family: str

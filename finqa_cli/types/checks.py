@@ -12,7 +12,7 @@ class Check:
 
     Attributes:
         name: A few words, such as `daytona key`.
-        status: `ok`; `warn`: things will work, but not as asked or not for long; `fail`: they will not.
+        status: `ok`; `warn`: runs will work, but not as requested or not for long; `fail`: runs will not work.
         detail: What was found, in one sentence.
         remedy: The command or action that fixes it; empty for `ok`.
     """

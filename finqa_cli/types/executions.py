@@ -17,12 +17,13 @@ class ExecutionLimits:
     """Resource limits of one execution. An execution that exceeds a limit is ended; the cause is the code.
 
     Attributes:
-        cpu_s: Processor seconds of any one process. The limit that a busy machine does not shorten; kernels round it up
-            to whole seconds.
-        wall_s: Seconds from start to end, for code that only waits; the time until it starts does not count.
+        cpu_s: CPU seconds of any one process. A busy machine does not shorten this limit. Kernels round it up to whole
+            seconds.
+        wall_s: Wall-clock seconds from start to end, for code that only waits; the time before the start does not
+            count.
         memory_bytes: Address space of any one process.
-        processes: Processes and threads at once.
-        disk_bytes: What may be written to files in all.
+        processes: Most processes and threads at once.
+        disk_bytes: Most bytes written to files in all.
         output_bytes: Most bytes of standard output, and of standard error.
     """
 
@@ -35,7 +36,7 @@ class ExecutionLimits:
 
 
 class Ending(StrEnum):
-    """Why an execution ended. All are caused by the code: a sandbox that fails raises a SandboxError instead."""
+    """Why an execution ended. The code causes all of these endings; a sandbox that fails raises a SandboxError."""
 
     EXITED = "exited"
     TIME = "time"
@@ -45,16 +46,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRequest:
-    """One command in a fresh process and an empty folder of its own, without network and without our environment.
+    """One command in a fresh process and its own empty folder, without network and without our environment variables.
 
-    Texts hash alike in every execution (`PYTHONHASHSEED=0`), so that sets of them have one order.
+    Strings have the same hash in every execution (`PYTHONHASHSEED=0`), so that sets of strings have the same order.
 
     Attributes:
         argv: Command and arguments; `PYTHON` as the command is the sandbox's Python (3.11 or newer, with its standard
             library only).
-        stdin: What it can read; then its input ends.
-        limits: What it may use.
-        labels: Labels for a sandbox that a provider makes for this execution, such as `problem`.
+        stdin: Content of its standard input.
+        limits: Resource limits.
+        labels: Labels for a sandbox that a provider creates for this execution, such as `problem`.
     """
 
     argv: tuple[str, ...]
@@ -68,11 +69,11 @@ class ExecutionResult:
     """Result of an execution. Every byte may have been written by the code itself: it is data, never a verdict.
 
     Attributes:
-        ending: Why it ended; `time` for either limit on time, `killed` for a signal (a limit on memory, a crash).
-        exit_code: Exit code of a process that `exited`, else None.
-        stdout: At most `output_bytes`, up to where it was cut.
-        stderr: Likewise.
-        seconds: Wall time in the sandbox.
+        ending: Why it ended; `time` for either time limit, `killed` for a signal (the memory limit, a crash).
+        exit_code: Exit code if the ending is `exited`, else None.
+        stdout: Standard output, cut after `output_bytes`.
+        stderr: Standard error, cut after `output_bytes`.
+        seconds: Wall-clock seconds in the sandbox.
     """
 
     ending: Ending

@@ -15,13 +15,12 @@ class Sampling:
     """Sampling parameters.
 
     Attributes:
-        temperature: 0 is greedy.
-        top_p: Nucleus mass; 1 keeps all.
-        max_tokens: Limit of this one generation.
-        stop_ids: Ids that end it; the stop id is kept in the completion.
-        seed: Samples depend only on this seed, not on other requests in a batch. Engines with an option for it may
-            sample
-            without seeds.
+        temperature: Sampling temperature; 0: greedy.
+        top_p: Probability mass of nucleus sampling; 1: all tokens.
+        max_tokens: Most tokens of this one generation.
+        stop_ids: Ids that end the generation; the stop id is kept in the completion.
+        seed: Seed of the samples, which do not depend on other requests in a batch. An engine may have an option to
+            sample without seeds.
     """
 
     temperature: float = 1.0
@@ -33,7 +32,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """Token ids in. `key` orders requests inside a batch, so that the batch does not depend on arrival order."""
+    """Request to a token engine for one completion.
+
+    Attributes:
+        key: `<episode>#<turn>`. It orders the requests of a batch, which then does not depend on arrival order.
+        token_ids: [L] the whole prompt.
+        sampling: Sampling parameters.
+    """
 
     key: str
     token_ids: tuple[int, ...]
@@ -42,14 +47,14 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """Token ids out.
+    """Completion that a token engine sampled.
 
     Attributes:
-        token_ids: [Lc] as sampled, stop id included.
-        logprobs: [Lc] under the distribution that was sampled from (temperature applied, nats). For greedy requests
-            under the untempered distribution.
-        stop: `stop` or `length`.
-        policy_version: The version that served it from the first token to the last.
+        token_ids: [Lc] ids as sampled, stop id included.
+        logprobs: [Lc] log-probabilities in nats under the distribution that was sampled from, temperature applied. For
+            greedy requests, under the distribution at temperature 1.
+        stop: `stop` (a stop id was sampled) or `length` (the token limit).
+        policy_version: The version that sampled all of its tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -67,9 +72,9 @@ class ChatRequest:
         messages: The conversation so far.
         tools: The tools that may be called.
         sampling: Sampling parameters, if the engine samples.
-        task: Id of the task, for an expert that looks its solution up; other engines do not read it.
+        task: Id of the task, for an expert that looks up its solution; other engines do not read it.
         several_calls: One turn may call several tools, see `Prompt`.
-        takes_text: A turn without a call is a reply in words, see `Session`.
+        takes_text: A turn without a call is passed on as a text, see `Session`.
     """
 
     key: str
@@ -86,15 +91,15 @@ class AssistantTurn:
     """A parsed turn of the model.
 
     Attributes:
-        text: All of it.
-        words: The part of it before the call, reasoning included; empty without a call.
+        text: The whole text of the turn.
+        words: The part of the text before the call, reasoning included; empty without a call.
         tool_call: The call, or None.
-        further_calls: The calls after it, in their order; only where the session takes several in one turn.
-        parse_error: What is wrong with the call, in words that the model can act on; empty when `tool_call` is set.
-        no_call: There is no trace of a call in it, so it is an answer in words where the session takes one.
-        stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`: the conversation
-            has outgrown the model's context, so there is no turn and the episode ends at its own limit. Of token
-            engines the `Completion` says it.
+        further_calls: The calls after the first, in their order; only where the session supports several per turn.
+        parse_error: What is wrong with the call, as a message for the model; empty when `tool_call` is set.
+        no_call: The text contains no trace of a call, so it is a text answer if the session takes texts.
+        stop: How a chat engine's turn ended: `stop`, `length` (cut at the token limit), or `full`. `full`: the
+            conversation is longer than the model's context, so there is no turn and the episode ends with status
+            `max_tokens`. For token engines see `Completion.stop`.
     """
 
     text: str
@@ -120,6 +125,6 @@ class AssistantTurn:
 
 
 def transcribe_calls(calls: Sequence[ToolCall]) -> str:
-    """Return calls as text for transcripts: JSON in tags, the form of Hermes, which most chat templates write."""
+    """Return calls as text for transcripts: JSON in `<tool_call>` tags, the Hermes format of most chat templates."""
     payloads = ({"name": call.name, "arguments": dict(call.arguments)} for call in calls)
     return "\n".join(f"<tool_call>\n{json.dumps(each, ensure_ascii=False)}\n</tool_call>" for each in payloads)

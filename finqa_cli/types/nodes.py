@@ -1,4 +1,4 @@
-"""What the nodes of a cluster are and run, as a probe on each of them found it."""
+"""Hardware and software of the nodes of a cluster, as a probe on each node found it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from finqa_cli.types.checks import Check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaDevice:
-    """A CUDA device that a process sees; memory in bytes."""
+    """A CUDA device that is visible to a process; `free` and `total` memory are in bytes."""
 
     name: str
     free: float
@@ -19,33 +19,33 @@ class CudaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """One node, or the controller's process beside them. What is not known has its default.
+    """One node, or the controller's process. A fact that is not known has its default.
 
     Attributes:
-        address: Its address in the cluster; of several nodes with one address the port is added.
-        controller: It is the process that asks, to which the others are compared.
-        left: Why the node is no part of the cluster any more; empty while it is.
-        problem: Why the probe on it gave no answer; empty when it did.
-        machine: What distinguishes its machine from others: the boot id of the kernel and the network namespace.
-        finqa: Version of finqa; empty where it cannot be imported.
+        address: Its address in the cluster; if several nodes have the same address, the port is added.
+        controller: It is the controller's process, with which the nodes are compared.
+        left: Why the node is not part of the cluster any more; empty while it is.
+        problem: Why the probe on the node failed; empty if it succeeded.
+        machine: Identity of its machine: the boot id of the kernel and the network namespace.
+        finqa: Version of finqa; empty if it cannot be imported.
         code: Digest of finqa's source files.
         ray: Version of Ray.
         python: Version of Python, such as `3.11.7`.
-        model: File of the model -> its digest, as the node finds them; empty where it finds none.
-        offline: It may not fetch a model from the hub.
-        cpus: CPUs that the cluster uses of it; without any it runs no engine and no learner.
-        gpus: GPUs that the cluster uses of it.
+        model: File of the model -> its digest, as found on the node; empty if there is none.
+        offline: It may not download a model from the hub.
+        cpus: CPUs that the cluster may use on it; with 0 it runs no engine and no learner.
+        gpus: GPUs that the cluster may use on it.
         devices: CUDA devices that its driver reports.
         memory: Main memory in bytes.
-        shared_memory: Size of /dev/shm in bytes; None where there is none.
+        shared_memory: Size of /dev/shm in bytes; None if there is none.
         open_files: Hard limit of open files of a process; None: unlimited.
         disk: The temporary folder, where versions and states are written.
-        disk_free: Free bytes there; None where it cannot be written.
-        unreachable: Address of another node -> why a port that it listens on cannot be reached.
-        clock_s: Its clock minus the controller's in seconds, with half of the round trip taken out.
-        clock_error_s: Largest error of that.
+        disk_free: Free bytes in that folder; None if it is not writable.
+        unreachable: Address of another node -> why a port on which it listens cannot be reached from this node.
+        clock_s: Its clock minus the controller's clock in seconds, corrected by half of the round trip.
+        clock_error_s: Largest error of `clock_s` in seconds.
         token: The cluster's calls carry a token (`RAY_AUTH_MODE=token`).
-        lacks: What keeps chosen components from running there.
+        lacks: What prevents chosen components from running on the node.
     """
 
     address: str

@@ -31,7 +31,7 @@ EMBEDDED_SNAPSHOT = "openenv-finqa"
 def rebuild_command(name: str) -> str:
     """Return the command that builds a snapshot again; `DIR` is the folder with its data.
 
-    The embedded data set is never built under another name, where it would pass for the data of that name.
+    The embedded data set is never built under another name, where it could be mistaken for the data of that name.
     """
     if name == EMBEDDED_SNAPSHOT:
         return "finqa snapshot build"
@@ -40,15 +40,15 @@ def rebuild_command(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSource:
-    """A server as a folder of Python files, for providers whose sandboxes cannot see this machine's.
+    """A server as a folder of Python files, for providers whose sandboxes cannot read the files of this machine.
 
     Attributes:
         folder: The package.
         app: Its ASGI app as `package.module:name`; images contain the folder under the name of the package.
-        requirements: What pip installs for it.
-        project: Whether the folder is a project that pip builds a wheel of and installs.
-        dockerfile: The Dockerfile that images are built from, with the folder as its context; None: images are made of
-            the requirements, the folder and its project.
+        requirements: Requirements that pip installs for it.
+        project: Whether the folder is a project that pip builds and installs as a wheel.
+        dockerfile: The Dockerfile that images are built from, with the folder as its context; None: an image contains
+            the installed requirements, the folder, and the installed project.
     """
 
     folder: Path
@@ -62,20 +62,19 @@ class ServerSource:
 class ServerSpec:
     """A sandbox in which a server of the environment runs: a module of finqa, a command, or a ready image.
 
-    Providers refuse with a ConfigError what they cannot start.
+    Providers raise a ConfigError for a spec that they cannot start.
 
     Attributes:
         module: Python module that serves the environment; it reads HOST, PORT and FINQA_* variables.
         command: Program and arguments of a server that binds HOST and PORT itself; `{host}` and `{port}` in an
             argument are replaced by their values.
         image: Container image whose own entry point serves on `port`.
-        source: Where the server of `command` comes from, for providers that build images of it; None where that is not
-            known.
+        source: Source of the server of `command`, for providers that build images; None if it is not known.
         snapshot: The data that the sandbox must contain, or None for a server that brings its own; its folder inside
             the sandbox is passed to the server as FINQA_SNAPSHOT.
         port: Port that the server listens on inside a remote sandbox; a local sandbox picks a free one.
-        environment: Further variables for the server. Secrets never go here.
-        health_path: GET on it answers 200 when the server is ready.
+        environment: Further environment variables of the server, never with secrets.
+        health_path: Path where GET returns 200 when the server is ready.
         requires: Import names that the server needs beside finqa itself.
         extra: The extra of finqa that installs them.
     """
@@ -108,8 +107,8 @@ class ExecutionSpec:
     """A sandbox in which code that the policy wrote is executed; it contains no data and serves nothing.
 
     Attributes:
-        fresh: Each session gets a sandbox that hosted no other. Otherwise sandboxes are used again, and every execution
-            still has a process and its own folder.
+        fresh: Each session gets a sandbox that no other session has used. If False, sandboxes are reused; every
+            execution still has its own process and folder.
     """
 
     fresh: bool = False
@@ -141,7 +140,8 @@ class ImageInfo:
     """A provider's own copy of environment code and a snapshot, from which it starts sandboxes.
 
     Attributes:
-        name: The provider's name of it; contains the snapshot's name and a digest, so that its content never changes.
+        name: The provider's name of the image. It contains the snapshot's name and a digest, so the content of a name
+            never changes.
         snapshot: Name of the snapshot inside.
         digest: `sha256:<hex>` over the snapshot, the code and the resources of its sandboxes.
         state: `active`, `building`, or the failure.

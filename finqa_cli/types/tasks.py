@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One question. Its truth stays with the environment that grades it.
+    """One question. Only the environment that grades it has the right answer.
 
     Attributes:
         id: Stable, unique inside its data set.
@@ -35,7 +35,7 @@ class DataInfo:
     Attributes:
         name: Name for users: the snapshot, the file, or `embedded`.
         digest: `sha256:...` of the content.
-        evaluation_only: It is marked as not for training.
+        evaluation_only: The data is marked as not for training.
     """
 
     name: str
@@ -69,9 +69,9 @@ class ToolCall:
 class Message:
     """One chat message.
 
-    Only assistant messages carry `tool_call`, and `further_calls` where a turn has several. A tool message carries the
-    tool's `name`, and answers the first call before it that no tool message answers yet. `images` follow the text, each
-    a data URI or an address of the web.
+    Only assistant messages have `tool_call`, and `further_calls` if a turn has several calls. A tool message has the
+    `name` of the tool, and answers the first earlier call without a tool message. `images` follow the text; each is a
+    data URI or a web address.
     """
 
     role: Role
@@ -103,8 +103,9 @@ class Observation:
     Attributes:
         text: What the model reads.
         done: The episode is over; `Session.grade` may be called.
-        is_error: The call was refused or failed (unknown tool, bad arguments, SQL error): the model's own mistake.
-        images: Images after the text, for models that see: data URIs or addresses of the web.
+        is_error: The call was refused or failed because of a mistake of the model (unknown tool, bad arguments, SQL
+            error).
+        images: Images after the text, for models that support images: data URIs or web addresses.
     """
 
     text: str

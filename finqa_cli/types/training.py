@@ -1,4 +1,4 @@
-"""Data between graded groups and an updated policy."""
+"""Types between graded groups and an updated policy: credit, samples, batches, losses, reports."""
 
 from __future__ import annotations
 
@@ -44,22 +44,24 @@ class Credit:
 
     Attributes:
         advantages: [G] one number per trajectory; None excludes it (a fault).
-        dropped: Why the whole group carries no signal (`zero_variance`, `too_few`); empty when it is informative.
+        dropped: Why the whole group is not used (`zero_variance`, `too_few`, `over_age`, or an optimizer's own word);
+            empty when it is informative.
     """
 
     advantages: tuple[float | None, ...]
     dropped: str = ""
 
     def map_advantages(self, change: Callable[[float], float]) -> Self:
-        """Returns the credit with every advantage changed; members that are excluded stay excluded."""
+        """Return the credit with `change` applied to every advantage; members that are excluded stay excluded."""
         changed = tuple(None if advantage is None else change(advantage) for advantage in self.advantages)
         return replace(self, advantages=changed)
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Sample:
-    """One token sequence to train on, in numpy rows of the same length L. Rows are shared between samples: do not
-    write to them.
+    """One token sequence to train on, in numpy rows of the same length L.
+
+    Rows are shared between samples: do not write to them.
 
     Attributes:
         token_ids: [L] int32: prompt, sampled and tool tokens in the order of the episode.
@@ -67,9 +69,9 @@ class Sample:
         logprobs: [L] float32: sampler log-probabilities; 0.0 where the mask is False.
         advantages: [L] float32: advantage of each masked token; 0.0 elsewhere.
         proximal_logprobs: [L] float32: log-probabilities under the weights before the first step of the iteration, the
-            anchor of the loss's ratio; 0.0 where the mask is False. None: the weights that the loss meets are those.
+            anchor of the loss's ratio; 0.0 where the mask is False. None: the current weights are the anchor.
         reference_logprobs: [L] float32: log-probabilities under the reference policy, 0.0 where the mask is False.
-            None: the update needs none.
+            None: the update does not need them.
         values: [L] float32: value of each masked token's state before the first step of the iteration, 0.0 elsewhere.
             None: the method has no value function.
         returns: [L] float32: targets of the values, 0.0 where the mask is False. None: as for `values`.
@@ -102,8 +104,8 @@ class Sample:
         weight: float = 1.0,
         episode: str = "",
     ) -> None:
-        """Takes rows of any kind; arrays of the right type are not copied."""
-        import numpy as np  # only what trains needs it
+        """Convert the rows to numpy arrays; arrays of the right type are not copied."""
+        import numpy as np  # not at the top: only training needs numpy
 
         rows = {"logprobs": logprobs, "advantages": advantages, "proximal_logprobs": proximal_logprobs}
         rows |= {"reference_logprobs": reference_logprobs, "values": values, "returns": returns}
@@ -115,7 +117,7 @@ class Sample:
 
     @property
     def loss_tokens(self) -> int:
-        """Number of positions with a loss."""
+        """Number of tokens with loss."""
         return int(self.loss_mask.sum())
 
     def __eq__(self, other: object) -> bool:
@@ -132,9 +134,10 @@ class Batch:
 
     Attributes:
         samples: All sequences of the step.
-        microbatches: Indices into `samples`; each inner tuple fits the token budget and is one forward and backward.
-        loss_tokens: Masked positions over all samples: the one number that the sum of all weighted token losses is
-            divided by, so that the gradient does not depend on how the batch was cut.
+        microbatches: Indices into `samples`. Each inner tuple fits the token budget and is one forward and backward
+            pass.
+        loss_tokens: Tokens with loss over all samples. The sum of all weighted token losses is divided by this number,
+            so that the gradient does not depend on the division into micro-batches.
     """
 
     samples: tuple[Sample, ...]
@@ -143,32 +146,31 @@ class Batch:
 
 
 class Loss(BaseModel):
-    """Loss of the tokens of a batch: one subclass per function, with the parameters as its fields.
+    """Loss of the tokens of a batch: one subclass per loss function, with its parameters as fields.
 
-    The shipped ones are in `finqa_cli.algorithms.losses`. A learner maps the class to a function of its own, or takes
-    the function that the class names in `functions`. The other class attributes and properties describe what the
-    function wants computed, and which steps of an update it needs.
+    The losses that come with finqa are in `finqa_cli.algorithms.losses` and `pair_batches`. A learner maps the class to
+    its own function, or uses the function that the class names in `functions`. The other class attributes and
+    properties describe the inputs that the function needs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     functions: ClassVar[Mapping[str, str]] = {}
-    """Name of a learner -> `package.module:function`, for losses that the learner does not know itself."""
+    """Name of a learner -> `package.module:function`, for losses for which the learner has no function of its own."""
     at_rollout_temperature: ClassVar[bool] = False
-    """Log-probabilities are taken at the temperature of the rollouts, else at temperature 1."""
+    """Log-probabilities are computed at the temperature of the rollouts; if False, at temperature 1."""
     has_ratio: ClassVar[bool] = False
-    """The loss has a ratio of the current policy to the one before the first step of an iteration."""
+    """The loss has a ratio of the current policy to the policy before the first step of an iteration."""
     idle_in_one_step: ClassVar[tuple[str, ...]] = ()
-    """Fields that no gradient depends on in iterations of one optimizer step; their defaults mean off."""
+    """Fields that change no gradient in iterations of one optimizer step; the default of each field means off."""
     of_pairs: ClassVar[bool] = False
     """Rows of a micro-batch are whole pairs of a chosen and a rejected attempt."""
 
     normalization: Normalization = "trained"
-    """What the token losses of a batch add up to. `trained`: their mean over the tokens whose loss can move the policy.
-    `token`: their mean over the tokens of all scored members of the groups that are used for training, including those
-    whose
-    advantage is 0. `sequence`: the mean over these members of the mean over their tokens. `constant`: the mean over
-    these members of the sum over their tokens, divided by `normalization_length`."""
+    """How the token losses of a batch are averaged. `trained`: their mean over the tokens whose loss can move the
+    policy. `token`: their mean over the tokens of all scored members of the groups that are used for training,
+    including members whose advantage is 0. `sequence`: the mean over these members of the mean over their tokens.
+    `constant`: the mean over these members of the sum over their tokens, divided by `normalization_length`."""
     normalization_length: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Divisor of `constant`, in tokens; 0 with any other normalization."""
 
@@ -190,7 +192,7 @@ class Loss(BaseModel):
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """The entropies that the function gets must carry a gradient."""
+        """The entropies that the function receives must have a gradient."""
         return False
 
     @property
@@ -199,7 +201,7 @@ class Loss(BaseModel):
         return self.needs_reference or self.needs_values or self.needs_entropy_gradient
 
     def idle_fields(self, steps: int) -> list[str]:
-        """Active fields on which no gradient depends in iterations with this number of optimizer steps."""
+        """Names of fields that are set but change no gradient in iterations with this number of optimizer steps."""
         idle = () if steps > 1 else self.idle_in_one_step
         return [name for name in idle if getattr(self, name) != type(self).model_fields[name].default]
 
@@ -210,8 +212,8 @@ class IdleOption:
 
     Attributes:
         name: Name of the option.
-        reason: Why, as the end of a sentence.
-        remedy: Flags under which it has an effect.
+        reason: Why it has no effect, as the end of a sentence.
+        remedy: Flags with which it has an effect.
     """
 
     name: str
@@ -221,10 +223,11 @@ class IdleOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlPenalty:
-    """What is taken from each reward before credit: the coefficient times the estimated KL divergence, in nats, of the
-    sampler from the reference policy, summed over the sampled tokens of the episode.
+    """KL penalty that is subtracted from each reward before credit.
 
-    `k1` is logp - reference logp, `k3` exp(-k1) - 1 + k1 (Schulman, "Approximating KL divergence", 2020).
+    It is the coefficient times the estimated KL divergence, in nats, of the sampler from the reference policy, summed
+    over the sampled tokens of the episode. The estimate `k1` is logp - reference logp, `k3` is exp(-k1) - 1 + k1
+    (Schulman, "Approximating KL divergence", 2020).
     """
 
     coefficient: float
@@ -237,8 +240,8 @@ class AdvantageEstimation:
 
     Attributes:
         gamma: Discount per sampled token.
-        lam: 0 uses the next value, 1 the rewards.
-        whiten: Advantages get mean 0 and deviation 1 over the sampled tokens of the batch.
+        lam: Lambda, 0 to 1. 0 bootstraps from the next value; 1 uses the discounted sum of the rewards.
+        whiten: Scale advantages to mean 0 and standard deviation 1 over the sampled tokens of the batch.
     """
 
     gamma: float
@@ -252,9 +255,9 @@ class Passes:
 
     Attributes:
         epochs: Number of passes over each sample.
-        minibatches: Steps of an epoch; each takes its share of the samples.
-        target_kl: Mean divergence per token, in nats, from the policy that steps are clipped around, at which the
-            steps that are left are skipped; 0 for never.
+        minibatches: Optimizer steps of an epoch; each uses its share of the samples.
+        target_kl: Mean KL divergence per token, in nats, from the anchor of the loss's ratio. When it is reached, the
+            remaining steps are skipped. 0: never.
     """
 
     epochs: int
@@ -267,12 +270,12 @@ class UpdateReport:
     """Report of one optimizer step.
 
     Attributes:
-        loss: The normalised loss.
-        grad_norm: Global norm before clipping.
-        learning_rate: The rate that was applied.
-        tokens: Tokens forwarded, padding excluded.
-        loss_tokens: Tokens that carried loss.
-        seconds: Wall time.
+        loss: The normalized loss.
+        grad_norm: Global gradient norm before clipping.
+        learning_rate: Learning rate of the step.
+        tokens: Tokens of the forward pass, without padding.
+        loss_tokens: Tokens with loss.
+        seconds: Wall-clock seconds.
         metrics: Further numbers by name (`logprob_difference_max`, `clip_fraction`, `entropy`, ...).
     """
 

@@ -1,4 +1,4 @@
-"""The immutable record of an attempt, and the group that attempts at one task form."""
+"""The immutable trajectory of an attempt, its parts, and the group of the attempts at one task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call and its reply; None where the episode was over before the call was carried out."""
+    """One call and its reply. The reply is None if the episode ended before the call was carried out."""
 
     call: ToolCall
     observation: Observation | None
@@ -42,20 +42,20 @@ class Turn:
     """One generation and the reply to it.
 
     Attributes:
-        prompt_ids: [Lp] ids that this turn appended before the model spoke: in turn 0 the whole opening prompt, later
-            the encoded tool reply. Concatenating prompt and completion ids over the turns gives the episode's sequence;
-            a turn that restarts begins another.
-        restarts: The chat template rewrote what came before, so `prompt_ids` is the whole prompt and a sequence of its
-            own begins here.
+        prompt_ids: [Lp] ids that were appended before the completion: in turn 0 the whole opening prompt, later the
+            encoded reply. The prompt and completion ids of the turns, concatenated, are the episode's sequence; a turn
+            that restarts begins another sequence.
+        restarts: The chat template rewrote earlier turns, so `prompt_ids` is the whole prompt and a new sequence begins
+            here.
         completion_ids: [Lc] ids exactly as sampled, stop token included when it was sampled.
         logprobs: [Lc] log-probability of each sampled id under the sampling distribution (nats).
         stop: `stop` (a stop token was sampled) or `length` (the token limit cut it).
         policy_version: Version that generated it.
-        seconds: Wall time of generation plus tool.
+        seconds: Wall-clock seconds of generation and tool together.
         text: Decoded completion.
-        words: The part of it before the call, reasoning included; empty without a call.
-        tool_call: The call in it, or None when none could be parsed.
-        parse_error: Why none could be parsed; empty otherwise.
+        words: The part of the text before the call, reasoning included; empty without a call.
+        tool_call: The call, or None if no call could be parsed.
+        parse_error: Why no call could be parsed; empty otherwise.
         observation: The reply; None when the episode ended before there was one.
         further_steps: The calls after the first, with their replies, where the turn has several.
     """
@@ -83,16 +83,22 @@ class Turn:
 
 
 class PackedTurns(Sequence[Turn]):
-    """The turns of an attempt as a rollout worker sent them: bytes until one is looked at, then a tuple.
+    """The turns of an attempt as a rollout worker sent them: pickled until the first access, then a tuple.
 
     Attributes:
-        tokens: Tokens of all of them; see `Trajectory.tokens`.
+        tokens: Tokens of all turns; see `Trajectory.tokens`.
     """
 
     __slots__ = ("_count", "_packed", "_read", "tokens")
 
     def __init__(self, packed: bytes, count: int, tokens: int) -> None:
-        """`packed` is a pickled tuple of so many turns, of a process that is trusted."""
+        """Keep the turns packed.
+
+        Args:
+            packed: Pickled tuple of turns, from a trusted process.
+            count: Number of turns.
+            tokens: Tokens of all turns.
+        """
         self._packed, self._count, self.tokens = packed, count, tokens
         self._read: tuple[Turn, ...] | None = None
 
@@ -112,7 +118,7 @@ class PackedTurns(Sequence[Turn]):
     def __eq__(self, other: object) -> bool:
         return self._turns() == tuple(other) if isinstance(other, (tuple, PackedTurns)) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as turns with calls have none
+    __hash__ = None  # type: ignore[assignment]  # like turns with calls, which contain mappings
 
     def __repr__(self) -> str:
         return repr(self._turns())
@@ -125,7 +131,7 @@ class PackedTurns(Sequence[Turn]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryRecord:
-    """The record of an attempt, made by the rollout worker that played it: a controller of many workers has no time.
+    """The record of an attempt, made by the rollout worker that played it, because the controller is a bottleneck.
 
     Attributes:
         text: JSON object in ASCII; see `runs.trajectory_records`.
@@ -143,19 +149,21 @@ class Trajectory:
     Attributes:
         id: Unique in the run: `train/<iteration>/<group>/<task id>/<member>`, with `-again` when a faulted member was
             played once more; `eval/...` likewise.
+        task: The task that was attempted.
         member: Place in its group, 0..G-1.
         seed: Seed of all random choices of the attempt.
         messages: The opening messages; the turns continue them.
-        tools: The tools offered.
-        several_calls: One turn could call several of them.
+        tools: The tools that were offered.
+        several_calls: One turn could call several tools.
         status: Why it ended.
         turns: A tuple, or `PackedTurns` of a rollout worker.
         error: One line about the fault or limit; empty on completion.
         rewards: None when the attempt was never graded (a fault).
         retries: Earlier attempts at the same member that ended in a fault.
         recoveries: Number of times that the episode continued in a new session after its connection was lost.
-        seconds: Wall time of the last attempt.
-        record: Its record where a rollout worker made it; else it is made when it is written.
+        seconds: Wall-clock seconds of the last attempt.
+        metadata: Further JSON values; `usage` contains the figures of `Engine.usage`.
+        record: Its record if a rollout worker made it; if None, the record is made when it is written.
     """
 
     id: str
@@ -182,7 +190,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all turns, those that the policy read first included; 0 without token ids."""
+        """Prompt and sampled tokens of all turns, opening prompt included; 0 without token ids."""
         if isinstance(self.turns, PackedTurns):
             return self.turns.tokens
         return sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in self.turns)
@@ -195,7 +203,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The G attempts at one task under one policy version. Faulted members may be among them; optimizers skip them."""
+    """The G attempts at one task. Faulted members may be among them; optimizers exclude them."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]

@@ -1,1 +1,1 @@
-"""From settings and plugins to live objects."""
+"""Construction of components and policies from settings and plugins, and placement on the machine or cluster."""

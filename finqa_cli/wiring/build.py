@@ -1,4 +1,4 @@
-"""From settings to live objects. The only place that builds components."""
+"""Construction of components from settings. No other module constructs components."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from finqa_cli.wiring.sandbox_owners import offer_strays
 log = structlog.get_logger(__name__)
 
 ON_CLUSTER = "ray:"
-"""Beginning of the names of components on a Ray cluster."""
+"""Prefix of the names of components that run on a Ray cluster."""
 
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
-    """The snapshot that the settings name; the default one is built from the embedded data when it is missing.
+    """Open the snapshot of the settings. If the default one is missing, it is built from the embedded data.
 
     Raises:
         DataError: There is no such snapshot, or its files are damaged.
@@ -62,7 +62,7 @@ def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
 
 
 def open_environment(settings: Settings, reporter: Reporter) -> Environment:
-    """The environment of the settings, with its data.
+    """Construct the environment of the settings, with its data.
 
     Raises:
         ConfigError: A data file is given to an environment that takes a snapshot.
@@ -76,15 +76,15 @@ def open_environment(settings: Settings, reporter: Reporter) -> Environment:
 
 
 def try_environment(settings: Settings, path: Path, home: Path) -> Environment:
-    """The environment of the settings with the data at a path, as a run would have it.
+    """Construct the environment of the settings with the data at a path, as a run would.
 
     Args:
-        settings: Which environment, with which options.
-        path: File or folder.
-        home: Where a data folder is compiled, if the environment takes a snapshot.
+        settings: Settings with the environment and its options.
+        path: File or folder with the data.
+        home: Folder in which a data folder is compiled, if the environment takes a snapshot.
 
     Raises:
-        DataError: The data is missing or malformed, or a file where the environment takes a folder.
+        DataError: The data is missing or malformed, or it is a file and the environment takes a folder.
         ConfigError: An option of the environment is wrong.
     """
     if registry().find("environment", settings.environment.name).snapshotless:
@@ -106,7 +106,7 @@ def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path 
 
 
 def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environment finqa-text") -> ConfigError:
-    """The error for data that is not a snapshot: the commands that make one of it, or the flag of `other`."""
+    """The error for data that is not a snapshot. Its remedy has the commands that make a snapshot, or `other`."""
     if not path.exists():
         return ConfigError(f"There is no file or folder {path}.", remedy="give --data an existing path")
     name = snapshot_name(path)
@@ -126,7 +126,11 @@ def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environmen
 
 
 def make_reward(settings: Settings) -> Reward | None:
-    """The reward of the settings; None means the environment's own verdict."""
+    """Construct the reward of the settings; None means the environment's own verdict.
+
+    Raises:
+        ConfigError: The environment's own verdict has no options, but some are set; or an option is wrong.
+    """
     choice = settings.reward
     if choice.name == ENVIRONMENT:
         if choice.options:
@@ -140,7 +144,10 @@ def make_reward(settings: Settings) -> Reward | None:
 
 
 def make_verdict(settings: Settings) -> Reward | None:
-    """The reward of the settings as one that stands alone; None where it is the verdict of an episode's environment."""
+    """Construct a reward that works without an environment: that of the settings, or the environment's `verdict`.
+
+    None if the verdict is only available in an episode of the environment.
+    """
     if (reward := make_reward(settings)) is not None:
         return reward
     component = registry().find("environment", settings.environment.name)
@@ -151,7 +158,7 @@ def make_verdict(settings: Settings) -> Reward | None:
 
 
 def make_provider(settings: Settings) -> SandboxProvider:
-    """The sandbox provider of the settings."""
+    """Construct the sandbox provider of the settings."""
     context = SandboxContext(
         home=settings.data.home,
         max_concurrent_create=settings.pool.max_concurrent_create,
@@ -162,7 +169,7 @@ def make_provider(settings: Settings) -> SandboxProvider:
 
 
 def _uses_cluster(settings: Settings) -> bool:
-    """Whether a part of the run is on nodes of a Ray cluster."""
+    """Whether a part of the run is on the nodes of a Ray cluster."""
     named = settings.engine.name.startswith(ON_CLUSTER) or settings.learner.name.startswith(ON_CLUSTER)
     return named or settings.cluster.rollout_workers > 0
 
@@ -177,9 +184,19 @@ async def make_pool(
     *,
     breaker: Breaker | None = None,
 ) -> Pool:
-    """The pool of sandboxes that the environment needs; the reporter shows sandboxes that earlier runs left behind.
+    """Construct the pool of sandboxes that the environment needs, and report sandboxes that earlier runs left behind.
 
-    The sandboxes have the labels; `breaker` takes the place of one of the pool's own.
+    Args:
+        settings: Settings of provider and pool.
+        environment: The environment; without a sandbox spec, the pool leases no sandboxes.
+        labels: Labels of the sandboxes.
+        size: Number of sandboxes.
+        reporter: Shows the report, and a smaller size that the provider allows.
+        on_event: Receives the events of the pool.
+        breaker: Breaker to use; None: the pool makes its own.
+
+    Raises:
+        AuthenticationError: The key of the provider is missing.
     """
     spec = environment.sandbox_spec()
     if spec is None:
@@ -215,18 +232,18 @@ def make_engine(
     log_dir: Path | None = None,
     on_event: ReplicaListener = lambda name, facts: None,
 ) -> TokenEngine | ChatEngine:
-    """The engine of the settings, not started; with `generation.engine_replicas` above 1 a set of them.
+    """Construct the engine of the settings, not started; with `generation.engine_replicas` above 1, an `EngineSet`.
 
     Args:
-        settings: What to build.
-        policy: The version that it serves at first.
+        settings: Settings of the engine.
+        policy: The version that the engine serves at first.
         environment: Supplies gold solutions to an engine without a model.
-        trains: It is to serve training.
+        trains: The engine is used for training.
         log_dir: Folder for the output of servers that it starts.
-        on_event: Called when a replica is left out and when it is back.
+        on_event: Called when a replica is excluded and when it is back.
 
     Raises:
-        ConfigError: An option is wrong, or a chat engine is asked for replicas.
+        ConfigError: An option is wrong, or replicas of a chat engine are requested.
     """
     choice, replicas = settings.engine, settings.generation.engine_replicas
     modelless = registry().find("engine", choice.name).modelless
@@ -266,13 +283,13 @@ def make_engine(
 
 
 def make_call_format(name: str) -> CallFormat:
-    """A call format by its name."""
+    """Construct a call format by its name."""
     made: CallFormat = registry().create("call_format", name, {})
     return made
 
 
 def make_codec(settings: Settings, model: str) -> ChatCodec:
-    """The chat codec of the settings for a model."""
+    """Construct the chat codec of the settings for a model."""
     formats = [component.name for component in registry().components("call_format")]
     makers = {name: partial(make_call_format, name) for name in formats}
     context = CodecContext(model=model, call_formats=makers)
@@ -281,7 +298,7 @@ def make_codec(settings: Settings, model: str) -> ChatCodec:
 
 
 def make_learner(settings: Settings, model: str, *, logs: Path | None = None) -> Learner:
-    """The learner of the settings, not started; `logs` is for processes that it starts."""
+    """Construct the learner of the settings, not started; `logs` is the folder for the output of its processes."""
     lora, train = settings.lora, settings.train
     context = LearnerContext(
         model=model,
@@ -305,24 +322,27 @@ def make_learner(settings: Settings, model: str, *, logs: Path | None = None) ->
 
 
 def make_optimizer(settings: Settings) -> Optimizer:
-    """The training method of the settings."""
+    """Construct the optimizer of the settings."""
     return make_optimizer_by_name(settings.optimizer.name, settings.optimizer.options)
 
 
 def make_optimizer_by_name(name: str, options: Mapping[str, Any]) -> Optimizer:
-    """A training method by its name, as the records of a run have it."""
+    """Construct an optimizer by name and options, as recorded in a run."""
     optimizer: Optimizer = registry().create("optimizer", name, options)
     return optimizer
 
 
 def make_tracker(name: str, options: Mapping[str, Any], context: TrackerContext) -> Tracker:
-    """A tracker by its name."""
+    """Construct a tracker by its name."""
     tracker: Tracker = registry().create("tracker", name, options, context)
     return tracker
 
 
 def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
-    """The trackers of the settings, and those that every run has where their packages are installed."""
+    """Construct the trackers of the settings, and the standing trackers whose packages are installed.
+
+    A tracker that cannot be constructed is skipped with a warning.
+    """
     context = TrackerContext(run_dir=run_dir, run_id=run_dir.name, project=settings.run.project)
     named = {choice.name: choice.options for choice in settings.trackers}
     standing = [part for part in registry().components("tracker") if part.standing and not missing_requirements(part)]
@@ -331,6 +351,6 @@ def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
     for name, options in wanted.items():
         try:
             trackers.append(make_tracker(name, options, context))
-        except PluginError as error:  # a tracker is a copy; its failure must not cost the run
+        except PluginError as error:  # trackers are only copies, so their failures must not stop the run
             log.warning(f"Tracker {name!r} is not used: {error.message}")
     return trackers

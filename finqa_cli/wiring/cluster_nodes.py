@@ -1,4 +1,4 @@
-"""The nodes of the cluster that engine and learner of the settings run on, as the plugin of the cluster finds them."""
+"""Facts of the cluster nodes on which engine and learner of the settings run, from the cluster's plugin."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from finqa_cli.types import NodeFacts
 from finqa_cli.wiring.policies import resolve
 
 LOCAL = "local"
-"""Address of a cluster that is started when the run starts."""
+"""Value of `cluster.address` for a cluster that is started when the run starts."""
 
 
 def on_nodes(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Return kind and name of the engine and the learner, of those that run on the nodes of a cluster."""
+    """Return kind and name of engine and learner, as far as they run on the nodes of a cluster."""
     chosen = (("engine", settings.engine.name), ("learner", settings.learner.name))
     return tuple((kind, name) for kind, name in chosen if registry().find(kind, name).elsewhere)
 
 
 def base_model(settings: Settings) -> str:
-    """Return folder or hub id of the model that the nodes need; empty where nothing runs on them.
+    """Return folder or hub id of the model that the nodes need; empty if nothing runs on them.
 
     Raises:
-        FinqaError: There is no such policy.
+        FinqaError: The policy of the settings does not exist.
     """
     return resolve(settings.model.name).model if on_nodes(settings) else ""
 
 
 def reached_nodes(settings: Settings) -> list[NodeFacts]:
-    """Return what a placement counts on of each node: CPUs, GPUs and memory.
+    """Return the facts of each node that a placement needs: CPUs, GPUs and memory.
 
-    Nothing where nothing runs on nodes, or no cluster can be reached: the start of the engine or learner reports the
-    reason.
+    The list is empty if nothing runs on nodes, or if no cluster can be reached; then the start of the engine or learner
+    reports the reason.
     """
     if not on_nodes(settings) or settings.cluster.address == LOCAL:
         return []
@@ -42,17 +42,17 @@ def reached_nodes(settings: Settings) -> list[NodeFacts]:
 
 
 def survey(settings: Settings, *, brief: bool = False) -> list[NodeFacts]:
-    """Return facts of this process, then of each node; takes some seconds, as a process starts on each.
+    """Return facts of this process, then of each node. It takes some seconds, because a process starts on each node.
 
     Args:
-        settings: Name the cluster, and what is to run on it.
-        brief: Return sizes only; a process starts on nodes with GPUs alone.
+        settings: Settings of the cluster, and of the components that run on it.
+        brief: Return sizes only; processes then start only on nodes with GPUs.
 
     Raises:
-        MissingDependencyError: What connects to clusters is not installed.
+        MissingDependencyError: The package that connects to clusters is not installed.
         ServiceUnavailableError: There is no cluster at the address.
-        ConfigError: The cluster runs other versions, or no plugin knows clusters.
-        FinqaError: There is no such policy.
+        ConfigError: The cluster runs other versions, or no plugin connects to clusters.
+        FinqaError: The policy of the settings does not exist.
     """
     found: list[NodeFacts] | None = registry().first(
         "survey_nodes",

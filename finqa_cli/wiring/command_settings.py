@@ -1,6 +1,6 @@
-"""The settings of a workflow: resolved from all layers and placed on this machine, or those of a run that is resumed.
+"""The settings of a workflow: resolved from all layers and placed on this machine, or read from a run to resume.
 
-The command line and the Python interface get their settings here.
+The command line and the Python interface use this module.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from finqa_cli.settings.schema import ClusterSettings
 from finqa_cli.wiring.placing import Purpose, place, place_again
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
-"""Commands that can resume a folder of theirs."""
+"""Commands that can resume a run."""
 
 RUNS = Path("runs")
-"""Folder of runs that get no `--run-dir`."""
+"""Folder for runs without `--run-dir`."""
 
 
 def run_path(settings: Settings, prefix: str = "") -> Path:
-    """Return the folder of the settings, or a new one below ./runs."""
+    """Return the run folder of the settings, or the path of a new one below ./runs."""
     return settings.run.dir or new_run_path(RUNS, prefix)
 
 
@@ -45,7 +45,7 @@ def read_layers(
     arguments: Sequence[tuple[str, str, Any]] = (),
     assume_cuda: bool = False,
 ) -> Loaded:
-    """Resolve settings beside the components that are registered; see `load_settings`."""
+    """Resolve settings, given the registered components; see `load_settings`."""
     return load_settings(
         flags=flags,
         typed=typed,
@@ -60,14 +60,14 @@ def read_layers(
 
 
 def check_snapshot(environment: str, named: str) -> None:
-    """Check that a snapshot that is given has an effect.
+    """Check that a snapshot has an effect in this environment.
 
     Args:
         environment: Name of the environment.
-        named: How the snapshot is written: a flag, or a keyword.
+        named: Name of the flag or keyword that sets the snapshot.
 
     Raises:
-        UsageError: The environment has none.
+        UsageError: The environment uses no snapshot.
     """
     if registry().find("environment", environment).snapshotless:
         raise UsageError(
@@ -77,14 +77,14 @@ def check_snapshot(environment: str, named: str) -> None:
 
 
 def check_sandboxes(settings: Settings, confirm: Callable[[int], bool] = lambda count: False) -> None:
-    """Ask before very many sandboxes.
+    """Ask for confirmation if the number of sandboxes is above `pool.ask_above`.
 
     Args:
         settings: Resolved settings.
-        confirm: Asks the user whether so many are to start; by default the answer is no.
+        confirm: Asks the user whether to start this number; by default the answer is no.
 
     Raises:
-        ConfigError: There are too many, and they are not confirmed.
+        ConfigError: The number is not confirmed.
     """
     asked, most = settings.pool.sandboxes, settings.pool.ask_above
     if asked > most and not confirm(asked):
@@ -95,14 +95,14 @@ def check_sandboxes(settings: Settings, confirm: Callable[[int], bool] = lambda 
 
 
 def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
-    """Plan where engine and learner run.
+    """Plan the placement of engine and learner, and set the settings that it decides.
 
     Args:
-        loaded: Settings that were read.
-        purpose: What runs; None: neither engine nor learner, so nothing is planned.
+        loaded: The settings.
+        purpose: What the command runs; None: neither engine nor learner, so nothing is planned.
 
     Raises:
-        ConfigError: It does not fit on this machine.
+        ConfigError: Engine or learner does not fit on this machine.
     """
     if purpose is None:
         run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
@@ -115,12 +115,12 @@ def fetch_run(run: Path, given: Mapping[str, Any]) -> None:
     """Fetch a run that is not on this machine from the mirror that the user names.
 
     Args:
-        run: Its folder; nothing happens where there is one that has files.
-        given: Dotted path -> value of settings that the user gives.
+        run: Folder of the run; if it has files, nothing is fetched.
+        given: Settings that the user gives: dotted path -> value.
 
     Raises:
         ConfigError: No package for the address is installed.
-        DataError: There is no complete copy there.
+        DataError: The address has no complete copy.
         ServiceUnavailableError: The address cannot be reached.
         StorageError: The folder cannot be written.
     """
@@ -155,14 +155,15 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     """Return the settings of a run, placed again on this machine.
 
     Args:
-        run: Its folder.
-        purpose: What is to run; None: nothing is placed.
-        given: Dotted path -> value of settings that the user gives; limits of cost and tokens, the mirror, the number
-            of learner processes, and the address of the cluster may be others than the run had.
+        run: Folder of the run.
+        purpose: What the command runs; None: nothing is placed.
+        given: Settings that the user gives: dotted path -> value. The limits of cost and tokens, the mirror, the number
+            of learner processes and the address of the cluster replace those of the run; others are not used.
 
     Raises:
-        UsageError: The number of learner processes is neither a number nor `auto`, or the address is none.
-        ConfigError: They are of another version of finqa, or it does not fit on this machine.
+        UsageError: The number of learner processes is neither a positive number nor `auto`, or the address of the
+            cluster is invalid.
+        ConfigError: The settings are of another version of finqa, or engine or learner does not fit on this machine.
     """
     settings = from_public_dict(read_settings(run))
     free = ("run.max_", "run.mirror")
@@ -190,10 +191,10 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
 
 
 def stored_parameter(run: Path, name: str, command: str) -> Any:
-    """Return a parameter of a run from its manifest; paths are usable in this working directory.
+    """Return a parameter of a run from its manifest, with paths that are usable in this working directory.
 
     Raises:
-        DataError: The manifest is not there.
+        DataError: The manifest is missing or damaged, or does not have the parameter.
     """
     try:
         value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]

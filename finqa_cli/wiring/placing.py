@@ -1,6 +1,6 @@
-"""Applies the placement plan to settings: the machine's devices, the model's architecture, then numbers for `auto`.
+"""Application of the placement plan to settings: finds devices and architecture, makes the plan, sets `auto` values.
 
-Every command that runs an engine or a learner, and `finqa doctor`, get their plan here.
+Every command that runs an engine or a learner uses this module, and so does `finqa doctor`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ Purpose = Literal["train", "sft", "dpo", "play"]
 """What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
 
 MOST_DEVICES = 64
+"""Most devices that `--assume-gpus` accepts."""
 
 _TORCH = (
     "import torch; "
@@ -49,15 +50,15 @@ _COMMANDS: Mapping[Purpose, Sequence[str]] = {
     "dpo": ("dpo", "PAIRS", "--model"),
     "play": ("eval",),
 }
-"""Words of the command up to the model, with names in capitals for what the user gave."""
+"""Words of the command up to the model. Words in capitals are placeholders for arguments of the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Settings with a plan.
+    """Settings to which a plan was applied.
 
     Attributes:
-        settings: Every setting of `PLACED` has the plan's value.
+        settings: The settings, with the plan's values for `undecided`.
         plan: The plan.
         undecided: The settings that the plan decided.
     """
@@ -68,15 +69,16 @@ class Placed:
 
 
 def place(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Placed:
-    """Decides what is undecided in the settings, by the devices of this machine.
+    """Decide the undecided settings, by the devices of this machine and of the cluster's nodes.
 
     Args:
-        settings: What to run.
-        undecided: Those of `PLACED` that the user left open.
+        settings: Settings of the run.
+        undecided: Settings of `PLACED` that the user left open.
         purpose: What the command runs.
 
     Raises:
-        ConfigError: It does not fit on this machine; the remedy is a command that does.
+        ConfigError: No placement fits; the remedy is a command that does.
+        ConfigError, DataError: See `architecture`.
     """
     found = find_plan(settings, undecided, purpose, visible_devices(), reached_nodes(settings))
     if isinstance(found, Refusal):
@@ -85,10 +87,10 @@ def place(settings: Settings, undecided: Collection[str], purpose: Purpose) -> P
 
 
 def place_again(settings: Settings, purpose: Purpose) -> Settings:
-    """The settings of a recorded run with a plan for this machine: what was planned then is planned again.
+    """Return the settings of a recorded run with a plan for this machine. Settings that were planned are planned again.
 
     Raises:
-        ConfigError: As `place`.
+        ConfigError, DataError: See `place`.
     """
     return place(settings, settings.run.placed, purpose).settings
 
@@ -100,14 +102,14 @@ def find_plan(
     devices: Sequence[Device],
     nodes: Sequence[NodeFacts] = (),
 ) -> Placement | Refusal:
-    """The plan for these devices, and for what runs on the nodes of a cluster, where these are known.
+    """Return the plan for these devices, and for the components on the nodes of a cluster, if the nodes are known.
 
     Raises:
-        ConfigError: The architecture of the model cannot be found out.
+        ConfigError, DataError: See `architecture`.
     """
     here = _find_plan_here(settings, undecided, purpose, devices)
     if isinstance(here, Refusal) or not nodes or any(node.gpus >= 1 and not node.devices for node in nodes):
-        return here  # nothing runs on nodes, or how large their GPUs are is not known
+        return here  # nothing runs on nodes, or the memory of their GPUs is not known
     kind, work = _engine_kind(settings, elsewhere=True), workload(settings, purpose, elsewhere=True)
     placed = {kind for kind, _ in on_nodes(settings)}
     work = replace(work, plays=work.plays and "engine" in placed, trains=work.trains and "learner" in placed)
@@ -148,7 +150,7 @@ def _model_and_wishes(settings: Settings, undecided: Collection[str], purpose: P
 
 
 def visible_devices() -> tuple[Device, ...]:
-    """The CUDA devices that this process sees and its PyTorch can use."""
+    """The CUDA devices that are visible to this process and usable by its PyTorch."""
     if torch_cuda() == "":
         return ()
     return tuple(
@@ -157,10 +159,10 @@ def visible_devices() -> tuple[Device, ...]:
 
 
 def assumed_devices(text: str) -> tuple[Device, ...]:
-    """Devices that are not there: `4x80` are four of 80 GiB.
+    """Return hypothetical devices: `4x80` means four devices of 80 GiB.
 
     Raises:
-        UsageError: It is not of this form.
+        UsageError: The text does not have this form, or a number is out of range.
     """
     found = re.fullmatch(r"(\d{1,2})x(\d{1,4}(?:\.\d+)?)", text.strip().lower())
     if not found or not 1 <= int(found[1]) <= MOST_DEVICES or not 1 <= float(found[2]) <= 1024:
@@ -175,11 +177,11 @@ def assumed_devices(text: str) -> tuple[Device, ...]:
 
 
 def architecture(model: str) -> Architecture:
-    """Returns the architecture of a policy's base model, without torch where that is possible.
+    """Return the architecture of a policy's base model, without torch if possible.
 
     Raises:
-        ConfigError: It cannot be found out, or there is no such policy.
-        DataError: A run without a checkpoint, or a damaged one.
+        ConfigError: The architecture cannot be determined, or the policy does not exist.
+        DataError: The policy is a run without a checkpoint, or a damaged checkpoint.
     """
     base = resolve(model).model
     found = read_architecture(base)
@@ -199,7 +201,7 @@ def architecture(model: str) -> Architecture:
 
 
 def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -> Workload:
-    """Returns what is to run, as the input of a plan; `elsewhere`: of one for the nodes of a cluster."""
+    """Return the workload for a plan; with `elsewhere`, for the plan of the nodes of a cluster."""
     engine, learner = _component("engine", settings), _component("learner", settings)
     options = settings.optimizer.options
     kl = options.get("kl", "off")
@@ -220,7 +222,7 @@ def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -
 
 
 def apply_plan(settings: Settings, undecided: Collection[str], found: Placement) -> Settings:
-    """The settings with the plan's values for what was undecided."""
+    """Return the settings with the plan's values for the undecided ones, which `run.placed` then lists."""
     engine, learner = found.engine, found.learner
     values: dict[str, Any] = {
         "train.max_staleness": found.max_staleness,
@@ -247,7 +249,10 @@ def apply_plan(settings: Settings, undecided: Collection[str], found: Placement)
 
 
 def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, refusal: Refusal) -> str:
-    """The command that fits: with the changes of the refusal, and what else the user decided about the placement."""
+    """Return a command that fits: with the changes of the refusal, and all other decisions of the user about placement.
+
+    Without known changes it is the command with the embedded model.
+    """
     changes = dict(refusal.changes)
     model = str(changes.pop("model.name", settings.model.name)) if changes else EMBEDDED
     words = ["finqa", *_COMMANDS[purpose], model]
@@ -265,7 +270,7 @@ def remedy_of(settings: Settings, undecided: Collection[str], purpose: Purpose, 
 
 
 def _wishes(settings: Settings, undecided: Collection[str], purpose: Purpose) -> Request:
-    """Returns what the user, the learner or torchrun decided."""
+    """Return the decisions of the user, of the learner's options and of torchrun."""
     decided: dict[str, Any] = {}
     for path, name in WISHES.items():
         section, _, field = path.partition(".")
@@ -297,9 +302,9 @@ def _engine_kind(settings: Settings, *, elsewhere: bool = False) -> EngineKind:
 def _devices_used(
     component: Component, options: Mapping[str, Any], *, elsewhere: bool = False
 ) -> Literal["none", "one", "several"]:
-    """Returns what the component declares; the property `device_use` of its options wins.
+    """Return the devices that a component declares to use; the property `device_use` of its options has priority.
 
-    A component that runs elsewhere uses none of this machine; `elsewhere` asks what it uses there.
+    A component that runs elsewhere uses no devices of this machine; with `elsewhere`, return its devices there.
     """
     if component.elsewhere and not elsewhere:
         return "none"
@@ -317,8 +322,10 @@ def _component(kind: Literal["engine", "learner"], settings: Settings) -> Compon
 
 @cache
 def cuda_devices() -> tuple[CudaDevice, ...]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves, in its order: by nvidia-smi, else by PyTorch in a process of its
-    own; none when neither answers. Asked once in a process: a run's own memory must not change its plan.
+    """The devices that CUDA_VISIBLE_DEVICES allows, in its order; empty if they cannot be found.
+
+    They are found by nvidia-smi, else by PyTorch in a separate process. The result is cached, because the memory that a
+    run itself uses must not change its plan.
     """
     if not cuda_visible():
         return ()
@@ -326,9 +333,9 @@ def cuda_devices() -> tuple[CudaDevice, ...]:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA version that the installed PyTorch is built for, "" for none; None when it is not installed.
+    """The CUDA version for which the installed PyTorch is built; empty for a CPU build; None if it is not known.
 
-    Read from a file of the package: importing it would take longer than everything else here.
+    It is read from a file of the package, because importing torch would take longer than everything else here.
     """
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
@@ -364,7 +371,7 @@ def _by_driver() -> tuple[CudaDevice, ...]:
         elif matching := [device for uuid, device in devices.items() if part and uuid.startswith(part)]:
             chosen.append(matching[0])
         else:
-            break  # as CUDA does: what follows an invalid number is not seen
+            break  # like CUDA: devices after an invalid entry are not visible
     return tuple(chosen)
 
 
@@ -378,7 +385,7 @@ def _by_torch() -> tuple[CudaDevice, ...]:
 
 
 def _output(command: Sequence[str], *, timeout_s: float) -> str:
-    """What a program writes. It gets no variable that may be a secret."""
+    """Return the output of a program, which gets no environment variables that may be secrets."""
     plain = without_secrets(os.environ)
     return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
 
@@ -400,4 +407,4 @@ _NOTHING = Architecture(
     linear=(),
     lora_targets=(),
 )
-"""For plans without devices, in which no model is looked at."""
+"""Architecture for plans without devices, which do not depend on the model."""

@@ -1,8 +1,8 @@
-"""From what a user types to a policy: a run, a checkpoint, an adapter, a model folder, a hub id, or a plugin's name.
+"""Resolution of a user's reference to a policy: a run, checkpoint, adapter, model folder, hub id, or a plugin's name.
 
-Training begins from a whole model. A policy that is an adapter is merged into one first, once, in the run's folder: a
-new adapter is applied to a whole model, and with the adapter switched off that model is the reference which KL terms
-and DPO pull towards. Were the old adapter dropped, or trained on, the reference would be another policy than the start.
+Training starts from a whole model. If the policy is an adapter, it is first merged into its base, once, in the run's
+folder. A new adapter is then trained on top of the whole model, and without that adapter the model is the reference of
+KL terms and DPO. If the old adapter were dropped or trained further, the reference would differ from the start.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ NAME_ANOTHER = "give a run folder, a checkpoint, a model folder, a hub id, or `e
 _CONFIG = "config.json"
 
 FINQA = "finqa"
-"""The environment whose small policy has no name of its own."""
+"""The environment whose small policy is `embedded`, without a further name."""
 
 START = "start"
-"""Folder of a run with the whole model that it began from, where that was made of an adapter; see `start_points`."""
+"""Folder of a run with the whole model that it started from, if that was merged from an adapter; see `whole_model`."""
 
 START_RECORD = "start.json"
-"""Record of the adapter that was merged, written once the merged model is complete."""
+"""Record of the adapter that was merged, written when the merged model is complete."""
 
 
 def resolve(reference: str) -> PolicyVersion:
-    """The policy behind a reference. Hub ids are taken as they are; `check_on_hub` asks whether they exist.
+    """Return the policy of a reference. Hub ids are not checked; `check_on_hub` checks whether they exist.
 
     Raises:
-        DataError: A run without a checkpoint, or a damaged one.
-        ConfigError: A folder that is neither run, checkpoint, adapter nor model.
+        DataError: The reference is a run without a usable checkpoint, a damaged checkpoint, or a pipeline.
+        ConfigError: It is a path that does not exist, or a folder that is neither run, checkpoint, adapter nor model.
     """
     policy: PolicyVersion | None = registry().first("resolve_policy", PolicyVersion, reference=reference)
     if policy is not None:
@@ -65,7 +65,7 @@ def resolve(reference: str) -> PolicyVersion:
     if (path / "run.json").exists():
         if (checkpoint := latest(path)) is not None:
             return of_checkpoint(checkpoint)
-        if (path / "policy").is_dir():  # of supervised fine-tuning
+        if (path / "policy").is_dir():  # final policy of supervised fine-tuning or DPO
             return resolve(str(path / "policy"))
         command = read_run(path).get("command")
         remedy = f"finqa {command} --resume {path}" if command in ("train", "sft", "dpo") else NAME_ANOTHER
@@ -83,11 +83,10 @@ def resolve(reference: str) -> PolicyVersion:
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:
-    """Resolves a reference for an engine: names on a server stay as they are, other models must be here or on the hub.
+    """Resolve a reference for an engine. Names on a server are not checked; other models must be here or on the hub.
 
     Raises:
-        DataError: A run without a checkpoint, or a damaged one.
-        ConfigError: A folder that is neither run, checkpoint, adapter nor model; or there is no such engine or model.
+        DataError, ConfigError: See `resolve`; ConfigError also if there is no such engine or model.
         AuthenticationError, ServiceUnavailableError: The hub refuses the model, or cannot be reached.
     """
     if registry().find("engine", engine).remote and not Path(reference).exists():
@@ -98,11 +97,11 @@ def resolve_for(engine: str, reference: str) -> PolicyVersion:
 
 
 def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: PolicyVersion, *, trains: bool) -> None:
-    """Looks whether an engine can do what is asked of it, before anything is started.
+    """Check, before anything is started, that an engine supports the settings and the policy.
 
     Raises:
-        ConfigError: It is to train without token ids, to play an adapter that it would ignore, or to sleep during
-            updates that overlap with rollouts.
+        ConfigError: The engine returns no token ids, but is used for training; it cannot load the policy's adapter; or
+            it must sleep during updates, but updates overlap with rollouts.
     """
     name = settings.engine.name
     if isinstance(engine, TokenEngine):
@@ -126,12 +125,12 @@ def check_engine(engine: TokenEngine | ChatEngine, settings: Settings, policy: P
 
 
 def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> None:
-    """Refuses a small policy in an environment that it was not taught: it reads and writes other words.
+    """Refuse a small policy in an environment for which it was not trained: it has another vocabulary.
 
-    Where the environment has a small policy of its own, another one is only refused for training.
+    If the environment has a small policy of its own, other small policies are only refused for training.
 
     Raises:
-        ConfigError: The policy is an embedded one, of another environment.
+        ConfigError: The policy is a small policy for another environment.
     """
     name = settings.model.name
     if registry().find("engine", settings.engine.name).modelless or not is_embedded(name):
@@ -150,10 +149,10 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
-    """The policy that a training checkpoint contains.
+    """Return the policy of a training checkpoint.
 
     Raises:
-        DataError, ConfigError: The model that its adapter is on is not there any more.
+        DataError, ConfigError: The base model of its adapter no longer exists.
     """
     number = int(checkpoint.state["policy_version"])
     policy = checkpoint.path / "policy"
@@ -162,13 +161,13 @@ def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
     if _own_start(policy) is not None:
         return replace(_adapter(policy), number=number)
     base = resolve(_base_name(policy, str(checkpoint.state["model"])))
-    if base.adapter is not None:  # a copy outside its run, which began from that adapter merged
+    if base.adapter is not None:  # a copy outside its run, which started from this adapter, merged into its base
         return replace(_adapter(policy), number=number)
     return PolicyVersion(number=number, model=base.model, adapter=policy)
 
 
 def run_of(reference: str) -> Path | None:
-    """The run folder that contains a reference, if there is one."""
+    """Return the run folder that contains a reference; None if there is none."""
     path = Path(reference).resolve()
     candidates = (path, *path.parents[:2])
     found = next((folder for folder in candidates if (folder / "run.json").exists()), None)
@@ -176,22 +175,23 @@ def run_of(reference: str) -> Path | None:
 
 
 def settings_of(reference: str) -> dict[str, Any] | None:
-    """The settings that a run or checkpoint was made with, complete, so that an evaluation can follow them.
+    """Return all settings of the run that contains a reference, so that an evaluation can use them; None without a run.
 
     Raises:
-        ConfigError: They are of another version of finqa.
+        ConfigError: The settings are of another version of finqa.
+        DataError: The settings are missing or damaged.
     """
     run = run_of(reference)
     return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
 
 
 def _is_pipeline(folder: Path) -> bool:
-    """It is the folder around the runs of a pipeline, which is none itself."""
+    """Whether a folder is that of a pipeline, which contains runs but has no policy itself."""
     return read_document(folder / "run.json").get("command") == "pipeline"
 
 
 def _own_start(path: Path) -> str | None:
-    """The merged model that the run around an adapter began from, wherever that run is now."""
+    """Return the merged model from which the run around an adapter started, even after a move; None without one."""
     run = next((folder for folder in path.resolve().parents[:4] if (folder / "run.json").is_file()), None)
     return str(run / START) if run is not None and (run / START_RECORD).is_file() else None
 
@@ -207,7 +207,7 @@ def _adapter(path: Path) -> PolicyVersion:
 
 
 def _base_name(path: Path, recorded: str) -> str:
-    """Return the model that an adapter is applied to, for use in this working directory."""
+    """Return the base model of an adapter, usable in this working directory."""
     if registry().first("resolve_policy", PolicyVersion, reference=recorded) is not None:
         return recorded
     run = next(enclosing_runs(path.resolve()), None)
@@ -215,11 +215,13 @@ def _base_name(path: Path, recorded: str) -> str:
 
 
 def check_on_hub(policy: PolicyVersion) -> None:
-    """Looks for a policy's model: folder, the hub's cache, then one request. A hub that is busy is left to the loader.
+    """Check that a policy's model exists: as a folder, in the hub's cache, or by one request to the hub.
+
+    Other HTTP errors of the hub are ignored, because the loader repeats its requests.
 
     Raises:
-        ConfigError: Neither here nor on the hub is a model of that name, or HF_HUB_OFFLINE forbids asking.
-        AuthenticationError: The hub wants its licence accepted.
+        ConfigError: There is no model of this name here or on the hub, or HF_HUB_OFFLINE forbids the request.
+        AuthenticationError: The licence of the model must be accepted on the hub.
         ServiceUnavailableError: The hub cannot be reached.
     """
     model = policy.model
@@ -263,14 +265,14 @@ def check_on_hub(policy: PolicyVersion) -> None:
 
 
 def find_start(reference: str, run: Path) -> PolicyVersion:
-    """The policy that a run begins from, as version 0; in a run that has merged it already, that whole model.
+    """Return the policy that a run starts from, as version 0. If the run has already merged it, return the whole model.
 
-    Changes nothing, so it may be called before the run's folder is made. Where the policy is an adapter, its `model`
-    has the tokenizer that the merged one will have.
+    Changes nothing, so it may be called before the run's folder exists. If the policy is an adapter, its `model` has
+    the tokenizer that the merged model will have.
 
     Raises:
-        DataError: A run without a checkpoint, a damaged one, or the merged model was changed since.
-        ConfigError: The reference is neither run, checkpoint, adapter nor model.
+        DataError: See `resolve`; or the merged model was changed since.
+        ConfigError: See `resolve`.
         AuthenticationError, ServiceUnavailableError: The hub refuses the model, or cannot be reached.
     """
     recorded = read_document(run / START_RECORD)
@@ -288,11 +290,16 @@ def find_start(reference: str, run: Path) -> PolicyVersion:
 
 
 def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVersion:
-    """The start as a whole model to train: itself, or merged in float32 into RUN/start. The run's folder is open.
+    """Return the start as a whole model to train: the start itself, or its adapter merged in float32 into RUN/start.
+
+    Args:
+        start: Result of `find_start`.
+        run: Folder of the run, which is open.
+        reporter: Shows the merge.
 
     Raises:
-        ConfigError: The adapter does not fit its base, or no plugin merges its kind.
-        StorageError: The disk is full or may not be written to.
+        ConfigError: The adapter does not fit its base, or no plugin merges this kind of adapter.
+        StorageError: The disk is full or not writable.
     """
     if start.adapter is None:
         return start
@@ -310,6 +317,6 @@ def whole_model(start: PolicyVersion, run: Path, reporter: Reporter) -> PolicyVe
 
 
 def start_inputs(model: PolicyVersion, run: Path) -> dict[str, Any]:
-    """Returns what a run began from, for its manifest: the policy that was named, and the digest of what was merged."""
+    """Return the start of a run for its manifest: the policy that was named, and the digest of the merged model."""
     recorded = read_document(run / START_RECORD)
     return {**recorded["merged"], "merged_sha256": recorded["sha256"]} if recorded else policy_inputs(model)

@@ -1,4 +1,4 @@
-"""Rollout workers from settings: on the controller who starts them, and in their processes what they play with."""
+"""Construction of rollout workers from settings: on the controller, and in the process of each worker."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_
 log = structlog.get_logger(__name__)
 
 TOKENIZER_FILES = (".json", ".txt", ".model", ".jinja")
+"""Suffixes of the files of a model's folder that are sent to rollout workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSetup:
-    """Makes a `RolloutWorker` in its process. It is pickled.
+    """Function that makes a `RolloutWorker` in its process. It is pickled.
 
     Attributes:
-        settings: Settings of the run, with absolute paths and this worker's share of the sandboxes.
+        settings: Settings of the run, with absolute paths and this worker's share of the concurrent starts.
         model: Model of the codec; empty for a chat engine.
-        tokenizer: Files of the model's folder without its weights, by their names; empty for a hub id. The folder may
-            be that of the run, which other machines do not see.
+        tokenizer: Content of the files of the model's folder, without weights, by name; empty for a hub id. The files
+            are sent because other machines may not have access to the folder.
         labels: Labels of its sandboxes, which name the controller as their owner.
-        sandboxes: Its share; see `make_pool`.
+        sandboxes: Number of its sandboxes; see `make_pool`.
         slot: See `RolloutWorker`.
     """
 
@@ -56,14 +57,14 @@ class WorkerSetup:
     slot: CallSlot
 
     def __call__(self) -> RolloutWorker:
-        """Make it."""
+        """Make the worker."""
         return RolloutWorker(self.build, slot=self.slot)
 
     async def build(self, queue: ReportQueue) -> Scene:
-        """Make what it plays with, with this node's own home, and end what earlier starts of the worker left here.
+        """Make the worker's components with FINQA_HOME of this node, and end sandboxes of its earlier generations.
 
         Raises:
-            FinqaError: Data, sandboxes or the codec cannot be had on this node.
+            FinqaError: Data, sandboxes or the codec are not available on this node.
         """
         settings = _on_this_node(self.settings)
         environment = open_environment(settings, NullReporter())
@@ -114,13 +115,13 @@ def make_workers(
     Args:
         settings: Settings of the run.
         policy: The version that the engine serves at first; its model has the tokenizer.
-        environment: The controller's own.
-        engine: Generates for all of them.
+        environment: The controller's environment.
+        engine: Generates for all workers.
         run_id: Label of the sandboxes.
-        size: Sandboxes of all workers together.
+        size: Number of sandboxes of all workers together.
         engine_breaker: Judges the engine.
-        on_event: Called with the events of their pools, and when one is lost or back.
-        meter: Counts the tries that are played again; None: nothing does.
+        on_event: Called with the events of the workers' pools, and when a worker is placed, lost or back.
+        meter: Counts the tries that are played again; None: they are not counted.
 
     Raises:
         ConfigError: There are more workers than sandboxes.
@@ -176,10 +177,10 @@ def make_workers(
 
 
 def check_workers(engine: TokenEngine | ChatEngine) -> None:
-    """Refuse an engine, which is started, that cannot answer for rollout workers.
+    """Refuse a started engine that cannot be used with rollout workers.
 
     Raises:
-        ConfigError: It runs in lockstep.
+        ConfigError: The engine runs in lockstep.
     """
     if engine.lockstep:
         raise ConfigError(
@@ -189,7 +190,7 @@ def check_workers(engine: TokenEngine | ChatEngine) -> None:
 
 
 def find_processes(address: str, count: int) -> WorkerProcesses:
-    """Return where so many rollout workers run.
+    """Return the machines for `count` rollout workers on the cluster at an address.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -202,7 +203,7 @@ def find_processes(address: str, count: int) -> WorkerProcesses:
 
 
 async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except_for: str = "") -> None:
-    """End the sandboxes with all these labels, but those of one generation.
+    """End the sandboxes with all these labels, except those of the generation `except_for`.
 
     Raises:
         FinqaError: The provider cannot list or end them.
@@ -219,7 +220,7 @@ async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except
 
 
 def _read_tokenizer(model: Path) -> dict[str, bytes]:
-    """Return the files of a model's folder but its weights; none for a hub id."""
+    """Return the content of the tokenizer and configuration files of a model's folder; empty for a hub id."""
     if not model.is_dir():
         return {}
     paths = (path for path in sorted(model.iterdir()) if path.is_file() and path.suffix in TOKENIZER_FILES)
@@ -227,13 +228,13 @@ def _read_tokenizer(model: Path) -> dict[str, bytes]:
 
 
 def _on_this_node(settings: Settings) -> Settings:
-    """Return settings with the home of this machine."""
+    """Return settings with FINQA_HOME of this machine."""
     home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
     return settings.model_copy(update={"data": settings.data.model_copy(update={"home": home})})
 
 
 def _portable(settings: Settings, workers: int) -> Settings:
-    """Return settings with absolute paths, and with each worker's share of the starts at once."""
+    """Return settings for the workers, with an absolute data path and each worker's share of the concurrent starts."""
     path = settings.data.path
     return settings.model_copy(
         update={

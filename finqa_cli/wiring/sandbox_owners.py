@@ -1,7 +1,8 @@
-"""Owners of sandboxes, and sandboxes whose owner is gone.
+"""Owners of sandboxes, and sandboxes whose owner has ended.
 
-Every sandbox is labelled with the process that started it. A process is named by its pid and its start time, since pids
-are reused, and by a host label that also distinguishes two containers that share a host name but not their pids.
+Every sandbox is labelled with the process that started it. A process is identified by its pid and its start time,
+because pids are reused, and by a host label that also distinguishes containers with the same host name but separate
+pids.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 RUN_LABEL, HOST_LABEL, PID_LABEL, CREATED_LABEL = "finqa.run", "finqa.host", "finqa.pid", "finqa.created"
 
 WORKER_LABEL, GENERATION_LABEL = "finqa.worker", "finqa.generation"
-"""Number of the rollout worker that a sandbox belongs to, and of that worker's start. Its owner is the controller."""
+"""Labels with the number and the generation of the rollout worker of a sandbox. Its owner is the controller."""
 
 OFFER_TIMEOUT_S = 3.0
 
@@ -32,7 +33,7 @@ OwnerState = Literal["alive", "gone", "elsewhere", "unknown"]
 
 
 def owner_labels(run_id: str) -> dict[str, str]:
-    """The labels of a sandbox that this process starts now for a run."""
+    """Return the labels of a sandbox that this process starts now for a run."""
     pid = os.getpid()
     return {
         RUN_LABEL: run_id,
@@ -43,7 +44,7 @@ def owner_labels(run_id: str) -> dict[str, str]:
 
 
 def owner_state(labels: Mapping[str, str]) -> OwnerState:
-    """Whether the process that started a sandbox is running; `elsewhere` when only another machine can tell."""
+    """Return whether the process that started a sandbox runs; `elsewhere` if it is on another machine."""
     pid, _, started = labels.get(PID_LABEL, "").partition(":")
     if HOST_LABEL not in labels or not (_is_number(pid) and _is_number(started)):
         return "unknown"
@@ -53,15 +54,15 @@ def owner_state(labels: Mapping[str, str]) -> OwnerState:
 
 
 def strays(sandboxes: Iterable[SandboxInfo]) -> tuple[SandboxInfo, ...]:
-    """Returns the sandboxes whose owner was a process of this machine and is gone."""
+    """Return the sandboxes whose owner was a process of this machine that has ended."""
     return tuple(sandbox for sandbox in sandboxes if owner_state(sandbox.labels) == "gone")
 
 
 async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: str = "") -> None:
-    """Shows in one line how to end the sandboxes that ended processes of this machine left behind, if there are any.
+    """Show the command that ends the sandboxes which ended processes of this machine left behind, if there are any.
 
-    Never raises and takes a few seconds at most: a provider that cannot be reached fails soon enough by itself.
-    `sandbox` names the provider in the command that is offered.
+    Never raises, and takes a few seconds at most: if the provider cannot be reached, later calls report that.
+    `sandbox` is the name of the provider in the command.
     """
     try:
         async with asyncio.timeout(OFFER_TIMEOUT_S):
@@ -75,12 +76,12 @@ async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: s
 
 
 def reap_command(sandbox: str = "") -> str:
-    """The command that ends the strays of this machine."""
+    """Return the command that ends the strays of this machine."""
     return f"finqa sandbox reap{f' --sandbox {sandbox}' if sandbox else ''}"
 
 
 def list_command(sandbox: str) -> str:
-    """The command that lists the sandboxes of a provider."""
+    """Return the command that lists the sandboxes of a provider."""
     return f"finqa sandbox ls --sandbox {sandbox}"
 
 

@@ -1,4 +1,4 @@
-"""Sandboxes and engine, started together and ended together."""
+"""Start and end of everything that plays episodes: environment, sandboxes and engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PHASE = "sandboxes"
 INTERVAL_S = 1.0
 LOOKS_BETWEEN_EVENTS = 10
 LOOKS_AT_NEWS = 6
-"""Times that news is repeated: a reporter of lines skips what comes too soon after the last line."""
+"""Number of times that a change is reported, because a reporter of lines skips updates too soon after the last line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,14 @@ class Stage:
     """Everything that plays episodes, started.
 
     Attributes:
-        environment: Yields the tasks.
+        environment: Provides the tasks.
         pool: Pool of sandboxes.
-        engine: Generates completions.
-        codec: Between messages and tokens; None for chat engines.
+        engine: Generates turns.
+        codec: Chat codec; None for chat engines.
         policy: The version that the engine serves at first.
         data: The data that the tasks come from.
-        breaker: Ends the run when the engine gives nothing but faults; None: it never does.
-        meter: Counts what the episodes use; None: nothing does.
+        breaker: Ends the run if the engine only causes faults; None: no breaker.
+        meter: Counts the usage of episodes; None: it is not counted.
     """
 
     environment: Environment
@@ -69,14 +69,14 @@ class Stage:
     meter: Meter | None = None
 
     def inputs(self) -> dict[str, Any]:
-        """The data, and digests of what else decides the prompts, for the manifest."""
+        """Return the data, and digests of other inputs that determine the prompts, for the manifest."""
         digests = dict(self.environment.inputs())
         if isinstance(self.pool, RemoteWorkers):
             digests |= self.pool.inputs
         return {"data": asdict(self.data), **({"environment": digests} if digests else {})}
 
     def player(self, settings: Settings, *, temperature: float) -> Player | RemotePlayer:
-        """A player at this temperature, with the limits of the settings; one that has rollout workers play."""
+        """Return a player with this temperature and the limits of the settings, or a `RemotePlayer` with workers."""
         generation = settings.generation
         limits = Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s)
         sampling = Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens)
@@ -113,23 +113,23 @@ async def stage(
     on_event: PoolListener = lambda name, facts: None,
     meter: Meter | None = None,
 ) -> AsyncIterator[Stage]:
-    """Starts sandboxes and engine side by side, and ends both when the block ends.
+    """Start sandboxes and engine concurrently, and end both when the block ends.
 
     Args:
-        settings: Settings of what is built.
+        settings: Settings of the components.
         policy: The version that the engine serves at first.
         run_id: Label of the sandboxes.
         reporter: Shows the sandboxes by state.
-        trains: The engine is to serve training.
-        run_dir: Folder of the run, in whose `logs` servers that the engine starts write their output.
-        episodes: Number of episodes, where it is known: sandboxes beyond them are not started.
-        check_stop: Raises once a stop was requested; called while sandboxes and engine start.
-        on_event: Called with what becomes of sandboxes and of engine replicas.
-        meter: Counts what episodes and sandboxes use.
+        trains: The engine is used for training.
+        run_dir: Folder of the run; servers that the engine starts write their output to its folder `logs`.
+        episodes: Returns the number of episodes, if it is known; no more sandboxes are started than they need.
+        check_stop: Raises an error if a stop was requested; called while sandboxes and engine start.
+        on_event: Called with the events of sandboxes, rollout workers and engine replicas.
+        meter: Counts the usage of episodes and sandboxes.
 
     Raises:
-        ConfigError: The engine cannot do what is asked of it.
-        FinqaError: The environment is not ready; see `Environment.check_ready`.
+        ConfigError: The engine does not support the settings or the policy.
+        FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
     environment = open_environment(settings, reporter)
@@ -138,7 +138,7 @@ async def stage(
     log_dir = run_dir / "logs" if run_dir is not None else None
     breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
     try:
-        if not settings.cluster.rollout_workers:  # a key is missed before an engine
+        if not settings.cluster.rollout_workers:  # first, so that a missing key is reported before the engine is made
             pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
         engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
         check_engine(engine, settings, policy, trains=trains)
@@ -183,7 +183,7 @@ async def stage(
 
 
 def _sandboxes_for(settings: Settings, episodes: int | None) -> int:
-    """Return how many sandboxes are started: no more than so many episodes can use; None: their number is not known."""
+    """Return the number of sandboxes to start: at most as many as the episodes need, if their number is known."""
     most, sessions = settings.pool.sandboxes, settings.pool.sessions_per_sandbox
     return most if episodes is None else max(1, min(most, -(-episodes // sessions)))
 
@@ -195,12 +195,12 @@ async def _bring_up(
     check_stop: Callable[[], None],
     on_event: PoolListener,
 ) -> None:
-    """Starts engine and sandboxes, and has the engine serve the policy."""
+    """Start the engine, wait for sandboxes, and load the policy into the engine."""
     await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
     if isinstance(pool, RemoteWorkers):
         check_workers(engine)
     if engine.lockstep:
-        # else the first batches would depend on which sandbox came up first
+        # Otherwise the first batches would depend on which sandbox started first.
         await _side_by_side(pool.settled(), check_stop=check_stop)
     if isinstance(engine, TokenEngine) and engine.nodes:
         on_event("engine_nodes", {"nodes": list(engine.nodes)})
@@ -209,7 +209,7 @@ async def _bring_up(
 
 
 async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:
-    """Awaits them all; what fails first ends the others and is raised, without a wait for a large model."""
+    """Run coroutines concurrently. The first failure cancels the others and is raised."""
     tasks = {asyncio.create_task(work) for work in works}
     running = tasks
     try:
@@ -225,7 +225,7 @@ async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[
 
 
 def _allow_many_sockets() -> None:
-    """Raises the soft limit of open files to the hard one: each session is a socket, and 1024 is a usual soft limit."""
+    """Raise the soft limit of open files, often 1024, to the hard limit, because each session needs a socket."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -234,9 +234,9 @@ def _allow_many_sockets() -> None:
 async def watch_pool(
     pool: Pool, size: int, reporter: Reporter, on_event: PoolListener, meter: Meter | None = None
 ) -> AsyncIterator[None]:
-    """Shows the sandboxes by state for the length of the block, and passes them to `on_event` as the event `pool`.
+    """Show the sandboxes by state during this block, and pass the figures to `on_event` as the event `pool`.
 
-    Nothing for a pool without sandboxes.
+    With a `size` of 0 nothing is shown.
     """
     if not size:
         yield
@@ -253,7 +253,7 @@ async def watch_pool(
 
 
 class EpisodeCount:
-    """Shows the episodes of a phase as they end, with what went wrong on the way."""
+    """Shows the number of ended episodes of a phase, with their recoveries, retries and faults."""
 
     def __init__(self, reporter: Reporter, phase: str, total: int | None) -> None:
         self._reporter = reporter
@@ -263,7 +263,7 @@ class EpisodeCount:
         reporter.start(phase, total)
 
     def add(self, trajectory: Trajectory) -> None:
-        """One more has ended."""
+        """Count an episode that has ended."""
         self._done += 1
         troubles = {
             "recoveries": trajectory.recoveries,
@@ -275,7 +275,7 @@ class EpisodeCount:
 
 
 async def _watch(pool: Pool, reporter: Reporter, on_event: PoolListener, meter: Meter | None) -> None:
-    """On a live display every second; elsewhere only when a sandbox came up, failed or was lost."""
+    """Report the pool every second on a live display; on others only when a sandbox started, failed or was lost."""
     seen: object = None
     sent: PoolStats | None = None
     fresh = 0
@@ -308,5 +308,5 @@ def _fields(stats: PoolStats) -> dict[str, object]:
 
 
 def _without_zeros(numbers: dict[str, int]) -> dict[str, object]:
-    """Return the numbers that are not 0, which keeps the line of a run without faults short."""
+    """Return the numbers that are not 0, to keep the line of a run without faults short."""
     return {name: number for name, number in numbers.items() if number}

@@ -1,1 +1,1 @@
-"""Preference learning: pairs of attempts, and training on them."""
+"""Preference learning: building pairs of attempts, and training on them."""

@@ -1,4 +1,4 @@
-"""Preference pairs from the attempts of earlier runs, and what a set of pairs is like."""
+"""Building of preference pairs from the attempts of earlier runs, and statistics of the pairs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ from finqa_cli.runs.trajectory_records import PAIRS
 from finqa_cli.training.preference.pair_sources import Judged, Source, check_alike, open_source, read_attempts
 
 BINS = 10
+"""Bins of a histogram."""
+
 ROBUST = 10_000
 """Pairs that DPO needs according to module 08 of the RL-LLM FinQA pipeline; with fewer, the report notes it."""
 
 _BAR = 40
+"""Characters of the longest bar of the histogram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRules:
-    """How pairs are made; see `finqa_cli.algorithms.pairing`.
+    """Rules by which pairs are made; see `finqa_cli.algorithms.pairing`.
 
     Attributes:
-        rule: Which candidates are paired.
+        rule: Rule that chooses the candidates of a pair.
         margin: Smallest difference of rewards.
-        most: Largest number of pairs per question.
-        held_out_share: Share of the companies whose pairs measure and do not train.
-        questions: Look at so many questions only; 0 looks at all.
+        most: Most pairs per question.
+        held_out_share: Share of the companies whose pairs are held out for evaluation.
+        questions: Number of questions to use; 0: all.
         seed: Seed of ties, choices and held-out companies.
     """
 
@@ -62,15 +65,15 @@ class PrefsResult:
 
 @dataclass(slots=True)
 class Tally:
-    """Why questions gave no pair, and what was left out.
+    """Counts of questions, attempts and pairs that were left out.
 
     Attributes:
         questions: Questions with a graded attempt.
-        attempts: Graded.
-        paired: Questions with a pair.
+        attempts: Graded attempts.
+        paired: Questions with at least one pair.
         single: Questions with one attempt.
-        no_spread: Questions whose rewards are too close.
-        right_missing: Questions without a right attempt; of them pairs teach form at best.
+        no_spread: Questions whose rewards are too close for a pair.
+        right_missing: Questions without a right attempt. Their pairs can only teach the format.
         equal_texts: Pairs left out because both texts are the same.
     """
 
@@ -90,14 +93,20 @@ class _Question:
 
 
 def build_pairs(paths: Sequence[Path], rules: PairRules, out: Path, reporter: Reporter) -> PrefsResult:
-    """Writes pairs.jsonl, report.json, stats.txt, settings.json and manifest.json into a new folder.
+    """Write pairs.jsonl, report.json, stats.txt, settings.json and manifest.json into a new folder.
 
-    settings.json is that of the first run, so that later steps know the environment.
+    settings.json is copied from the first run that has one, so that later steps know the environment.
+
+    Args:
+        paths: Run folders, or files of attempts.
+        rules: Rules by which pairs are made.
+        out: The new folder.
+        reporter: Shows notes about the pairs.
 
     Raises:
-        UsageError: A run is given twice, or a number is out of range.
-        ConfigError: The folder is there already.
-        DataError: A source is missing, malformed or of another file version, the runs do not go together, or there is
+        UsageError: A run is given twice, or the margin is out of range.
+        ConfigError: The folder exists and is not empty.
+        DataError: A source is missing, malformed or of another file version; the runs cannot be compared; or there is
             no pair.
     """
     _check(paths, rules, out)
@@ -205,7 +214,7 @@ def _side(judged: Judged) -> dict[str, Any]:
 
 
 def _held_out(companies: list[str], rules: PairRules) -> set[str]:
-    """Companies that are held out whole, so that no question about them is used for training."""
+    """Draw the companies that are held out with all their questions; at least one company stays for training."""
     if not rules.held_out_share or len(companies) < 2:
         return set()
     random.Random(derive(rules.seed, "held-out-pairs")).shuffle(companies)
@@ -266,9 +275,9 @@ def _write(
 
 
 def pair_statistics(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Counts, margins with their histogram, and shares of both sides; at least one pair.
+    """Return counts, margins with their histogram, and shares of both sides, for at least one pair.
 
-    Shares are over pairs; `well_formed` is None where an environment asks for no form.
+    Shares are over pairs; `well_formed` is None if the environment requests no format.
     """
     margins = [record["margin"] for record in records]
     held_out = sum(record["held_out"] for record in records)
@@ -293,7 +302,7 @@ def pair_statistics(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, list[float]]:
-    """`edges` [bins + 1] from the smallest value to the largest and `counts` [bins]; one bin when all are equal.
+    """Return `edges` [bins + 1], from the smallest value to the largest, and `counts` [bins]; one bin if all are equal.
 
     A value on an inner edge belongs to the bin on its right.
     """
@@ -308,7 +317,7 @@ def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, list[float
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """The report as a person reads it."""
+    """Return the report as text."""
     margin = report["margin"]
     edges, counts = margin["histogram"]["edges"], margin["histogram"]["counts"]
     most = max(counts)

@@ -1,4 +1,4 @@
-"""Direct preference optimization on recorded pairs, without rollouts but for the held-out questions that it may ask."""
+"""Direct preference optimization (DPO) on recorded pairs. Rollouts are only played for held-out questions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,18 @@ from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpoResult:
-    """`policy` is the folder of the last adapter (or model, rank 0), `best` of the one that did best on held-out pairs;
-    `before`, `after` and `best_step` are of held-out pairs, None without any.
+    """Result of a training by DPO.
+
+    Attributes:
+        run: Folder of the run.
+        policy: Folder of the last adapter, or of the last model with rank 0.
+        best: Folder of the policy with the best evaluation on held-out pairs; None without held-out pairs.
+        best_step: Step of that policy; None without held-out pairs.
+        steps: Optimizer steps.
+        pairs: Number of training pairs.
+        before: Evaluation on held-out pairs before training; None without held-out pairs.
+        after: The last evaluation on held-out pairs; None without held-out pairs.
+        seconds: Wall-clock seconds.
     """
 
     run: Path
@@ -54,25 +64,25 @@ class DpoResult:
 async def dpo(
     settings: Settings, source: Path, run: Path, *, resume: bool, most: int, reporter: Reporter, stopper: Stopper
 ) -> DpoResult:
-    """Trains on the pairs that are not held out and measures on those that are.
+    """Train on the pairs that are not held out, and evaluate on the held-out pairs.
 
-    Log-probabilities are taken at temperature 1, also where the pairs were sampled at another one: the loss is defined
-    on the policy itself. The reference is the policy that training begins from.
+    Log-probabilities are computed at temperature 1, even if the pairs were sampled at another temperature, because the
+    loss is defined on the policy itself. The reference is the policy that training starts from.
 
     Args:
-        settings: The optimizer among them learns from pairs.
+        settings: Settings, with an optimizer that learns from pairs.
         source: A folder of `finqa prefs`, or its pairs.jsonl.
-        run: A new folder, or with `resume` that of an interrupted run.
-        resume: Continue after the newest checkpoint.
-        most: At most so many pairs of either kind; 0 takes all.
+        run: A new folder, or with `resume` the folder of an interrupted run.
+        resume: Resume after the newest checkpoint.
+        most: Most training pairs, and most held-out pairs; 0: all.
         reporter: Shows the progress.
-        stopper: Knows whether a stop was requested.
+        stopper: Stops the run after signals.
 
     Raises:
-        DataError: There are no usable pairs, a row is wrong, or they are of evaluation tasks.
-        ConfigError: Settings do not fit, or pairs or model are no longer those that the run began with.
+        DataError: There are no usable pairs, a row is wrong, or the pairs are of evaluation tasks.
+        ConfigError: The settings do not fit, or the pairs or the model differ from those with which the run started.
         FinqaError: A loss was not finite.
-        InterruptedRun: A signal stopped it; `--resume` continues after the newest checkpoint.
+        InterruptedRun: A signal stopped the run; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
     optimizer = make_optimizer(settings)
@@ -91,7 +101,7 @@ async def dpo(
     if checkpoint is None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
-        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+        if not resume:  # a resumed run needs its parameters, even if it was interrupted early
             write_manifest(run, "dpo", parameters=parameters, inputs={})
         folder.link(str(source))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
@@ -148,7 +158,7 @@ def _outputs(result: DpoResult) -> list[Path]:
 async def _loop(
     context: RunContext, learner: Learner, optimizer: PreferenceOptimizer, pairs: PairSet, ask: Ask | None
 ) -> PreferenceTraining:
-    """The loop over the pairs, which have reference log-probabilities where the loss needs them."""
+    """Construct the training loop. If the loss needs them, reference log-probabilities are computed first."""
     plan, loss = optimizer.plan(), optimizer.pair_loss()
     train, held_out = pairs.train, pairs.held_out
     if loss.needs_reference:

@@ -1,4 +1,4 @@
-"""Attempts of earlier runs, as preference pairs are made of them."""
+"""Sources of preference pairs: the graded attempts of earlier runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _APART = "make pairs of each by itself: finqa prefs RUN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One run.
+    """One source of attempts.
 
     Attributes:
         path: Path that the user gave.
-        run: Its folder.
-        files: Files that are read.
-        data: Name and digest of the questions' data, where they were recorded.
-        settings: Settings of the run; empty when they are not there.
-        finished: The run came to its end.
+        run: Folder of the run.
+        files: Files with the attempts.
+        data: Name and digest of the questions' data, as far as they were recorded.
+        settings: Settings of the run; empty if they are missing.
+        finished: The run was completed.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A graded attempt: its record, what it came to, and the run that it is of."""
+    """A graded attempt: its record, its outcome, and the folder of its run."""
 
     record: Record
     outcome: Outcome
@@ -49,10 +49,10 @@ class Judged:
 
 
 def open_source(path: Path) -> Source:
-    """Finds the files of a run folder, or of a candidates.jsonl or trajectories.jsonl by itself.
+    """Find the files of a run folder, or of a single candidates.jsonl or trajectories.jsonl.
 
     Raises:
-        DataError: There is nothing that contains attempts.
+        DataError: A file with attempts is missing.
     """
     run = path if path.is_dir() else path.parent
     facts = read_document(run / "run.json")
@@ -72,10 +72,10 @@ def open_source(path: Path) -> Source:
 
 
 def check_alike(sources: Sequence[Source]) -> None:
-    """Refuses runs over different data, or that were judged differently: their rewards cannot be compared.
+    """Refuse runs with different data, environments or rewards, because their rewards cannot be compared.
 
     Raises:
-        DataError: Two differ; the message states in what.
+        DataError: Two runs differ; the message states the difference.
     """
     first = sources[0]
     for other in sources[1:]:
@@ -95,9 +95,9 @@ def check_alike(sources: Sequence[Source]) -> None:
 
 
 def read_attempts(source: Source) -> list[Judged]:
-    """The graded attempts of a run, in `record_order`.
+    """Return the graded attempts of a run, in `record_order`.
 
-    Evaluations inside a training run are left out: they ask held-out questions.
+    Evaluations during a training run are left out, because they use held-out questions.
 
     Raises:
         DataError: A row is malformed or of another file version; the message names file and row.
@@ -120,7 +120,7 @@ def read_attempts(source: Source) -> list[Judged]:
 
 
 class _Row:
-    """One row of a source, whose reading may still fail."""
+    """One row of a source. Calling it yields the records of the row, which may fail."""
 
     def __init__(self, *lines: Record) -> None:
         self._lines = lines

@@ -27,12 +27,12 @@ from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContex
 from finqa_cli.types import Batch, Prompt, Sample, Status, Task, Trajectory, UpdateReport
 
 PAIRS_PER_FORWARD = 64
-"""Pairs that are scored between two checks for signals."""
+"""Pairs that are scored between two checks for a requested stop."""
 
 _CHOSEN, _REJECTED = 1.0, -1.0
 
 TIE = 1e-4
-"""Nats: a difference within it is rounding of the forward passes, and counts as half right."""
+"""Nats. A smaller difference is rounding of the forward passes, and counts as half right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,12 @@ class HeldOut(Evaluation):
 
     Attributes:
         pairs: Number of pairs.
-        accuracy: Share of the pairs whose chosen attempt gained more on the reference; a tie counts half, so that the
+        accuracy: Share of the pairs with log pi/ref(chosen) > log pi/ref(rejected). A tie counts half, so that the
             reference itself has 0.5.
-        accuracy_interval: 95 %, clustered by company.
-        ranking_accuracy: Share whose chosen attempt is the likelier one; the reference does not matter.
-        margin: Mean difference of the gains, in nats.
-        kl: Estimated divergence from the reference per token, in nats; None without a reference.
+        accuracy_interval: 95 % interval of the accuracy, clustered by company.
+        ranking_accuracy: Share of the pairs whose chosen attempt has the higher probability, without the reference.
+        margin: Mean of log pi/ref(chosen) - log pi/ref(rejected), in nats.
+        kl: Estimated KL divergence from the reference per token, in nats; None without a reference.
     """
 
     pairs: int
@@ -58,7 +58,7 @@ class HeldOut(Evaluation):
 
 
 def summarize_pairs(outcomes: Sequence[PairOutcome], step: int) -> HeldOut:
-    """Sums up; at least one pair."""
+    """Summarize the outcomes of at least one pair, for the policy after `step` steps."""
     right = [_share_right(outcome.difference) for outcome in outcomes]
     interval = clustered_interval(right, [outcome.cluster for outcome in outcomes])
     tokens = sum(outcome.kl[1] for outcome in outcomes)
@@ -74,14 +74,14 @@ def summarize_pairs(outcomes: Sequence[PairOutcome], step: int) -> HeldOut:
 
 
 def pair_steps(pairs: Sequence[PairSamples], plan: PairPlan, seed: int) -> list[Sequence[PairSamples]]:
-    """The pairs of each optimizer step, in order: each epoch in a seeded order of its own."""
+    """Return the pairs of each optimizer step. Each epoch has its own seeded order."""
     walk = _walk(pairs, round(plan.epochs * len(pairs)), seed)
     items = list(walk)
     return [items[start : start + plan.pairs_per_step] for start in range(0, len(items), plan.pairs_per_step)]
 
 
 class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
-    """The loop of preference learning: `FileTraining` over pairs, evaluated by the pairs that are held out."""
+    """The loop of preference learning: `FileTraining` over pairs, evaluated on held-out pairs."""
 
     phase = "dpo"
     items_name = "pairs"
@@ -89,19 +89,19 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
     record_kind = "held_out"
 
     def ids(self, items: Sequence[PairSamples]) -> list[str]:
-        """Returns the ids of the pairs."""
+        """Return the ids of the pairs."""
         return [pair.id for pair in items]
 
     def samples(self, items: Sequence[PairSamples]) -> list[Sample]:
-        """Returns the token sequences of both sides of each pair."""
+        """Return the token sequences of both sides of each pair."""
         return [sample for pair in items for sample in pair.samples]
 
     def make_batch(self, items: Sequence[PairSamples], *, padded: bool) -> Batch:
-        """Packs the pairs of a step, both sides of a pair into one micro-batch."""
+        """Pack the pairs of a step; both sides of a pair are in the same micro-batch."""
         return pair_batch(items, token_budget=self.context.settings.train.token_budget, padded=padded)
 
     def line(self, number: int, report: UpdateReport, items: Sequence[PairSamples]) -> dict[str, Any]:
-        """Returns the record of a step."""
+        """Return the record of a step."""
         return {
             "kind": "dpo",
             "iteration": number,
@@ -116,11 +116,11 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
         }
 
     def merit(self, found: HeldOut) -> tuple[float, ...] | None:
-        """Prefers the higher accuracy, then the larger margin."""
+        """Prefer the higher accuracy, then the larger margin."""
         return found.accuracy, found.margin
 
     async def examine(self) -> HeldOut | None:
-        """Evaluates the policy on the held-out pairs, where there are any."""
+        """Evaluate the policy on the held-out pairs; None if there are none."""
         if not self.held_out:
             return None
         outcomes: list[PairOutcome] = []
@@ -130,7 +130,7 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
         return summarize_pairs(outcomes, self.done)
 
     def describe(self, found: HeldOut) -> tuple[Mapping[str, Any], str]:
-        """Returns the figures on the held-out pairs."""
+        """Return the figures on the held-out pairs."""
         fields = {name: value for name, value in asdict(found).items() if name != "samples"}
         low, high = found.accuracy_interval
         return fields, (
@@ -160,8 +160,8 @@ class PairSet:
     Attributes:
         train: Pairs to train on.
         held_out: Pairs to evaluate on.
-        encoded_again: Number of pairs that were encoded from their texts, without token ids of this tokenizer.
-        alike: Number of pairs that were left out because both sides are the same tokens.
+        encoded_again: Number of pairs that were encoded from their texts, because they have no ids of this tokenizer.
+        alike: Number of pairs that were left out because both sides have the same tokens.
     """
 
     train: tuple[PairSamples, ...]
@@ -171,17 +171,18 @@ class PairSet:
 
 
 def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
-    """The pairs of a file as token sequences: the ids that were sampled, where they are of this model's tokenizer.
+    """Read the pairs of a file as token sequences.
 
-    They are when the recorded prompt has the very ids that the codec gives to its text.
+    The sampled ids are used if they come from this model's tokenizer and template: then the codec encodes the prompt to
+    exactly the recorded ids. Other pairs are encoded from their texts.
 
     Args:
         path: pairs.jsonl.
         codec: Codec of the model that is trained.
-        most: At most so many pairs to train on and as many to measure; 0 takes all.
+        most: Most training pairs, and most held-out pairs; 0: all.
 
     Raises:
-        DataError: A row is wrong, or there is no pair to train on.
+        DataError: A row is wrong, or there is no training pair.
     """
     parts: dict[bool, list[PairSamples]] = {False: [], True: []}
     encoded_again = alike = 0
@@ -203,17 +204,17 @@ def load_pairs(path: Path, codec: ChatCodec, *, most: int = 0) -> PairSet:
 async def add_references(
     context: RunContext, learner: Learner, pairs: Sequence[PairSamples], *, name: str
 ) -> tuple[PairSamples, ...]:
-    """Adds the log-probabilities under the policy that training begins from, computed once.
+    """Return the pairs with log-probabilities under the reference, the policy that training starts from.
 
     Args:
-        context: What the parts of the run share.
-        learner: Computes them.
+        context: Common parts of the run.
+        learner: Computes the log-probabilities.
         pairs: The pairs.
         name: Name of the progress display.
 
     Raises:
-        ConfigError: The learner does not know that policy any more.
-        InterruptedRun: A signal stopped it.
+        ConfigError: The learner does not keep the reference policy.
+        InterruptedRun: A signal stopped the run.
     """
     if not learner.keeps_reference:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Reinforcement learning: the loop, its rollouts, updates and weight sync."""
+"""Reinforcement learning: the training loop, updates, weight sync, and checks before and during training."""

@@ -40,15 +40,15 @@ class DryRunResult:
     """The result of a dry run.
 
     Attributes:
-        run: The folder.
-        planned: Steps that were asked for.
-        steps: Steps that were played to their end.
-        trajectories: All attempts, faults among them.
-        successful: Attempts that were right.
-        reward_mean: Over the graded attempts; None without one.
-        faults: Attempts that infrastructure ended.
-        measures: The environment's own figures over all of them.
-        seconds: Wall time.
+        run: Folder of the run.
+        planned: Planned steps.
+        steps: Steps that were played completely.
+        trajectories: Number of attempts, faults included.
+        successful: Number of right attempts.
+        reward_mean: Mean reward of the graded attempts; None without one.
+        faults: Number of attempts that ended in faults.
+        measures: The environment's own figures of all attempts.
+        seconds: Wall-clock seconds.
     """
 
     run: Path
@@ -63,8 +63,10 @@ class DryRunResult:
 
 
 async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper: Stopper) -> DryRunResult:
-    """Plays `train.iterations` steps of `train.target_groups_per_iter` tasks (0: one filling of the sandboxes), each
-    `train.group_size` times; writes trajectories.jsonl and metrics.jsonl. It trains on nothing.
+    """Play the rollouts of a training without updates, and write trajectories.jsonl and metrics.jsonl.
+
+    There are `train.iterations` steps. Each plays `train.target_groups_per_iter` tasks (0: as many as fit the
+    sandboxes), and each task `train.group_size` times.
 
     Raises:
         DataError: The training split has no tasks.
@@ -107,7 +109,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
 
 
 def closing(result: DryRunResult) -> str:
-    """The summary for a person."""
+    """Return the summary as text."""
     graded = result.trajectories - result.faults
     share = result.successful / graded if graded else 0.0
     lines = [
@@ -148,7 +150,7 @@ class _Rollouts:
         return result
 
     def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:
-        """Ids and seeds are those of training, so that the same policy plays the same episodes there."""
+        """Return the attempts of a step with the ids and seeds of training, where a policy plays the same episodes."""
         train, attempts = self._settings.train, []
         iteration = step + 1
         for number in range(_batch(self._settings)):
@@ -165,7 +167,7 @@ class _Rollouts:
         return attempts
 
     async def _step(self, step: int, attempts: Sequence[Attempt]) -> list[Trajectory]:
-        """Plays and records them; when a stop is asked for, as many as were running."""
+        """Play and record the attempts; if a stop is requested, only those that were running."""
         began = time.perf_counter()
         shown = EpisodeCount(self._context.reporter, "rollout", len(attempts))
 
@@ -243,13 +245,13 @@ def _head(settings: Settings, run: Path, problems: int, reporter: Reporter) -> N
 
 
 def _batch(settings: Settings) -> int:
-    """Tasks of a step."""
+    """Return the number of tasks of a step."""
     places = settings.pool.sandboxes * settings.pool.sessions_per_sandbox
     return settings.train.target_groups_per_iter or max(1, places // settings.train.group_size)
 
 
 def _policy(settings: Settings) -> PolicyVersion:
-    """Returns the policy that plays; a modelless engine, such as `scripted`, needs none."""
+    """Return the policy that plays; a modelless engine, such as `scripted`, needs none."""
     name = settings.engine.name
     return PolicyVersion(number=0, model="") if _is_modelless(name) else resolve_for(name, settings.model.name)
 

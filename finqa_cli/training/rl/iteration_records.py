@@ -1,4 +1,4 @@
-"""Records of an iteration of training, or of rollouts alone: metrics for files, and lines that a person reads."""
+"""Records of an iteration of training or of a dry run: metrics for files, and lines for the screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,18 @@ def iteration_metrics(
     timing: dict[str, float],
     measures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl. Everything that a clock decides is under `timing`, so that runs can be compared."""
+    """Return the record of an iteration for metrics.jsonl. Figures that depend on time are only under `timing`.
+
+    Args:
+        iteration: Number of the iteration, from 1.
+        version: Policy version that the engine served.
+        collected: Groups of the iteration.
+        ages: Trained tokens by age in versions; see `token_ages`.
+        reports: Reports of the optimizer steps.
+        found: Further metrics.
+        timing: Seconds of the phases.
+        measures: The environment's own figures.
+    """
     episodes = [trajectory for group in collected.groups for trajectory in group.trajectories]
     turns = [len(trajectory.turns) for trajectory in episodes]
     metrics: dict[str, Any] = {
@@ -48,7 +59,7 @@ def iteration_metrics(
             "learning_rate": last.learning_rate,
             "tokens": sum(report.tokens for report in reports),
             "loss_tokens": sum(report.loss_tokens for report in reports),
-            **reports[0].metrics,  # of the first step: later ones meet weights that it has changed
+            **reports[0].metrics,  # of the first step only, because later steps start from changed weights
         }
     bias = length_bias(collected.groups, lambda trajectory: trajectory.seconds)
     metrics["timing"] = {name: round(value, 4) for name, value in (timing | {"length_bias_seconds": bias}).items()}
@@ -56,7 +67,7 @@ def iteration_metrics(
 
 
 def _reward_interval(groups: Sequence[Group]) -> dict[str, list[float]]:
-    """Returns the 95 % interval of the mean reward, clustered by question; empty where it is not known."""
+    """Return the 95 % interval of the mean reward, clustered by question; empty if it is not known."""
     scored = [
         (each.reward, group.task.id) for group in groups for each in group.trajectories if each.reward is not None
     ]
@@ -65,16 +76,16 @@ def _reward_interval(groups: Sequence[Group]) -> dict[str, list[float]]:
 
 
 def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """`successful`: right answers; `success_rate`: their share of those that were graded."""
+    """Return `successful`, the number of right attempts, and `success_rate`, their share of the graded attempts."""
     graded = [each for each in trajectories if each.rewards is not None]
     right = sum(map(is_right, graded))
     return {"successful": right, "success_rate": right / len(graded) if graded else 0.0}
 
 
 def iteration_line(number: int, trajectories: Sequence[Trajectory], *, seconds: float) -> str:
-    """Returns `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s`.
+    """Return a line such as `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s`.
 
-    That is the mean reward and the share of right answers of those that were graded; the faults of the others follow.
+    It has the mean reward and the share of right attempts among the graded ones; the number of faults follows, if any.
     """
     graded = [each for each in trajectories if each.rewards is not None]
     found = success(graded)
@@ -86,7 +97,10 @@ def iteration_line(number: int, trajectories: Sequence[Trajectory], *, seconds: 
 
 
 def summary(steps: Sequence[Mapping[str, Any]]) -> str:
-    """The summary of a training, from its records of iterations; what earlier versions recorded has no successes."""
+    """Return the summary of a training from the records of its iterations.
+
+    Records of earlier versions of finqa have no successes, and count only as iterations.
+    """
     counted = [step for step in steps if "successful" in step]
     played = sum(step["episodes"] for step in counted)
     right = sum(step["successful"] for step in counted)

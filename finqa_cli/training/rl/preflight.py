@@ -1,4 +1,4 @@
-"""A look before training: a few groups are played; where nothing can be learned from them it does not begin."""
+"""Check before training: a few groups are played, and training does not start if nothing can be learned from them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from finqa_cli.types import Credit, Group, Task, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, Stage
 
 LONGEST_S = 20.0
-"""Seconds after which what was played is judged, so that a command that cannot train ends within half a minute."""
+"""Seconds after which the played groups are judged, so that a command that cannot train ends within half a minute."""
 
 MOST_GROUPS = 8
-"""Groups without a difference in rewards after which nothing is expected of further ones."""
+"""Groups that are played before training is refused, if none is informative."""
 
 FEWEST_GROUPS = 4
-"""Groups without a difference that are enough where the time is over."""
+"""Groups that are enough to refuse training when the time is over."""
 
 FEWEST_EPISODES = 16
-"""Episodes that are enough where the time is over, or where none has readable calls."""
+"""Episodes that are enough to refuse training when the time is over, or when calls are unreadable."""
 
 UNREADABLE = 0.9
-"""Share of turns without a readable call from which the policy is taken not to know the form of calls."""
+"""Share of turns without a readable call from which on the policy counts as unable to write calls."""
 
 PHASE = "preflight"
 
@@ -43,7 +43,15 @@ async def check_learnable(
     reporter: Reporter,
     stopper: Stopper,
 ) -> None:
-    """Play groups until one is informative; ids and seeds are no ones of training.
+    """Play groups until one is informative. Their ids and seeds differ from those of training.
+
+    Args:
+        parts: Plays the episodes.
+        settings: Settings of the run.
+        tasks: Training tasks.
+        optimizer: Judges which groups are informative.
+        reporter: Shows the progress.
+        stopper: Stops the check after signals.
 
     Raises:
         NothingToLearnError: `MOST_GROUPS` groups were played, or fewer within `LONGEST_S`, and none is informative; or
@@ -100,13 +108,13 @@ async def check_learnable(
 
 
 def is_informative(groups: Sequence[Group], credits: Sequence[Credit]) -> bool:
-    """Whether the method would learn from one of the groups: it keeps one, and rewards differ."""
+    """Return whether the optimizer would learn from a group: it drops not all of them, and rewards differ."""
     rewards = {each.reward for group in groups for each in group.trajectories if each.reward is not None}
     return len(rewards) > 1 and any(not credit.dropped for credit in credits)
 
 
 def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
-    """Return why nothing can be learned from groups of which none is informative; None where all ended in faults."""
+    """Return why nothing can be learned from groups that are all uninformative; None if every episode was a fault."""
     episodes = [each for group in groups for each in group.trajectories if each.reward is not None]
     if not episodes:
         return None
@@ -123,7 +131,12 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
 
 
 def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingToLearnError | None:
-    """Return that nearly no turn of episodes at some questions has a readable call, so that all earn the same."""
+    """Return the error for episodes in which nearly no turn has a readable call and all rewards are equal; else None.
+
+    Args:
+        episodes: The episodes.
+        questions: Number of their questions.
+    """
     graded = [each for each in episodes if each.reward is not None]
     turns = [turn for each in graded for turn in each.turns]
     unreadable = sum(bool(turn.parse_error) for turn in turns)

@@ -1,8 +1,8 @@
-"""Proof after a sync: what the engine serves is what the learner published.
+"""Check after a weight sync that the engine serves the weights that the learner published.
 
-A look takes texts that the engine writes for some tasks, and continuations of each from several positions. The learner
-scores all of it. The two computations differ by rounding, whose size depends on model, kernels and precision, so it is
-measured on the first version of a run, unless it is known.
+In each look, the engine generates texts for some tasks, and continuations of each text from several positions. The
+learner scores all of them, and the log-probabilities are compared. They differ by rounding, whose size depends on
+model, kernels and precision. If the size is not known, it is measured on the first version of a run.
 """
 
 from __future__ import annotations
@@ -20,40 +20,44 @@ from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
 
 OUTLIERS = 0.05
-"""Share of the tokens, the most different ones, that the typical difference leaves out."""
+"""Share of the tokens, those with the largest differences, that the typical difference leaves out."""
 
 MULTIPLE = 2.0
+"""The tolerance of the typical difference is this multiple of the measured difference."""
+
 FLOOR, CEILING = 0.04, 0.2
-"""Nats, of the tolerance of the typical difference. vLLM and a trainer in bfloat16 are published to differ by 0.031 to
-0.041 nats RMS (ServiceNow/Fast-LLM, pull request 525). Beyond the ceiling it is not rounding."""
+"""Lower and upper limit of the tolerance of the typical difference, in nats. Published differences between vLLM and a
+trainer in bfloat16 are 0.031 to 0.041 nats RMS (ServiceNow/Fast-LLM, pull request 525). A difference above the upper
+limit is not rounding."""
 
 LARGEST = 3.0
-"""Nats that any token may differ by where the tolerance is measured: a probability that is 20 times as large. In
-bfloat16 single unlikely tokens differ by more than 1 nat."""
+"""Largest difference of any token in nats, if the tolerance is measured: a factor of 20 in probability. In bfloat16,
+single unlikely tokens differ by more than 1 nat."""
 
 TEXTS, TEXT_TOKENS = 4, 64
-"""Texts of a look, each for another task where there are as many, and most tokens of each."""
+"""Texts of a look, for different tasks if there are enough, and most tokens of each text."""
 
 POSITIONS, CONTINUED_TOKENS = 2, 16
-"""Places in a text that it is continued from, and most tokens of each continuation."""
+"""Positions from which a text is continued, and most tokens of each continuation."""
 
 LONGEST_PROMPT = 1024
-"""Tokens of the opening that are kept, the last ones: a look costs little however long the tasks are."""
+"""Tokens at the end of the opening that are kept, so that a look is cheap for long tasks too."""
 
 LOOK_TRIES = 3
-"""Tries of one look, when no replica answers all of its requests because replicas leave and join meanwhile."""
+"""Tries of one look. A try fails if no replica answers all of its requests, because replicas leave and join."""
 
 CALIBRATION_LOOKS = 4
-"""First comparisons, whose tokens together determine the tolerance."""
+"""Looks at the first version whose tokens together determine the tolerance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How far two rows of log-probabilities are apart (nats); infinite where values are not finite.
+    """Difference of two rows of log-probabilities in nats; infinite if values are not finite.
 
     Attributes:
-        typical: Mean of the absolute differences without the largest `OUTLIERS`, at least one.
-        largest: The largest one.
+        typical: Mean of the absolute differences without the largest ones; their share `OUTLIERS`, at least one, is
+            left out.
+        largest: The largest absolute difference.
         tokens: Number of tokens that were compared.
     """
 
@@ -64,12 +68,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Differences that rounding explains (nats).
+    """Differences that rounding can cause, in nats.
 
     Attributes:
-        typical: Bound of the typical difference.
-        largest: Bound of the largest difference.
-        source: Origin of the values, in words.
+        typical: Upper bound of the typical difference.
+        largest: Upper bound of the largest difference.
+        source: Description of the origin of the values, for messages.
     """
 
     typical: float
@@ -78,18 +82,18 @@ class Tolerance:
 
     @classmethod
     def fixed(cls, nats: float) -> Tolerance:
-        """No token may differ by more."""
+        """Return a tolerance by which no token may differ by more than `nats`."""
         return cls(typical=nats, largest=nats, source="engine.options.probe_tolerance, or float32 on both sides")
 
     @classmethod
     def measured(cls, found: Difference, version: int) -> Tolerance:
-        """`MULTIPLE` times what was found of a version, within `FLOOR` and `CEILING`."""
+        """Return a tolerance of `MULTIPLE` times the difference found on a version, within `FLOOR` and `CEILING`."""
         typical = min(max(MULTIPLE * found.typical, FLOOR), CEILING)
         source = f"measured on version {version}, which differed by {found.typical:.3g}"
         return cls(typical=typical, largest=LARGEST, source=source)
 
     def explains(self, found: Difference) -> bool:
-        """Whether rounding may be all that there is."""
+        """Whether rounding alone may cause the difference."""
         return found.typical <= self.typical and found.largest <= self.largest
 
 
@@ -97,7 +101,7 @@ WIDEST = Tolerance(typical=CEILING, largest=LARGEST, source="the largest differe
 
 
 def compare(left: Sequence[float], right: Sequence[float]) -> Difference:
-    """The difference of two rows of equal length [N], which is at least 1."""
+    """Return the difference of two rows of the same length [N], which is at least 1."""
     gaps = sorted(_gap(one, other) for one, other in zip(left, right, strict=True))
     kept = gaps[: max(1, len(gaps) - max(1, math.ceil(OUTLIERS * len(gaps))))]
     return Difference(typical=math.fsum(kept) / len(kept), largest=gaps[-1], tokens=len(gaps))
@@ -117,22 +121,22 @@ class Rows:
 
 
 Played = dict[int, list[tuple[GenerateRequest, Completion]]]
-"""Requests and completions, by number of a replica that answered them all."""
+"""Requests and completions, by number of the replica; only replicas that answered all requests."""
 
 
 class Probe:
-    """Compares an engine with the learner, under one policy version after the other.
+    """Compares an engine with the learner after each new policy version.
 
-    Requests depend on the seed of the run, the version and the number of the look, so a resumed run makes the same.
-    Their keys name no episode.
+    Requests depend on the seed of the run, the version and the number of the look, so a resumed run makes the same
+    requests. Their keys name no episode.
 
     Args:
-        context: What the parts of the run share; events record the tolerance and every difference beyond it.
-        engine: Not probed where its `probe_tolerance` is None.
-        learner: Has the weights of the version that is probed.
+        context: Common parts of the run; events record the tolerance and every difference above it.
+        engine: The engine; it is not probed if its `probe_tolerance` is None.
+        learner: Learner with the weights of the version that is probed.
         codec: Codec of the engine's model.
-        tasks: Tasks that are used for training, at least one.
-        state: State in the checkpoint that is resumed: with it the tolerance is the one measured at the start.
+        tasks: Training tasks, at least one.
+        state: State in the checkpoint that is resumed; it contains the tolerance that was measured at the start.
     """
 
     def __init__(
@@ -153,10 +157,10 @@ class Probe:
         self._tolerance = self._known(state)
 
     async def begin(self, policy: PolicyVersion) -> None:
-        """Proves that the version that a run begins with is served, and measures the tolerance on it if it is unknown.
+        """Check that the engine serves the first version of a run, and measure the tolerance on it if it is not known.
 
         Raises:
-            EngineError: As `prove`: the engine has another model than the learner.
+            EngineError: See `prove`: the engine has another model than the learner.
         """
         await self.prove(policy)
         if self._tolerance is WIDEST:
@@ -168,16 +172,16 @@ class Probe:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """State for a checkpoint: the tolerance if it was measured."""
+        """State for a checkpoint: the tolerance if it was measured; None otherwise."""
         tolerance = self._tolerance
         return asdict(tolerance) if tolerance is not None and self._nats() == "measured" else None
 
     async def prove(self, policy: PolicyVersion) -> dict[str, float]:
-        """Compares all replicas in service with the learner, a second time with another text where one differs by more.
+        """Compare all replicas in service with the learner. If one differs too much, compare again with other texts.
 
         Returns:
-            `probe_difference` and `probe_largest` (nats; see `Difference`) of the replica that differs most, and
-            `probe_looks`; empty for an engine that is not probed.
+            `probe_difference` and `probe_largest`, the largest `typical` and `largest` of all replicas in nats (see
+            `Difference`), and `probe_looks`; empty for an engine that is not probed.
 
         Raises:
             EngineError: A replica failed, serves another version, or differed by more than the tolerance both times.
@@ -215,7 +219,7 @@ class Probe:
                 return Tolerance.fixed(float(nats))
 
     async def _look(self, policy: PolicyVersion, number: int) -> dict[int, Rows]:
-        """Returns the rows by number of the replica, for replicas that answered all requests of the look."""
+        """Return the rows by number of the replica, for replicas that answered all requests of the look."""
         first = self._derive(policy, number, "task")
         tasks = [self._tasks[(first + text) % len(self._tasks)] for text in range(TEXTS)]
         openings = [self._opening(task) for task in tasks]
@@ -240,7 +244,7 @@ class Probe:
         }
 
     async def _play(self, policy: PolicyVersion, number: int, beginnings: Sequence[GenerateRequest]) -> Played:
-        """Texts and continuations."""
+        """Generate the texts and their continuations."""
         texts = await self._complete(policy, beginnings)
         if not texts:
             return {}
@@ -267,13 +271,13 @@ class Probe:
         }
 
     def _opening(self, task: Task) -> tuple[int, ...]:
-        """How a task begins, the end of it where it is long: there it is the model's turn."""
+        """Return the ids of a task's opening. If it is long, only its end is kept, where the model's turn begins."""
         opening = self._codec.opening(Prompt(messages=(Message(role="user", content=task.prompt),), tools=()))
         room = self._engine.max_context - TEXT_TOKENS - CONTINUED_TOKENS
         return opening[-max(1, min(LONGEST_PROMPT, room)) :]
 
     def _request(self, token_ids: tuple[int, ...], most: int, policy: PolicyVersion, *seed: int) -> GenerateRequest:
-        """At the run's temperature and of the whole distribution, which is what the learner scores."""
+        """Return a request for samples of the learner's distribution: the run's temperature, and all tokens."""
         sampling = Sampling(
             temperature=self._settings.generation.temperature,
             max_tokens=most,

@@ -1,4 +1,4 @@
-"""Training from settings to a finished run: set up, resume, loop, before and after."""
+"""A reinforcement learning run from settings to its result: checks, set-up, resumption, training loop, manifest."""
 
 from __future__ import annotations
 
@@ -41,13 +41,20 @@ from finqa_cli.wiring.policies import find_start, of_checkpoint, start_inputs, w
 from finqa_cli.wiring.stage import stage
 
 _CHOSEN_FOR_THE_USER = ("default", "profile", "auto", "plan")
+"""Kinds of origins of settings that the user did not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """`before` and `after` are the evaluations of the first and the last policy on held-out companies.
+    """Result of a training.
 
-    `was_finished` is true of a run that was to be resumed and had ended well before.
+    Attributes:
+        run: Folder of the run.
+        iterations: Number of finished iterations.
+        before: Record of the first evaluation on held-out questions; empty without one.
+        after: Record of the last evaluation; empty without one.
+        seconds: Wall-clock seconds of this call.
+        was_finished: The run was to be resumed, but it was already completed.
     """
 
     run: Path
@@ -59,16 +66,25 @@ class TrainResult:
 
 
 async def train(settings: Settings, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper) -> TrainResult:
-    """Runs the training loop in a new run folder, or continues after the newest checkpoint of an existing one.
+    """Train in a new run folder, or resume an existing run after its newest checkpoint.
+
+    Args:
+        settings: Settings of the run.
+        run: Folder of the run.
+        resume: Resume after the newest checkpoint.
+        reporter: Shows the progress.
+        stopper: Stops the run after signals.
 
     Raises:
-        UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
-        ConfigError: The engine cannot serve training, or the settings do not fit the data or each other.
-        DataError: The data is for evaluation only, or overlaps with what is evaluated on.
-        ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to continue.
-        InterruptedRun: A signal stopped it; what the newest checkpoint contains is kept, later iterations are redone.
+        UsageError: The optimizer learns from pairs or from demonstrations, not from played groups.
+        ConfigError: The engine cannot be used for training, or the settings do not fit the data or each other.
+        DataError: The data is for evaluation only, or overlaps with evaluation data.
+        ServiceUnavailableError: No sandbox can be started, or too many are lost; the remedy ends with the command that
+            resumes the run.
+        InterruptedRun: A signal stopped it. A resumed run continues after the newest checkpoint and repeats later
+            iterations.
         ThresholdError: More episodes ended in faults than the settings allow.
-        NothingToLearnError: A look before training, or the whole run, had no informative group.
+        NothingToLearnError: The preflight, or the whole run, had no informative group.
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
@@ -104,10 +120,10 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
 
 def lengthen(settings: Settings, run: Path, iterations: int | None) -> Settings:
-    """Returns the settings of a run that is to be resumed, with another number of iterations if one is given.
+    """Return the settings of a run to resume, with another number of iterations if one is given.
 
     Raises:
-        ConfigError: The learning rate would have been another from the beginning.
+        ConfigError: The learning rate follows a schedule, and would have been different from the first step.
     """
     planned = settings.train.iterations
     if iterations in (None, planned):
@@ -135,18 +151,18 @@ def _result(run: Path, iterations: int, started: float, *, was_finished: bool = 
 
 
 def _most_episodes(environment: Environment, settings: Settings) -> int:
-    """Episodes that may be played at once: all groups of all iterations that run ahead, or an evaluation."""
+    """Return the most episodes at once: one group per task for each iteration in progress, or an evaluation."""
     train = settings.train
     played = len(split_tasks(environment, settings)) * (1 + train.max_staleness) * train.group_size
     return max(played, len(held_out_tasks(environment, settings)) * settings.eval.attempts)
 
 
 def check_method(settings: Settings) -> None:
-    """Checks that the method can train with the settings, before sandboxes and engine are started.
+    """Check that the optimizer can train with the settings, before sandboxes and engine are started.
 
     Raises:
-        UsageError: The optimizer learns from pairs or from demonstrations, which are not played.
-        ConfigError: An option is wrong, or settings do not go with the method or with each other.
+        UsageError: The optimizer learns from pairs or from demonstrations, not from played groups.
+        ConfigError: An option is wrong, or settings do not fit the optimizer or each other.
     """
     _check_sampling(settings)
     optimizer = make_optimizer(settings)
@@ -157,7 +173,7 @@ def check_method(settings: Settings) -> None:
 
 
 async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion, checkpoint: Checkpoint | None) -> int:
-    """Trains with an engine that serves `served` at first, and returns the number of finished iterations."""
+    """Train with an engine that serves `served` at first, and return the number of finished iterations."""
     settings, folder = context.settings, context.folder
     meter = make_meter(settings, context.reporter, context.stopper)
     if checkpoint is not None:
@@ -208,14 +224,14 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
 
 
 def _outputs(run: Path, iteration: int) -> list[Path]:
-    """The records, and the checkpoint of the last iteration with the trained policy in it."""
+    """Return the files of the records, and of the checkpoint of the last iteration with the trained policy."""
     checkpoint = checkpoints.folder_of(run, iteration)
     files = [run / "metrics.jsonl", run / "trajectories.jsonl", *sorted(checkpoint.rglob("*"))]
     return [path for path in files if path.is_file()]
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that the trained policy and its figures depend on."""
+    """Return the settings that the trained policy and its figures depend on."""
     public = to_public_dict(settings)
     sections = ("environment", "optimizer", "learner", "engine", "codec", "data", "lora", "generation")
     return {
@@ -252,13 +268,14 @@ def _check_sampling(settings: Settings) -> None:
 
 
 def _serve_checkpoint(run: Path, base: PolicyVersion, checkpoint: Checkpoint | None) -> PolicyVersion:
-    """Returns the version that the engine serves first, copied out of the checkpoint, which is pruned while it serves.
+    """Return the version that the engine serves first.
 
-    The engine was behind the learner when the checkpoint was written where its version is not the newest one.
+    It is copied out of the checkpoint, because the checkpoint may be deleted while the engine serves it. If the engine
+    was behind the learner when the checkpoint was written, its version is in the checkpoint's folder `serving`.
     """
     if checkpoint is None:
         return base
-    shutil.rmtree(run / "policies", ignore_errors=True)  # newer versions among them would pass for the latest
+    shutil.rmtree(run / "policies", ignore_errors=True)  # versions after the checkpoint would look like the newest
     newest = of_checkpoint(checkpoint)
     number = int(checkpoint.state["serving_version"])
     if not number:
@@ -272,14 +289,15 @@ def _serve_checkpoint(run: Path, base: PolicyVersion, checkpoint: Checkpoint | N
 
 
 def check_idle_options(loaded: Loaded) -> str:
-    """Looks which options of the optimizer no gradient depends on under the settings.
+    """Check which options of the optimizer change no gradient under these settings.
 
     Returns:
-        One line that names those of presets and shipped files, and defaults beside options that are set; empty where
-        there are none, or where nothing about the method was chosen.
+        One line that names the options without effect that the user did not set; empty if there are none, or if no
+        option of the optimizer was set at all.
 
     Raises:
-        ConfigError: The user named one, by a flag, a file, a variable or `--set`; or an option is wrong.
+        ConfigError: The user set an option without effect, by a flag, a file, a variable or `--set`; or an option is
+            wrong.
     """
     optimizer = make_optimizer(loaded.settings)
     passes = training_passes(optimizer, loaded.settings.train)

@@ -1,4 +1,4 @@
-"""The loop of reinforcement learning: one update after the other, each on disk before the next."""
+"""The training loop of reinforcement learning: one update after the other, each recorded on disk before the next."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from finqa_cli.types import Status, Task, Trajectory, UpdateReport
 from finqa_cli.wiring.stage import EpisodeCount, Stage
 
 SHOWN = ("reward_mean", "informative", "groups", "loss")
-"""Metrics of an iteration that are shown beside the progress."""
+"""Metrics of an iteration that are shown with the progress."""
 
 
 class Trainer(TrainingLoop):
-    """The loop of reinforcement learning.
+    """The training loop of reinforcement learning.
 
-    Its components know neither each other nor the loop:
+    It combines these components:
 
-    - `walk` (`TaskWalk`) yields the tasks, each once per epoch in a seeded order.
+    - `walk` (`TaskWalk`) returns the tasks, each once per epoch in a seeded order.
     - `Stream` plays episodes on the sandboxes and the engine of `parts`, without a barrier between them.
-    - `Collection` gathers the groups of one iteration and their credit. Groups may be collected up to
-      `train.max_staleness` iterations before the learner needs them.
-    - `updates` (`Updates`) turns groups into optimizer steps of the learner.
-    - `sync_weights` publishes the new weights and has the engine load them; `probe` (`Probe`) proves that it did.
+    - `Collection` collects the groups of one iteration and their credit, up to `train.max_staleness` iterations before
+      the learner needs them.
+    - `updates` (`Updates`) takes the optimizer steps on the groups.
+    - `sync_weights` publishes the new weights and loads them into the engine; `probe` (`Probe`) checks the result.
     - `evaluate_tasks` plays the held-out questions.
 
     Attributes:
@@ -93,7 +93,7 @@ class Trainer(TrainingLoop):
         self._collections: deque[Collection] = deque()
 
     def state(self) -> dict[str, Any]:
-        """Returns the place in the walk over the tasks, the versions, and what was measured on the way."""
+        """Return the position in the walk over the tasks, the policy versions, and measured figures."""
         return {
             "cursor": self.walk.cursor,
             "unsettled": self.walk.unsettled,
@@ -105,7 +105,7 @@ class Trainer(TrainingLoop):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over the state of a checkpoint; the engine serves its `serving_version` already."""
+        """Restore the state of a checkpoint, whose `serving_version` the engine already serves."""
         self.walk = TaskWalk(
             self.tasks,
             seed=self.context.settings.train.seed,
@@ -117,7 +117,7 @@ class Trainer(TrainingLoop):
         self.probe = self._make_probe(state.get("probe_tolerance"))
 
     async def run(self) -> None:
-        """Takes all iterations that are left, with episodes that are played on one stream, and sums up."""
+        """Run all remaining iterations, with all episodes on one stream, and show the summary."""
         context = self.context
         async with streaming(
             self.parts.player(context.settings, temperature=context.settings.generation.temperature),
@@ -129,7 +129,7 @@ class Trainer(TrainingLoop):
         context.reporter.line(summary([record for record in records if record["kind"] == "train"]))
 
     async def begin(self) -> None:
-        """Proves that the engine serves the learner's weights; evaluates and saves the policy of a fresh run."""
+        """Check that the engine serves the learner's weights. In a new run, evaluate and save the first policy."""
         if self.policy.number == self.published:
             await self.probe.begin(self.policy)
         if self.fresh:
@@ -137,7 +137,7 @@ class Trainer(TrainingLoop):
             await self.checkpoint()
 
     async def step(self, number: int) -> Mapping[str, object]:
-        """Takes one iteration: groups, updates, weight sync, record.
+        """Run one iteration: groups, updates, weight sync, record.
 
         Raises:
             ThresholdError: More episodes ended in faults than the settings allow.
@@ -184,7 +184,7 @@ class Trainer(TrainingLoop):
         return {name: metrics[name] for name in SHOWN if name in metrics}
 
     async def evaluate(self) -> None:
-        """Plays the held-out questions, where there are any.
+        """Play the held-out questions, if there are any, and record the evaluation.
 
         Raises:
             ThresholdError: More episodes ended in faults than the settings allow.
@@ -213,7 +213,7 @@ class Trainer(TrainingLoop):
         context.tracking.evaluation(iteration, self.policy.number, temperature, split, report)
 
     async def stop(self) -> None:
-        """Waits for all running episodes, those that are played ahead included, so that they are on disk, and raises.
+        """Wait until all running episodes, including those of later iterations, are on disk, and raise.
 
         Raises:
             InterruptedRun: Always.
@@ -222,18 +222,18 @@ class Trainer(TrainingLoop):
         self.context.check_stop()
 
     def add_files(self, folder: Path) -> None:
-        """Copies the version that the engine serves, where it lags behind the newest one."""
+        """Copy the version that the engine serves, if it is not the newest one."""
         if self.policy.number not in (0, self.published):
             with storage(folder):
                 shutil.copytree(self.policy.adapter or Path(self.policy.model), folder / "serving")
 
     def _start_rollouts(self, *, trained: int) -> None:
-        """Starts to collect the groups of all iterations that may begin after `trained` iterations.
+        """Start to collect the groups of all iterations that may begin after `trained` iterations.
 
-        The groups of iteration k start once k - 1 - `max_staleness` iterations are trained. All their tokens are
-        sampled by weights that are at most that many iterations older than those they update: the age is bounded when
-        an episode starts and not by throwing finished work away. With 0 the rollouts of an iteration begin when the
-        update before it is over, as in a loop of rollouts and updates.
+        The groups of iteration k start when k - 1 - `max_staleness` iterations are trained. So their tokens are sampled
+        by weights that are at most `max_staleness` iterations older than the weights that they update. The age is
+        bounded by when an episode starts, not by discarding finished episodes. With 0, the rollouts of an iteration
+        start after the update before, as in a synchronous loop.
         """
         context = self.context
         started = trained + len(self._collections)
@@ -268,14 +268,14 @@ class Trainer(TrainingLoop):
             )
 
     def _within_age(self, collected: Collected) -> Collected:
-        """Takes the credit from groups with tokens that are too old."""
+        """Drop groups with tokens that are too old."""
         train = self.context.settings.train
         most = train.max_staleness + train.sync_every - 1
         credits = without_over_age(collected.groups, collected.credits, version=self.published, most=most)
         return replace(collected, credits=credits)
 
     async def _update(self, collected: Collected, number: int) -> list[UpdateReport]:
-        """Takes the optimizer steps of an iteration while an engine on the same device sleeps."""
+        """Take the optimizer steps of an iteration while an engine on the same device sleeps."""
         reports: list[UpdateReport] = []
         async with self._engine_asleep():
             try:
@@ -283,7 +283,7 @@ class Trainer(TrainingLoop):
                     reports.append(report)
                     self.context.tracking.update(number, report)
             except FinqaError as error:
-                if type(error) is not FinqaError:  # such as a wrong setting, which is no fault of the iteration
+                if type(error) is not FinqaError:  # such as a wrong setting, which the iteration did not cause
                     raise
                 message = f"Iteration {number}: {error.message}{self.context.newest_policy()}"
                 raise FinqaError(message, remedy=error.remedy) from error
@@ -291,9 +291,9 @@ class Trainer(TrainingLoop):
 
     @asynccontextmanager
     async def _engine_asleep(self) -> AsyncIterator[None]:
-        """Has an engine that shares its device with the learner sleep for the length of the block.
+        """Let an engine that shares its device with the learner sleep during this block.
 
-        A block that fails leaves it asleep: the run ends, and the learner may still hold the device.
+        If the block fails, the engine stays asleep: the run ends, and the learner may still use the device.
         """
         engine = self.engine
         if not engine.sleeps:
@@ -304,7 +304,7 @@ class Trainer(TrainingLoop):
         await engine.wake()
 
     async def _sync(self, iteration: int, *, changed: bool) -> Synced | None:
-        """Gives the engine the new weights when that is due, while episodes continue."""
+        """Load the new weights into the engine if a sync is due, while episodes continue."""
         self.published += changed
         due = iteration % self.context.settings.train.sync_every == 0 or iteration == self.total
         if not due or self.policy.number == self.published:

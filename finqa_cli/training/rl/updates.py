@@ -1,4 +1,4 @@
-"""The learner's part of an iteration: from groups with credit to optimizer steps."""
+"""The update of an iteration: from groups with credit to optimizer steps of the learner."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ OFF_POLICY_BOUNDS: dict[OffPolicy, tuple[float, float]] = {
     "icepop": (0.5, 5.0),
     "geometric": (0.99, 1.01),
 }
-"""Floor and cap where none is set. token, sequence: verl's default; icepop: as published; geometric: SkyRL's."""
+"""Default floor and cap of each mode. token, sequence: default of verl; icepop: as published; geometric: SkyRL's."""
 
 
 def training_loss(optimizer: Optimizer, train: TrainSettings) -> Loss:
-    """The optimizer's loss, corrected for the sampler as the settings ask.
+    """Return the optimizer's loss with the off-policy correction of the settings.
 
     Raises:
-        ConfigError: The loss has a field that makes no sense, or cannot be corrected so.
+        ConfigError: The loss has an invalid field, or does not support this correction.
     """
     try:
         loss = optimizer.loss()
@@ -73,22 +73,22 @@ def correct_off_policy(
     cap: float | None = None,
     floor: float | None = None,
 ) -> Loss:
-    """The optimizer's loss, corrected for a sampler that is not the anchor.
+    """Return the optimizer's loss with a correction for a sampler that differs from the anchor.
 
-    The sampler differs from the learner's weights for two reasons: rollouts run ahead, so that older weights sampled,
-    and an engine rounds differently, so that even equal weights give other log-probabilities.
+    The sampler differs from the learner's weights for two reasons. Rollouts run ahead, so older weights sampled. And
+    the engine rounds differently, so even equal weights give other log-probabilities.
 
     Args:
-        loss: What the optimizer wants.
-        mode: See `PolicyGradientLoss.off_policy`. `auto` is `token`, and leaves a loss unchanged that is corrected. At
-            staleness 0 as well: with one step per iteration the gradient is then that of a ratio to the sampler, as
-            far as neither a clip nor the cap acts.
-        max_staleness: How many iterations rollouts may run ahead of the learner.
-        cap: Largest ratio that passes, at least 1; None for the mode's own.
-        floor: Smallest ratio that passes, at most 1, of `icepop` and `geometric`; None for the mode's own.
+        loss: The optimizer's loss.
+        mode: See `PolicyGradientLoss.off_policy`. `auto` means `token`, but keeps a correction that the loss already
+            has. `token` is used at staleness 0 too: with one step per iteration, the gradient is then that of the ratio
+            to the sampler, as long as no clip and no cap acts.
+        max_staleness: Iterations that rollouts may run ahead of the learner.
+        cap: Largest off-policy ratio, at least 1; None: default of the mode.
+        floor: Smallest off-policy ratio of `icepop` and `geometric`, at most 1; None: default of the mode.
 
     Raises:
-        ConfigError: The loss does not use the sampler's log-probabilities, or corrects itself already.
+        ConfigError: The loss does not use the sampler's log-probabilities, or already has a correction of its own.
     """
     if not isinstance(loss, PolicyGradientLoss):
         if mode in ("auto", "none") and max_staleness == 0:
@@ -113,10 +113,10 @@ def correct_off_policy(
 
 
 def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
-    """How each iteration's samples become steps: the optimizer's passes, else one in `updates_per_iteration` steps.
+    """Return the passes of an iteration: the optimizer's own, else one pass in `updates_per_iteration` steps.
 
     Raises:
-        ConfigError: The optimizer has passes of its own, and the settings ask for several steps as well.
+        ConfigError: The optimizer has its own passes, and the settings request several steps too.
     """
     steps, passes = train.updates_per_iteration, optimizer.passes()
     if passes is None:
@@ -131,10 +131,10 @@ def training_passes(optimizer: Optimizer, train: TrainSettings) -> Passes:
 
 
 def length_limit(train: TrainSettings, max_gen_tokens: int) -> LengthLimit | None:
-    """The lengths at which completions are penalized; None where they are not.
+    """Return the lengths at which completions are penalized; None if they are not.
 
     Raises:
-        ConfigError: The buffer is longer than a completion may be.
+        ConfigError: The buffer is longer than the longest completion.
     """
     if train.truncated != "penalize":
         return None
@@ -148,24 +148,24 @@ def length_limit(train: TrainSettings, max_gen_tokens: int) -> LengthLimit | Non
 
 
 class Updates:
-    """Takes the steps on each iteration's groups. Samples and batches are made in threads, off the event loop.
+    """Takes the optimizer steps on the groups of each iteration. Samples and batches are made in threads.
 
     Attributes:
-        metrics: Metrics of the last iteration as a whole, beside its steps' reports: how good the values were, how far
-            the steps went and how many were skipped, for methods with a value function or several passes; and how many
-            episodes a limit ended, and their mean penalty, where they are masked or penalized.
+        metrics: Metrics of the last iteration in addition to the reports of its steps. With a value function: quality
+            of the values. With the optimizer's own passes: KL divergence at the last step, and skipped steps. If
+            truncated episodes are masked or penalized: their number, and the mean penalty.
     """
 
     def __init__(
         self, learner: Learner, optimizer: Optimizer, train: TrainSettings, *, max_gen_tokens: int = 0
     ) -> None:
-        """Computes nothing yet.
+        """Check the optimizer and the settings.
 
         Args:
             learner: Takes the steps.
             optimizer: The training method.
-            train: Settings.
-            max_gen_tokens: Longest completion, where it is penalized.
+            train: Settings of training.
+            max_gen_tokens: Longest completion in tokens, for the length penalty.
 
         Raises:
             ConfigError: See `training_loss`, `training_passes` and `length_limit`; or the optimizer needs a reference
@@ -197,20 +197,21 @@ class Updates:
     async def take(
         self, groups: Sequence[Group], credits: Sequence[Credit], *, iteration: int = 0
     ) -> AsyncIterator[UpdateReport]:
-        """Yields the report of each step; none when nothing can change the policy.
+        """Take the steps of an iteration and yield the report of each; no report if no sample can change the policy.
 
-        The divergence that a step reports is that of the weights before it, so the step that shows that the target is
-        reached is the last.
+        A step reports the KL divergence of the weights before it. So the first step that reports at least the target is
+        the last one.
 
         Args:
             groups: Groups with one credit each.
             credits: Credits in the same order.
-            iteration: Decides, with the seed, which samples each step of an optimizer with several passes takes.
+            iteration: Number of the iteration. Together with the seed it determines the samples of each step, if the
+                optimizer has its own passes.
         """
         samples = await self._make_samples(groups, credits)
         steps = step_rows(len(samples), self._passes, seeds=self._seeds(iteration))
         if self._loss.has_ratio and len(steps) > 1:
-            # before the first step, whose weights are the anchor of every step; a single step meets them itself
+            # The weights before the first step are the anchor of every step. A single step needs no copy of them.
             samples = attach_rows(samples, proximal_logprobs=await asyncio.to_thread(self._learner.logprobs, samples))
         found = dict(self._truncated)
         if self._estimation is not None:
@@ -273,13 +274,13 @@ class Updates:
         return estimate_advantages(samples, rewards, estimation, self._penalty, weights)
 
     def _seeds(self, iteration: int) -> list[int]:
-        """Seed of each epoch's order; none where there is one pass in the order of the groups."""
+        """Return the seed of each epoch's order; empty for one pass in the order of the groups."""
         if not self._repeats:
             return []
         return [derive(self._train.seed, "epoch", iteration, epoch) for epoch in range(self._passes.epochs)]
 
     def _step(self, samples: Sequence[Sample]) -> UpdateReport | None:
-        """One optimizer step on those of the samples that can change the policy; None where there is none."""
+        """Take one optimizer step on the samples that can change the policy; return None if there are none."""
         train, weighed = self._train, weigh_samples(samples, self._loss)
         if not weighed:
             return None
@@ -301,5 +302,5 @@ def _penalties(groups: Sequence[Group], credits: Sequence[Credit], limit: Length
 
 
 def _divergence(report: UpdateReport) -> float:
-    """Mean KL per token from the anchor, or from the sampler where there is one step."""
+    """Return the mean KL divergence per token from the anchor, or from the sampler if there is only one step."""
     return report.metrics.get("kl_proximal", report.metrics.get("kl", 0.0))

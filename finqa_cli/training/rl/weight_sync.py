@@ -1,4 +1,4 @@
-"""Weight sync: the engine loads the versions that the learner publishes, and a probe proves that it serves them."""
+"""Weight sync: the engine loads the versions that the learner publishes, and a probe checks that it serves them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ log = structlog.get_logger(__name__)
 BACKOFF = Backoff(first_s=0.5, longest_s=5.0)
 
 WEIGHTS = ("*.safetensors", "*.bin")
+"""Patterns of the files with weights in the folder of a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """One sync.
+    """Result of a weight sync.
 
     Attributes:
         policy: The version that the engine serves now.
-        metrics: `sync_bytes` of weights that were written for the engine, and what the probe found.
-        timing: `publish_s`, `load_s` and `probe_s`, which together are the sync.
+        metrics: `sync_bytes`, the bytes of weights that were written for the engine, and the result of the probe.
+        timing: `publish_s`, `load_s` and `probe_s`: seconds of the parts of the sync.
     """
 
     policy: PolicyVersion
@@ -43,20 +44,21 @@ class Synced:
 async def sync_weights(
     context: RunContext, learner: Learner, engine: TokenEngine, probe: Probe, version: int
 ) -> Synced:
-    """Publishes the learner's weights as a version, has the engine load it and proves that it serves it.
+    """Publish the learner's weights as a version, load it into the engine, and check that the engine serves it.
 
-    The newest `train.max_staleness` + 1 versions stay on disk: running episodes may still be served by older ones.
+    The newest `train.max_staleness` + 1 versions stay on disk, because running episodes may still use older ones.
 
     Args:
-        context: What the parts of the run share.
-        learner: Owns the weights.
-        engine: Loads the version; it serves older ones meanwhile.
+        context: Common parts of the run.
+        learner: Learner with the weights.
+        engine: The engine, which serves older versions meanwhile.
         probe: Compares engine and learner.
         version: Number of the new version.
 
     Raises:
-        StorageError: The disk is full or may not be written to.
-        EngineError: The version cannot be loaded, or another one is served.
+        StorageError: The disk is full or not writable.
+        EngineError: The version cannot be loaded, or the engine serves another one.
+        UnreachableEngineError, ServiceUnavailableError, InterruptedRun: See `load_version`.
     """
     policies, keep = context.folder.path / "policies", context.settings.train.max_staleness + 1
     began = time.perf_counter()
@@ -70,7 +72,7 @@ async def sync_weights(
         "load_s": loaded - published,
         "probe_s": time.perf_counter() - loaded,
     }
-    # Other files of the folder name paths, so that their size differs between runs.
+    # Other files of the folder contain paths, so their size differs between runs.
     weights = policy.adapter or Path(policy.model)
     size = sum(path.stat().st_size for pattern in WEIGHTS for path in weights.glob(pattern))
     await asyncio.to_thread(_remove_old, policies, keep)
@@ -78,19 +80,19 @@ async def sync_weights(
 
 
 async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyVersion) -> None:
-    """Loads a version; where the engine, or each of its replicas, cannot be reached, it tries again until it can.
+    """Load a version. If the engine, or every replica of it, cannot be reached, try again for some time.
 
-    The events of the run record when the wait begins (`engine_away`) and ends (`engine_back`).
+    The events `engine_away` and `engine_back` record the begin and the end of the wait.
 
     Args:
-        context: What the parts of the run share; `train.sync_wait_s` limits the wait.
-        engine: Started.
+        context: Common parts of the run; `train.sync_wait_s` limits the wait.
+        engine: The engine, started.
         policy: The version.
 
     Raises:
         EngineError: The version cannot be loaded.
         UnreachableEngineError: The engine could not be reached for longer than the limit.
-        ServiceUnavailableError: It will not be back.
+        ServiceUnavailableError: The engine is not available, and will not become reachable.
         InterruptedRun: A stop was requested during the wait.
     """
     wait_s, folder = context.settings.train.sync_wait_s, context.folder

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: its steps, and the evaluation of the policy while it learns."""
+"""The training loop of supervised fine-tuning, and the evaluation of the policy during training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Validation(Evaluation):
     """The evaluation of a policy on held-out companies.
 
     Attributes:
-        loss: Nats per demonstrated token; None without held-out demonstrations.
+        loss: Loss on held-out demonstrations in nats per demonstrated token; None without held-out demonstrations.
     """
 
     loss: float | None
 
 
 class SupervisedTraining(FileTraining[Sample, Validation]):
-    """The loop of supervised fine-tuning: it keeps the policy with the lowest loss on held-out demonstrations."""
+    """The training loop of supervised fine-tuning. It keeps the policy with the lowest held-out loss."""
 
     phase = "sft"
     items_name = "demonstrations"
@@ -48,29 +48,29 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
         super().__init__(context, learner, CROSS_ENTROPY, steps, held_out, ask, evaluate_every=every)
 
     def state(self) -> dict[str, Any]:
-        """Adds the last loss."""
+        """Return the state of `FileTraining`, and the last loss."""
         return {**super().state(), "loss": self.loss}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over the evaluations and the last loss."""
+        """Restore the evaluations and the last loss."""
         super().restore(state)
         self.loss = float(state["loss"])
 
     def ids(self, items: Sequence[Sample]) -> list[str]:
-        """Returns the ids of the demonstrations."""
+        """Return the ids of the demonstrations."""
         return [sample.episode for sample in items]
 
     def samples(self, items: Sequence[Sample]) -> list[Sample]:
-        """Returns the demonstrations themselves."""
+        """Return the demonstrations themselves."""
         return list(items)
 
     def make_batch(self, items: Sequence[Sample], *, padded: bool) -> Batch:
-        """Packs the demonstrations of a step."""
+        """Pack the demonstrations of a step."""
         budget = self.context.settings.train.token_budget
         return pack(items, token_budget=budget, max_rows=len(items), padded=padded)
 
     def line(self, number: int, report: UpdateReport, items: Sequence[Sample]) -> dict[str, Any]:
-        """Returns the record of a step."""
+        """Return the record of a step."""
         return {
             "kind": "sft",
             "iteration": number,
@@ -83,11 +83,15 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
         }
 
     def merit(self, found: Validation) -> tuple[float, ...] | None:
-        """Prefers the lower loss on held-out demonstrations."""
+        """Prefer the lower loss on held-out demonstrations."""
         return None if found.loss is None else (-found.loss,)
 
     async def examine(self) -> Validation:
-        """Computes the loss on held-out demonstrations."""
+        """Compute the loss on held-out demonstrations.
+
+        Raises:
+            FinqaError: The loss is not finite.
+        """
         if not self.held_out:
             return Validation(step=self.done, loss=None)
         rows = await asyncio.to_thread(self.learner.logprobs, self.held_out)
@@ -98,6 +102,6 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
         return Validation(step=self.done, loss=loss)
 
     def describe(self, found: Validation) -> tuple[Mapping[str, Any], str]:
-        """Returns the loss."""
+        """Return the loss, for the record and as text."""
         words = "" if found.loss is None else f"held-out loss {found.loss:.4f}"
         return {"validation_loss": found.loss}, words

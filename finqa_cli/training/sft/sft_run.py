@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on recorded demonstrations, from a given policy or from nothing."""
+"""Supervised fine-tuning on recorded demonstrations, of a given policy or of a new model."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ from finqa_cli.wiring.build import make_codec, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
 WANTED_PARSE_RATE = 0.9
-"""Share of answers of the right form that reinforcement learning should begin with: seed 002's gate after step 03."""
+"""Share of answers in the right format that a policy should have before reinforcement learning; `finqa sft` reports a
+lower share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """The demonstrations to imitate, beside the settings.
+    """The demonstrations to imitate, which are not part of the settings.
 
     Attributes:
         sources: Run folders or trajectory files.
-        init: Specification of a model that is created and trained whole; None trains the settings' model.
-        most: At most so many demonstrations; 0 takes all.
+        init: Specification of a new model that is created and trained with all weights; None: the model of the
+            settings.
+        most: Most demonstrations; 0: all.
     """
 
     sources: tuple[Path, ...]
@@ -55,13 +57,13 @@ class Imitation:
     most: int = 0
 
     def to_parameters(self) -> dict[str, Any]:
-        """Returns the form in the manifest."""
+        """Return the parameters for the manifest."""
         init = str(self.init) if self.init else None
         return {"demonstrations": [str(path) for path in self.sources], "init": init, "most_demonstrations": self.most}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> Imitation:
-        """Reads the form in the manifest."""
+        """Return the demonstrations from the parameters of a manifest."""
         init = Path(stored["init"]) if stored["init"] else None
         sources = tuple(Path(path) for path in stored["demonstrations"])
         return cls(sources=sources, init=init, most=int(stored["most_demonstrations"]))
@@ -69,11 +71,25 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftResult:
-    """`policy` is the folder of the last model or adapter, `best` of the one with the lowest loss on what is held out.
+    """Result of supervised fine-tuning. Losses are in nats per demonstrated token; figures are None if not measured.
 
-    Losses are nats per demonstrated token. `before`, `after` and `best_step` are of held-out companies; the parse rate
-    is of the last policy's answers to held-out questions, and `parse_rate_reached` whether it is the wanted one, 90 %.
-    Each is None where it was not measured.
+    Attributes:
+        run: Folder of the run.
+        policy: Folder of the last model or adapter.
+        best: Folder of the policy with the lowest loss on held-out demonstrations.
+        best_step: Step of that policy.
+        steps: Optimizer steps.
+        demonstrations: Number of training demonstrations.
+        held_out: Number of held-out demonstrations.
+        tokens: Tokens that the learner processed, prompts included.
+        loss: Loss of the last step.
+        before: Evaluation on held-out companies before training.
+        after: The last evaluation.
+        validation_loss: Loss of the last evaluation.
+        parse_rate: Share of the last policy's answers to held-out questions in the right format.
+        parse_rate_reached: Whether `parse_rate` is at least `parse_rate_wanted`.
+        parse_rate_wanted: `WANTED_PARSE_RATE`.
+        seconds: Wall-clock seconds.
     """
 
     run: Path
@@ -97,23 +113,23 @@ class SftResult:
 async def sft(
     settings: Settings, wanted: Imitation, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper
 ) -> SftResult:
-    """Trains on demonstrations and validates on companies that are held out.
+    """Train on demonstrations, and validate on held-out companies.
 
     Args:
-        settings: What is trained, and the environment whose held-out questions the policy is asked meanwhile.
-        wanted: The demonstrations, and whether a model is created for them first.
-        run: A new folder, or with `resume` that of an interrupted run.
-        resume: Continue after the newest checkpoint.
+        settings: Settings of the training, and of the environment of the held-out questions.
+        wanted: The demonstrations, and the specification of a new model if one is created.
+        run: A new folder, or with `resume` the folder of an interrupted run.
+        resume: Resume after the newest checkpoint.
         reporter: Shows the progress.
-        stopper: Knows whether a stop was requested.
+        stopper: Stops the run after signals.
 
     Raises:
         DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
-        ConfigError: Settings do not fit, the specification is unreadable, no plugin knows its family, or demonstrations
-            or model are no longer those that the run began with.
+        ConfigError: The settings do not fit, the specification is unreadable, no plugin knows its family, or the
+            demonstrations or the model differ from those with which the run started.
         FinqaError: A loss was not finite.
         ThresholdError: Too many answers to held-out questions ended in faults.
-        InterruptedRun: A signal stopped it; `--resume` continues after the newest checkpoint.
+        InterruptedRun: A signal stopped the run; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
     kept = choose_demonstrations(settings, wanted.sources, most=wanted.most)
@@ -124,7 +140,7 @@ async def sft(
     if checkpoint is None and start is not None:
         check_disk(settings, start, run)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
-        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+        if not resume:  # a resumed run needs its parameters, even if it was interrupted early
             write_manifest(run, "sft", parameters=parameters, inputs={})
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
@@ -166,16 +182,16 @@ async def sft(
 
 
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
-    """The settings with the rate of imitation and a schedule over the steps; `whole` trains all weights of a model."""
+    """Return the settings with the learning rate of `sft` and a schedule over the steps; `whole` trains all weights."""
     planned = schedule_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
     changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})}
-    if whole:  # a new model has no weights that an adapter could be added to
+    if whole:  # a new model has no trained weights to which an adapter could be added
         changes["lora"] = settings.lora.model_copy(update={"rank": 0})
     return planned.model_copy(update=changes)
 
 
 def _create(specification: Path | None, demonstrations: Sequence[Demonstration], run: Path, seed: int) -> PolicyVersion:
-    """Model and tokenizer in RUN/init, made once: a resumed run finds them."""
+    """Create model and tokenizer in RUN/init; a resumed run uses the existing ones."""
     assert specification is not None
     target = (run / "init").resolve()
     made = PolicyVersion(number=0, model=str(target))
@@ -200,7 +216,7 @@ def _create(specification: Path | None, demonstrations: Sequence[Demonstration],
 
 
 def _parameters(settings: Settings, wanted: Imitation) -> dict[str, Any]:
-    """Returns the settings that the trained policy and its validation depend on."""
+    """Return the settings that the trained policy and its validation depend on."""
     public = to_public_dict(settings)
     sections = ("sft", "lora", "learner", "codec", "environment", "reward", "generation")
     return {
@@ -257,8 +273,8 @@ class ImitationSet:
     """Demonstrations as token sequences.
 
     Attributes:
-        train: To train on.
-        held_out: To validate on; no company is in both.
+        train: Demonstrations to train on.
+        held_out: Demonstrations to validate on; no company is in both.
         companies: Companies of the demonstrations that are used for training.
     """
 
@@ -268,10 +284,10 @@ class ImitationSet:
 
 
 def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: int) -> list[Demonstration]:
-    """Returns the demonstrations that earned `sft.minimum_reward`; `most` above 0 leaves a seeded choice of them.
+    """Return the demonstrations with at least `sft.minimum_reward`; with `most` above 0, a seeded choice of them.
 
     Raises:
-        DataError: A file is missing or malformed, or none is left.
+        DataError: A file is missing or malformed, or no demonstration is left.
     """
     minimum = settings.sft.minimum_reward
     found = [item for source in sources for item in read_demonstrations(source)]
@@ -289,10 +305,12 @@ def choose_demonstrations(settings: Settings, sources: Sequence[Path], *, most: 
 
 
 def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, codec: ChatCodec) -> ImitationSet:
-    """Encodes the demonstrations; `sft.validation_share` of the companies are held out whole, at least one of several.
+    """Encode the demonstrations, and hold out `sft.validation_share` of the companies with all their demonstrations.
+
+    If the share is above 0 and there are several companies, at least one is held out.
 
     Raises:
-        DataError: A demonstration cannot be encoded, or there is none to train on.
+        DataError: A demonstration cannot be encoded, or none is left for training.
     """
     clusters = sorted({item.cluster for item in demonstrations})
     random.Random(derive(settings.train.seed, "sft-validation")).shuffle(clusters)
@@ -312,12 +330,12 @@ def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, c
 
 
 def imitation_steps(samples: Sequence[Sample], settings: Settings) -> list[list[Sample]]:
-    """The batch of each optimizer step, in order: each epoch in a seeded order of its own."""
+    """Return the samples of each optimizer step. Each epoch has its own seeded order."""
     return list(_batches(samples, settings))
 
 
 def texts_of(demonstrations: Sequence[Demonstration]) -> list[str]:
-    """Returns all texts of the demonstrations, for a tokenizer to learn from."""
+    """Return all texts of the demonstrations, to train a tokenizer on."""
     return [text for item in demonstrations for text in _texts(item)]
 
 

@@ -2,8 +2,8 @@
 
 Pure functions of text. `hermes` writes JSON between `<tool_call>` tags, as Qwen2.5, Qwen3 and the embedded policy do.
 `llama3_json` writes a bare JSON object with `name` and `parameters`, as Llama 3.1 to 3.3 do. Source of the latter: the
-JSON tool calling of Llama 3.1's published prompt format; vLLM's parser of the same name takes `arguments` for `parameters` as
-well, and skips `<|python_tag|>`.
+JSON tool calling of Llama 3.1's published prompt format; vLLM's parser of the same name takes `arguments` for
+`parameters` as well, and skips `<|python_tag|>`.
 """
 
 from __future__ import annotations

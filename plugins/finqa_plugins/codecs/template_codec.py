@@ -245,7 +245,7 @@ class TemplateCodec(ChatCodec):
         return tuple(self._shield.encode(frame, {_slot(at): self._treat[role](text) for at, text in enumerate(texts)}))
 
     def _render_frame(self, role: ReplyRole, replies: int = 1) -> str:
-        """The template's text from the end of one assistant turn to the start of the next, with slots for the replies."""
+        """The template's text from the end of an assistant turn to the start of the next, with slots for replies."""
         said = "\ue0000\ue000"
         messages = [
             {"role": "user", "content": "question"},

@@ -1,4 +1,4 @@
-"""Keys and values: the buffer of a batch, written through transformers' cache protocol, and the cache between batches."""
+"""Keys and values: the buffer of a batch, written by transformers' cache protocol, and the cache between batches."""
 
 from __future__ import annotations
 

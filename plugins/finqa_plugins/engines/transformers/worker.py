@@ -185,7 +185,7 @@ class Worker:
                 torch.cuda.empty_cache()
 
     def _read(self, reference: str, served: CausalModel, fits: Callable[[Any], None]) -> CausalModel | nn.Module:
-        """Reads a model onto the device; with the architecture of `served` it stays in main memory, as a bare module."""
+        """Reads a model onto the device; with the architecture of `served` it stays in main memory, as a module."""
         source = fingerprint(reference)
         module = read_model(reference, dtype=self._dtype, fits=fits, tokenizer=False)
         check_finite(reference, module)

@@ -100,7 +100,7 @@ class Pulse:
         return self._watched_s
 
     async def _work_done(self) -> tuple[float | None, bool]:
-        """The sum of its counters (None: unknown), and whether it has requests, also of processes that it is lent to."""
+        """The sum of its counters (None: unknown), and whether it has requests, also of processes it is lent to."""
         try:
             answer = await self._transport.send("GET", "/metrics", timeout_s=self._patience_s / 4, root=True)
         except PassingError:

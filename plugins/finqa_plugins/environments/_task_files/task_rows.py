@@ -304,7 +304,7 @@ class RowReader(Generic[Row]):
 def files_by_split(
     folder: Path, endings: Sequence[str], *, remedy: str, choose: str, match: str = "", exact_first: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in a folder. Private test files of FinQA and ConvFinQA, without answers, are ignored.
+    """Return the file of each split in a folder; private test files, which have no answers, are ignored.
 
     Args:
         folder: The folder.

@@ -41,7 +41,7 @@ class TextRow:
 
     Attributes:
         id: Unique in its data.
-        company: Company or ticker of the row, else the ticker in its id, else a name made from its page (see `cluster_of`).
+        company: Company or ticker of the row, else the ticker in its id, else a name from its page (see `cluster_of`).
         question: The question without its page.
         text: The whole user message: page and question.
         truth: The right answer; in original rows the result of the gold program.

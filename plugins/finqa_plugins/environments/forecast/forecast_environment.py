@@ -75,7 +75,7 @@ class ForecastEnvironment(SingleReplyEnvironment[ForecastRow]):
         return measure(trajectories)
 
     def _has_habit(self, row: ForecastRow, name: str, share: float) -> bool:
-        """Return whether the task belongs to the share of tasks with a habit; it depends on seed, habit and id alone."""
+        """Return whether a task belongs to the share of tasks with a habit, by seed, habit and id alone."""
         return random.Random(f"forecast:{self._config.seed}:{name}:{row.id}").random() < share
 
 

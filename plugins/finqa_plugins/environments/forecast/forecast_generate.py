@@ -3,8 +3,8 @@
 An uncertainty u is sampled for every row. The facts in the prompt contain one signal, which depends on the type of the
 question. With probability 1 - u the truth is the signal; otherwise it is sampled evenly from `SceneQuestion.answers`.
 So a policy that answers the signal is right with a known probability, `extra_info.signal_probability`. This is the best
-accuracy and the calibrated confidence. The more uncertain a row, the more its prices jitter, so that a policy can see it;
-with `track_record` the prompt states the probability in whole percent.
+accuracy and the calibrated confidence. The more uncertain a row, the more its prices jitter, so that a policy can see
+it; with `track_record` the prompt states the probability in whole percent.
 """
 
 from __future__ import annotations

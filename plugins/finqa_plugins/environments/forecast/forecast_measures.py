@@ -112,7 +112,7 @@ def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _binned(pairs: Iterable[tuple[float, float]], count: int) -> dict[str, list[float]]:
-    """Group the second numbers of pairs by the bin of the first, in [0, 1]; bins have equal width, empty ones are absent."""
+    """Group the second numbers by the bin of the first, from 0 to 1; bins have equal width, empty ones are left out."""
     found: dict[int, list[float]] = defaultdict(list)
     for value, other in pairs:
         found[_bin(value, count)].append(other)

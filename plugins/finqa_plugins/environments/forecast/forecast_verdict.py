@@ -167,7 +167,7 @@ def stated_answer(text: str, profile: Profile) -> str | None:
 
 
 def stated_confidence(text: str) -> float | None:
-    """Return the confidence in [0, 1], stated as number or percentage in one pair of tags; None without a valid one."""
+    """Return the confidence in [0, 1], given as number or percentage in one pair of tags; None if there is none."""
     stated = _only(text, "confidence")
     if stated is None:
         return None
@@ -180,7 +180,7 @@ def stated_confidence(text: str) -> float | None:
 
 
 def _only(text: str, name: str) -> str | None:
-    """Return the text in the only pair of tags of this name; None if there is none, there are several, or it is empty."""
+    """Return the text in the only pair of tags of this name; None if there are none or several, or it is empty."""
     spoken = text.rpartition("</think>")[2].lower()
     found = _tagged(text.rpartition("</think>")[2], name)
     if len(found) != 1 or spoken.count(f"<{name}>") != 1 or spoken.count(f"</{name}>") != 1:

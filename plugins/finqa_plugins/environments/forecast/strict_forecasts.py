@@ -1,13 +1,13 @@
 """The profile `strict`: an answer must have one meaning, and only its meaning is scored. Pure.
 
-| type                     | 1 when                                                                                 |
+| type                     | the score is 1 if the answer, or part of it, is this; other scores are named           |
 | ------------------------ | -------------------------------------------------------------------------------------- |
 | `pure_forecast`          | exp(-5 relative error) of the one number that the answer is                            |
-| `event_detection`        | it begins with the word yes or no, is the right one, and hedges nowhere                |
+| `event_detection`        | the right one of yes and no as the first word, without the other and without a hedge   |
 | `multi_signal_reasoning` | as above; or the one day (0.7 and 0.3 for one and two days off); or the one strategy   |
-| `macro_fundamental`      | yes or no, or the one direction; counting the words of reasons shows nothing about them |
+| `macro_fundamental`      | yes or no, or the one direction; reasons are not scored                                |
 | `news_sentiment`         | yes or no, or the one sentiment                                                        |
-| `analysis`               | the direction that its first sentence names; where the truth names none, F1 of words   |
+| `analysis`               | the direction in the first sentence; if the truth names none, the score is F1 of words |
 | any other                | the same text, apart from case and punctuation                                         |
 """
 
@@ -131,7 +131,7 @@ def _same(answer: str, truth: str) -> float:
 
 
 def _one_class(answer: str, truth: str, of: Mapping[str, tuple[str, ...]]) -> float:
-    """Return 1 if the answer names only the class of the truth, or equals a truth that names no single class; else 0."""
+    """Return 1 if the answer names only the class of the truth, or equals a truth without one class; else 0."""
     wanted = _meant(truth, of)
     return float(_meant(answer, of) == wanted) if wanted else _same(answer, truth)
 

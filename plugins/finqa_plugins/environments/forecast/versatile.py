@@ -1,11 +1,11 @@
 """The profile `versatile`: the published scores, including their errors. Pure.
 
-Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); what it does is
-written again here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
-words are paid for with any meaning, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
-read as no, a percentage counts before an earlier plain number, and ".5" is 5. `strict` closes them.
+Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); it is
+reimplemented here with its phrases, because they determine the scores. Known errors: length and key words score for any
+meaning, one word of the truth anywhere scores 0.5, "notable", "not sure" and "I know" are read as no, a percentage is
+used before an earlier plain number, and ".5" is read as 5. `strict` does not have them.
 
-One departure: a number too large for a float is none, where the source would compute with infinity.
+One difference: a number too large for a float counts as no number, where the source would compute with infinity.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class FinQAEnvironment(Environment):
         return self._prompt.opening(task, self._tools) if self._tools else None
 
     async def regrade(self, trajectory: Trajectory) -> Rewards:
-        """Return the verdict of the configured grader, as the server computes it, or of the configured reward.
+        """Return the verdict of the grader, as the server computes it; a configured reward replaces its total.
 
         Raises:
             DataError: The snapshot has no truth for the task, or its file is damaged.

@@ -56,8 +56,8 @@ def read_prompt(path: Path | None) -> FinQAPrompt:
     """Return finqa's own prompt without a path, else that of a file.
 
     A `.toml` file has two jinja2 templates, `system` and `user`, that may use `company`, `question`, `id` and `tools`
-    (each with `name`, `description`, `parameters`); without `system` there is no system message, without `user` finqa's own is used.
-    Any other file is the text of the system message, unchanged.
+    (each with `name`, `description`, `parameters`). Without `system` there is no system message, without `user` finqa's
+    own is used. Any other file is the text of the system message, unchanged.
 
     Raises:
         ConfigError: The file cannot be read, has another key, or a template is malformed or uses another field.

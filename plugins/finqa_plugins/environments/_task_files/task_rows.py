@@ -345,7 +345,8 @@ def divide_by_cluster(
 ) -> dict[str, tuple[Row, ...]]:
     """Assign each split its share of the clusters, at least one while there are enough; the rest is `train`.
 
-    The split of a cluster depends on the seed and the names of the clusters alone; rows keep their order, and no split is empty.
+    The split of a cluster depends on the seed and the names of the clusters alone. Rows keep their order, and no split
+    is empty.
     """
     names = {row.id: cluster_of(row) for row in rows}
     clusters = sorted(set(names.values()), key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())

@@ -93,7 +93,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         return found
 
     def question(self, row: Dialogue, place: int) -> str:
-        """Return the message after a reply: question number `place` (from 0), after the right answer if that is shown."""
+        """Return the message after a reply: question number `place` (from 0), with the right answer if configured."""
         if place >= len(row.turns):
             return ""
         question = f"Question: {row.turns[place].question}"

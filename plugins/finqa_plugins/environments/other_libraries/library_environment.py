@@ -130,7 +130,7 @@ class _Conversation(BaseSession):
         return self._prompt
 
     async def reply(self, text: str) -> Observation:
-        """Return the reply of the loop to a turn in plain text; the episode ends if the loop sends no further request."""
+        """Return the reply of the loop to a turn in plain text; the episode ends if the loop has no further request."""
         added = await self._say({"role": "assistant", "content": text, "tool_calls": []})
         said, images = _joined(added)
         return Observation(text=said or "Answer received.", done=self._verdict is not None, images=images)

@@ -152,7 +152,7 @@ class PythonEnvironment(Environment):
         return None if step is None else self._turn(step, expert)
 
     def _random_turn(self, own: GivenTask, messages: Sequence[Message]) -> AssistantTurn:
-        """Return a random call, or without tools random words, determined by the task and the length of the conversation."""
+        """Return a random call, or without tools random words, seeded by the task and the number of messages."""
         rng = random.Random(f"careless:{own.task.id}:{len(messages)}")
         text = "\n".join(message.content for message in messages if message.role in ("user", "tool"))
         if not self._code.tools:
@@ -230,7 +230,7 @@ class _Calls:
             raise _fault(self._config, name, method, error) from error
 
     async def tool(self, name: str, method: Callable[..., Any], call: Callable[[], Any]) -> Observation | Any:
-        """Return what a tool returns; with `tool_exceptions=model`, an exception becomes an error message to the model."""
+        """Return what a tool returns, or with `tool_exceptions=model` an error message for an exception."""
         if self._config.tool_exceptions == "fault":
             return await self.call(name, method, call)
         try:

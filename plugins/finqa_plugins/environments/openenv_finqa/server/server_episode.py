@@ -183,7 +183,7 @@ class Episode:
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:
-        """Return the state for clients: keys as in OpenEnv's server without the truth, and after the end the verdict."""
+        """Return the state for clients: keys as in OpenEnv's server without the truth, and the verdict at the end."""
         known: dict[str, Any] = {"episode_id": self._episode_id or None, "step_count": self._steps}
         question = self._question
         known["current_question"] = question.user_query if question else ""

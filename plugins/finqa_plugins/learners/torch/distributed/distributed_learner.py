@@ -84,7 +84,7 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
         return 0
 
     def follow(self, model: str = "") -> Exception | None:
-        """Executes the calls of the first process until it closes or is gone; returns the error of a failed call, or None.
+        """Executes the calls of the first process until it closes or is gone; returns the error of a failed call.
 
         `model` is the base model on this machine; empty: that of the first process.
         """

@@ -268,7 +268,7 @@ class ProcessGroup(SingleProcess):
         return call
 
     def leave_error(self, error: Exception) -> None:
-        """Stores an error for the leader. Only the first is kept, and errors that only report a lost connection are not."""
+        """Stores an error for the leader: only the first one, and none that only reports a lost connection."""
         assert self._store is not None, "it has joined"
         if not _is_lost_connection(error) and self._store.add("failures", 1) == 1:
             if not isinstance(error, FinqaError):

@@ -1,4 +1,4 @@
-"""The policy's forward pass as one module, sharding of its weights over processes (FSDP2), and gathering of tensors."""
+"""The policy's forward pass as one module, and sharding of its weights over processes (FSDP2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finqa_plugins.learners.torch.forward import Inputs, state_logprobs
 
 
 class PolicyForward(nn.Module):
-    """Everything that a micro-batch computes with the weights, so that sharded weights are gathered for it once."""
+    """Everything that a micro-batch computes with the weights, which are therefore gathered once for it."""
 
     def __init__(self, causal: Any, *, wide: bool = False) -> None:
         """Wraps the model; with `wide` the logits are float32, also where the model computes in 16 bits."""
@@ -26,7 +26,7 @@ class PolicyForward(nn.Module):
     def forward(
         self, inputs: Inputs, temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """States [N, H] that predict the targets, and log-probabilities [N] and entropies [N] of the targets, in nats."""
+        """States [N, H] that predict the targets, and log-probabilities [N] and entropies [N] of these, in nats."""
         states = self.states(inputs)
         logprobs, entropy = state_logprobs(
             self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient, wide=self._wide
@@ -46,7 +46,7 @@ class PolicyForward(nn.Module):
 
 
 def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
-    """Shards each decoder layer, and the rest as one unit, over the processes of the mesh, and moves them to its device.
+    """Shards each decoder layer, and the rest as one unit, over the processes of the mesh, on its device.
 
     Gradients are summed over the processes, because the loss is already divided by the tokens of the whole batch. Layers are
     gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the backward pass,

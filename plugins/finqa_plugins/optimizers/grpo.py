@@ -72,13 +72,13 @@ class PolicyGradient(Optimizer, Generic[Options]):
         self._config = config
 
     def kl_penalty(self) -> KlPenalty | None:
-        """The KL penalty on each reward, or with a value function on the reward of each token; None if there is none."""
+        """The KL penalty on each reward, or with a value function on each token's reward; None if there is none."""
         if self._config.kl != "reward":
             return None
         return KlPenalty(coefficient=self._config.kl_coef, estimator=self._config.kl_estimator or "k1")
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """The options without effect: clips and forms of the ratio without a second step, and options of a KL that is off."""
+        """Options without effect: clips and forms of the ratio without a second step, and those of a KL that is off."""
         reasons = dict.fromkeys(self.loss().idle_fields(steps), _ONE_STEP)
         if reasons.pop("form", None):
             reasons |= self.idle_forms()

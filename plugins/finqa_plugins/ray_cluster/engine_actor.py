@@ -134,7 +134,10 @@ class EngineActor:
         return await engine.generate(request), engine.usage(request.key.partition("#")[0])
 
     async def probe(self, generation: int, request: GenerateRequest) -> Completion:
-        """The request's completion under the current version. Engines without probes cache nothing of other versions."""
+        """The request's completion under the current version.
+
+        Engines without probes cache nothing of other versions.
+        """
         engine = self._current(generation)
         if engine.probe_tolerance is None:
             return await engine.generate(request)
@@ -173,7 +176,7 @@ class EngineActor:
             await asyncio.to_thread(self._inbox.keep, self._loaded)
 
     async def lend(self, generation: int) -> tuple[int, EngineRoute | None]:
-        """Lends the engine's server with the current version; returns the number of the loan and its route, if any."""
+        """Lends the engine's server with the current version; returns the number of the loan and any route."""
         loan = self._current(generation).lend()
         number = next(self._numbers)
         if loan is None or (route := loan.routes[0]) is None:

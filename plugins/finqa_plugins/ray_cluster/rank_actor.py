@@ -196,7 +196,7 @@ class RankActor:
         return out
 
     def _join(self, leader: Place) -> LearnerProcesses:
-        """Joins the other ranks with the variables of torchrun. Each rank sees only its own GPUs, so its local rank is 0.
+        """Joins the other ranks with the variables of torchrun. Each rank sees only its own GPUs: its local rank is 0.
 
         Raises:
             ConfigError: The learner is for one process.

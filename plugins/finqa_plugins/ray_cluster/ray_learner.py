@@ -1,4 +1,4 @@
-"""`ray:NAME` for learners: its processes are actors of a Ray cluster, and its files are sent through the object store."""
+"""`ray:NAME` for learners: its processes are actors of a Ray cluster, its files are sent through the object store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RayLearner(Learner):
     """A learner whose processes run on nodes: one process, or several that train together.
 
     No files are shared: versions and states are sent as bytes, and this process writes and reads the folders. When a
-    rank is gone, the others are ended, and the call in progress, or between calls the run, gets a `LearnerProcessError`.
+    rank is gone, the others are ended, and the call in progress (between calls, the run) gets a `LearnerProcessError`.
     """
 
     starts_processes = True

@@ -45,7 +45,7 @@ class SentParts:
 
         Args:
             folder: The folder.
-            rounded: Whether float32 tensors of `*.safetensors` are sent in bfloat16, which needs the whole file in memory.
+            rounded: Whether float32 tensors of `*.safetensors` are sent in bfloat16; then whole files are in memory.
 
         Raises:
             StorageError: The folder cannot be read, or a file of weights is damaged.

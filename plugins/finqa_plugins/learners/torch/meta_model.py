@@ -116,9 +116,9 @@ def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
 
 
 def _kv_values_per_token(model: Any) -> int:
-    """Values per token in the cache, measured with two tokens; 0 if it caches other things than keys and values.
+    """Values per token in the cache, measured with two tokens; 0 if it caches other things.
 
-    They are measured, not computed, because architectures differ (grouped heads, latent keys, layers without attention).
+    They are measured, because architectures differ (grouped heads, latent keys, layers without attention).
     """
     try:
         with torch.no_grad(), torch.device("meta"):

@@ -38,7 +38,8 @@ def cut(
         samples: Samples of the batch.
         budget: Tokens, as `count_tokens` counts them; 0 cuts nothing.
         packed: Whether sequences are in one row; see `count_tokens`.
-        pairs: Whether rows are whole pairs, those of the chosen attempt (advantages above 0) before those of the rejected.
+        pairs: Whether rows are whole pairs, those of the chosen attempt (advantages above 0) before those of the
+            rejected.
     """
     if not budget:
         return [list(rows) for rows in microbatches]

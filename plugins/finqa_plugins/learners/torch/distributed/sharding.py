@@ -48,9 +48,9 @@ class PolicyForward(nn.Module):
 def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
     """Shards each decoder layer, and the rest as one unit, over the processes of the mesh, on its device.
 
-    Gradients are summed over the processes, because the loss is already divided by the tokens of the whole batch. Layers are
-    gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the backward pass,
-    which may need the head for several chunks of logits.
+    Gradients are summed over the processes, because the loss is already divided by the tokens of the whole batch.
+    Layers are gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the
+    backward pass, which may need the head for several chunks of logits.
     """
     kinds = tuple(forward.causal._no_split_modules or ())
     layers = [module for module in forward.causal.modules() if type(module).__name__ in kinds]

@@ -253,7 +253,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._ledger.gone([sandbox.name])
 
     async def _say_why(self, sandbox: DaytonaSandbox) -> None:
-        """Log once why a server ended: servers that end together have one reason, and a removed sandbox has no logs."""
+        """Log why a server ended, before its logs are gone. Only the first is a warning: all share one reason."""
         with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
             async with asyncio.timeout(OUTPUT_TIMEOUT_S):
                 output = await sandbox.output()

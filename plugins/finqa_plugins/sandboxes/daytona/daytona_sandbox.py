@@ -27,8 +27,8 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 _LOOK_S = 1.5
 """Seconds between checks whether a server that does not answer yet has exited."""
 OUT_OF_REACH_S, _PROBE_PAUSE_S = 3.0, 0.5
-"""Seconds that a server may be out of reach before it counts as unresponsive, and between probes: Daytona's proxy, which
-is in front of all sandboxes, may be restarting."""
+"""Seconds that a server may be out of reach before it counts as unresponsive, and between probes: Daytona's proxy,
+which is in front of all sandboxes, may be restarting."""
 URL_MARGIN = 0.8
 """Share of an address's lifetime after which it is replaced."""
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
@@ -128,7 +128,7 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
         return self._url + self._spec.health_path
 
     def url(self) -> str:
-        """A signed address, valid for a limited time. Read it again for each session: it is renewed before it expires."""
+        """A signed address with a limited lifetime. Read it again for each session: it is renewed in time."""
         return self._url
 
     async def renew_url(self, instead_of: str | None = None) -> None:

@@ -67,7 +67,7 @@ class CreateGate:
         return self._quota
 
     async def _try(self, quota: AccountQuota) -> int | None:
-        """The ticket of a place; None if there was none yet and this waited."""
+        """The ticket of a place; None if there was none yet, or if it came too late or after a refusal."""
         self._check()
         self._changed.clear()
         asked = time.monotonic()

@@ -85,7 +85,7 @@ class BubblewrapLauncher:
 
 @dataclass(frozen=True, slots=True)
 class BareLauncher:
-    """Runs each execution as a process with limits and a folder. It can read the files of its user, and use the network.
+    """Runs each execution as a process with limits and a folder. It can read its user's files and use the network.
 
     Attributes:
         prlimit, setpriv, as_nobody, python: As in `Isolation`.

@@ -71,8 +71,8 @@ def _read(value: object, number: int) -> tuple[str, str]:
 def program_text(tokens: Sequence[str]) -> str:
     """Join the tokens of a program: `["add(", "1", "2", ")", "EOF"]` is `add(1, 2)`.
 
-    As in the scripts, the last token is not read, whatever it is, nor is an unfinished last step. An `EOF` before the
-    last token makes the result `EOF`, which is not a program.
+    The last token is never read, as in the scripts, nor is an unfinished last step. An `EOF` before the last token
+    makes the result `EOF`, which is not a program.
     """
     read = list(tokens[:-1])
     if _END in read:

@@ -19,7 +19,7 @@ _TAIL = 2000
 
 
 class Prober:
-    """Requests the health of servers. Logs no address: whoever has a signed address can use its sandbox."""
+    """Requests the health of servers. Logs no address: a signed one gives access to its sandbox."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None

@@ -119,8 +119,8 @@ class TransformersEngine(TokenEngine):
     Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
     oldest request has waited `dispatch_wait_ms`; without seats at once. Each request is answered when its own row ends,
     so that tools run while longer rows continue. Outside lockstep, waiting requests join the running batch. A request
-    whose key
-    names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+    whose key names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with
+    episodes.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
     completion and stop `length`.

@@ -273,7 +273,7 @@ class TrainSettings(Section):
         12, "Episodes per micro-batch of an update", "--grpo-update-batch-size", variable="GRPO_UPDATE_BATCH_SIZE"
     )
     token_budget: PositiveInt = setting(16384, "Limit of tokens per micro-batch", placed=True)
-    updates_per_iteration: PositiveInt = setting(1, "Passes over the samples of an iteration")
+    updates_per_iteration: PositiveInt = setting(1, "Optimizer steps that the samples of an iteration are divided into")
     max_grad_norm: Annotated[float, Field(gt=0.0)] = setting(1.0, "Norm at which gradients are clipped")
     gradient_checkpointing: bool = setting(
         True,

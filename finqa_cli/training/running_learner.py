@@ -12,7 +12,7 @@ from typing import Any
 from finqa_cli.contracts import Learner, LearnerEvents
 from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError, StorageError
 from finqa_cli.placement.known_models import read_architecture
-from finqa_cli.placement.memory_formulas import BF16, trained
+from finqa_cli.placement.memory_formulas import FP32, trained
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_notes import ROUTINE
@@ -102,7 +102,7 @@ def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
         return
     train, lora = settings.train, settings.lora
     checkpoint = CHECKPOINT_BYTES * trained(model, lora.target_modules, lora.rank)
-    merged = BF16 * model.parameters if start.adapter else 0
+    merged = FP32 * model.parameters if start.adapter else 0
     kept = train.keep_checkpoints or -(-train.iterations // train.checkpoint_every)
     needed = merged + (kept + 1) * checkpoint
     there = next(folder for folder in (run, *run.absolute().parents) if folder.exists())

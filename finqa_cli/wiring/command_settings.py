@@ -158,10 +158,11 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
         run: Folder of the run.
         purpose: What the command runs; None: nothing is placed.
         given: Settings that the user gives: dotted path -> value. The limits of cost and tokens, the mirror, the number
-            of learner processes and the address of the cluster replace those of the run; others are not used.
+            of learner processes, and the address and the rollout workers of the cluster replace those of the run;
+            others are not used.
 
     Raises:
-        UsageError: The number of learner processes is neither a positive number nor `auto`, or the address of the
+        UsageError: The number of learner processes is neither a positive number nor `auto`, or a setting of the
             cluster is invalid.
         ConfigError: The settings are of another version of finqa, or engine or learner does not fit on this machine.
     """
@@ -169,11 +170,15 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     free = ("run.max_", "run.mirror")
     limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith(free)}
     settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
-    if (address := given.get("cluster.address")) is not None:
+    cluster = {path.removeprefix("cluster."): value for path, value in given.items() if path.startswith("cluster.")}
+    if cluster:
         try:
-            settings = settings.model_copy(update={"cluster": ClusterSettings(address=str(address))})
+            changed = ClusterSettings.model_validate({**settings.cluster.model_dump(), **cluster})
         except ValidationError:
-            raise UsageError("--cluster-address takes auto, local or HOST:PORT.") from None
+            raise UsageError(
+                "--cluster-address takes auto, local or HOST:PORT, and cluster.rollout_workers a number from 0."
+            ) from None
+        settings = settings.model_copy(update={"cluster": changed})
     path = "train.learner_processes"
     if (wanted := given.get(path)) is not None:
         wanted = str(wanted)

@@ -11,7 +11,7 @@ LLAMA_DATE = "26 Jul 2024"
 
 
 class CodecConfig(BaseModel):
-    """What `finqa plugins show qwen2.5` lists."""
+    """Options that all codecs with a chat template have, and all options of codec `qwen2.5`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,13 +26,13 @@ class CodecConfig(BaseModel):
 
 
 class ThinkingCodecConfig(CodecConfig):
-    """What `finqa plugins show qwen3` lists."""
+    """Options of the codecs `qwen3` and `auto`."""
 
     thinking: bool = Field(False, description="let the model reason between <think> tags before it speaks")
 
 
 class PlainCodecConfig(BaseModel):
-    """What `finqa plugins show plain` lists."""
+    """Options of codec `plain`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class PlainCodecConfig(BaseModel):
 
 
 class LlamaCodecConfig(CodecConfig):
-    """What `finqa plugins show llama3` lists."""
+    """Options of codec `llama3`."""
 
     date: str = Field(
         LLAMA_DATE, description="date in the system text; fixed, so that prompts do not depend on the current day"

@@ -4,9 +4,10 @@ Appending is right when the chat template preserves prefixes, so that its render
 of the shorter one. Probes prove this at start-up. Otherwise the codec renders the whole conversation for each turn
 (`history`), and the probes prove that this gives what the template would.
 
-`Replay` renders sampled turns without decoding and encoding what the template keeps. The template sees a turn as
-placeholders, one for its reasoning and one for what follows. Where it leaves the turn whole, the sampled ids take its
-place; where it drops the reasoning, those after it; the text between turns is encoded as the template writes it.
+`Replay` renders sampled turns without decoding and encoding again what the template keeps. It gives the template each
+turn as two placeholders, one for the reasoning and one for the text after it. If the rendering contains both, all
+sampled ids replace them. If the template dropped the reasoning, only the ids after the reasoning are inserted. The
+text between turns is encoded as the template writes it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _OTHER_TEMPLATE = "Choose the codec of this model's family (finqa plugins), or g
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One chat three times: as appending gives it, as the template renders it, and as `history` does."""
+    """The text of one chat, built in three ways: by appending, by the template, and by `ChatCodec.history`."""
 
     appended: str
     rendered: str
@@ -56,14 +57,16 @@ def play_probes(
     thinking: bool,
     calls: int,
 ) -> list[Probe]:
-    """Plays probe episodes, with and without tools, or for replies of the user without them; a probe for each turn.
+    """Plays probe episodes and returns one probe for each turn.
+
+    Replies of tools are probed with and without tool schemas in the prompt, replies of the user only without.
 
     Args:
-        codec: Appends and renders again.
-        render: The template's own rendering of a chat, generation prompt included.
-        decode: Ids to text.
+        codec: The codec to probe.
+        render: Renders a chat with the template alone, generation prompt included.
+        decode: Converts ids to text.
         role: Role of the replies.
-        thinking: Turns contain reasoning.
+        thinking: Whether turns contain reasoning.
         calls: Tool calls of a turn; 0 where the user chose a format that is not the template's.
     """
     probes: list[Probe] = []
@@ -89,15 +92,15 @@ def play_probes(
 
 
 def rewrites_history(probes: Sequence[Probe], mode: HistoryMode) -> bool:
-    """Whether episodes are to be rendered again for each turn, because the template rewrites earlier turns.
+    """Whether episodes must be rendered again for each turn, because the template rewrites earlier turns.
 
     Args:
-        probes: What `play_probes` saw.
+        probes: Result of `play_probes`.
         mode: `append` keeps reasoning that the template drops, `template` follows the template, and `auto`
-            appends where the template does. An empty reasoning block that it drops is no reason for `auto` to fork.
+            appends if the template does. `auto` ignores that a template drops empty reasoning blocks.
 
     Raises:
-        ConfigError: The template rewrites more than `append` may ignore, or in a way that cannot be followed.
+        ConfigError: The template rewrites more than `append` may ignore, or in a way that `history` does not reproduce.
     """
     if mode == "append":
         for probe in probes:
@@ -140,10 +143,18 @@ Reader = Callable[[Ids], tuple[str, Ids | None]]
 
 
 class Replay:
-    """The sampled turns of one rendering."""
+    """Inserts the sampled ids of earlier turns into one rendering of the chat template."""
 
     def __init__(self, read: Reader, turn_end: str, reasoning_open: str, contents: dict[str, str], mark: str) -> None:
-        """Placeholders are added to `contents`. See `TemplateCodec` for the rest."""
+        """Start without turns.
+
+        Args:
+            read: Reads sampled ids; see `reader`.
+            turn_end: Control token that ends an assistant turn in the template.
+            reasoning_open: Reasoning block that the template's generation prompt opens; may be empty.
+            contents: Placeholder -> content; new placeholders are added to it.
+            mark: Character around the number of a placeholder, see `free_mark`.
+        """
         self._read = read
         self._turn_end = turn_end
         self._reasoning_open = reasoning_open
@@ -153,7 +164,7 @@ class Replay:
         self._turns: list[tuple[str, str, str, Ids]] = []
 
     def add(self, turn: PlayedTurn) -> str:
-        """The content in place of the turn."""
+        """Records a turn, and returns the content that the template gets in its place."""
         said, stop = (turn.completion_ids[:-1], turn.completion_ids[-1:]) if turn.stopped else (turn.completion_ids, ())
         whole = self._place(said)
         text, rest = self._read(said)
@@ -168,9 +179,9 @@ class Replay:
         return content
 
     def encode(self, text: str, shield: Shield) -> Ids:
-        """[L] ids of what the template rendered."""
+        """[L] ids of the rendered `text`, in which the sampled ids replace the placeholders of turns."""
         for whole, kept, words, stop in self._turns:
-            # What the policy ended the turn with may be another stop id than the template's.
+            # The policy may have ended the turn with another stop id than the template's.
             last = whole if kept in text else words
             text = text.replace(kept, whole)
             if stop and last in self._ids and last + self._turn_end in text:
@@ -188,10 +199,11 @@ class Replay:
 
 
 def reader(decode: Callable[[Sequence[int]], str]) -> Reader:
-    """Reads sampled ids: their text, and those after the last `</think>` and the empty lines behind it.
+    """Makes a function that reads sampled ids: it returns their text and the ids after the reasoning.
 
-    The latter are all ids where there is no `</think>`, and None where one id reaches across the end. An episode reads
-    its turns again and again, so what was read is remembered.
+    The ids after the reasoning begin after the last `</think>` and the newlines that follow it. They are all ids if
+    there is no `</think>`, and None if one token spans the end of the reasoning. Results are cached, because an episode
+    reads each turn again for every later turn.
     """
 
     @lru_cache(maxsize=1024)

@@ -1,9 +1,9 @@
-"""Call formats that write a call as JSON, and what all formats share: reading the JSON, and the `<tool_call>` tags.
+"""Call formats that write a call as JSON, and functions that all formats share: parsing JSON and `<tool_call>` tags.
 
-Pure text. `hermes` writes JSON between `<tool_call>` tags, as Qwen2.5, Qwen3 and the embedded policy do. `llama3_json`
-writes a bare JSON object with `name` and `parameters`, as Llama 3.1 to 3.3 do. Source of the latter: the JSON tool
-calling of Llama 3.1's published prompt format; vLLM's parser of the same name takes `arguments` for `parameters` as
-well, and skips `<|python_tag|>`.
+Pure functions of text. `hermes` writes JSON between `<tool_call>` tags, as Qwen2.5, Qwen3 and the embedded policy do.
+`llama3_json` writes a bare JSON object with `name` and `parameters`, as Llama 3.1 to 3.3 do. Source of the latter: the
+JSON tool calling of Llama 3.1's published prompt format; vLLM's parser of the same name takes `arguments` for
+`parameters` as well, and skips `<|python_tag|>`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from finqa_cli.contracts import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.types import ToolCall
 
 MAX_DEPTH = 64
-"""Nesting of a value: what parses at the edge of Python's recursion limit may not be written or sent later."""
+"""Largest nesting of a value. A deeper one could still be parsed, but exceed the recursion limit when it is written."""
 
 
 def load_json(body: str) -> Any:
-    """The value that `body` writes.
+    """Parses `body` as JSON.
 
     Raises:
-        CallError: It is not valid JSON, too deeply nested, or not a value that can be written as UTF-8.
+        CallError: `body` is not valid JSON, is too deeply nested, or has a value that cannot be encoded as UTF-8.
     """
     try:
         payload = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
@@ -40,7 +40,7 @@ def load_leading_json(text: str) -> tuple[Any, str]:
     """The value at the start of `text`, and what follows it.
 
     Raises:
-        CallError: The same faults as in `load_json`.
+        CallError: For the same reasons as in `load_json`.
     """
     try:
         payload, end = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).raw_decode(text)
@@ -135,17 +135,17 @@ class TaggedFormat(CallFormat):
     """A format that writes each call between `<tool_call>` tags; see `CallFormat`. A subclass renders and reads one."""
 
     example: ClassVar[str]
-    """A call as a model should write it, for errors."""
+    """A call as a model should write it; error messages show it."""
 
     def __init__(self, config: None = None) -> None:
-        """It has no options."""
+        """The format has no options."""
 
     @abstractmethod
     def read(self, body: str, schemas: Schemas) -> ToolCall:
-        """The call that `body` writes, the text between the tags without the space around it.
+        """The call in `body`, which is the text between the tags without leading and trailing whitespace.
 
         Raises:
-            CallError: It cannot be read.
+            CallError: `body` is not a call in this format.
         """
 
     def find(self, spoken: str, schemas: Schemas) -> ToolCall:
@@ -195,7 +195,7 @@ LLAMA3_EXAMPLE = '{"name": "<tool>", "parameters": {...}}'
 
 
 class Llama3JsonFormat(CallFormat):
-    """See `CallFormat`. The first `{` of a turn begins the call; words may stand before and after it.
+    """See `CallFormat`. The first `{` of a turn begins the call; text may precede and follow it.
 
     One call a turn: the chat templates of this family refuse to render several.
     """
@@ -203,7 +203,7 @@ class Llama3JsonFormat(CallFormat):
     separator = "\n"
 
     def __init__(self, config: None = None) -> None:
-        """It has no options."""
+        """The format has no options."""
 
     def render(self, call: ToolCall) -> str:
         """See `CallFormat.render`."""

@@ -23,7 +23,7 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
 
     Args:
         model: Folder or hub id.
-        template: It must have a chat template.
+        template: Whether the tokenizer must have a chat template.
 
     Raises:
         ConfigError: The folder or the hub has none, or it lacks the template.
@@ -65,7 +65,8 @@ def _load(model: str, stamps: tuple[tuple[str, int, int], ...]) -> Any:
 def _class_name(folder: Path) -> str | None:
     """The class that AutoTokenizer is sure to choose for a folder, or None.
 
-    AutoTokenizer imports torch, 1.8 s of processor time, to ask the configuration's class; these it does not need.
+    AutoTokenizer imports torch (1.8 s of CPU time) to look the class up by the model's configuration. The pairs below
+    are known without it.
     """
     try:
         family = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
@@ -95,10 +96,11 @@ def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def plain_coding(tokenizer: Any) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:
-    """Functions that encode a text without adding special tokens, and decode ids without leaving any out.
+    """Functions that encode a text without adding special tokens, and decode ids without skipping special tokens.
 
     What `transformers` does around each call of a fast tokenizer's backend (input checks, settings of truncation,
-    padding and special tokens) costs as much as a short call. So the backend is called itself, with these set once.
+    padding and special tokens) costs as much as a short call. So the backend is called directly, with these settings
+    made once.
     """
     if not tokenizer.is_fast:
         encode = partial(tokenizer.encode, add_special_tokens=False, verbose=False)

@@ -31,7 +31,7 @@ class QwenCodec(TemplateCodec):
     """
 
     def __init__(self, config: CodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
-        """Raises ConfigError when the model has no tokenizer, no chat template, or does not speak ChatML."""
+        """Raises ConfigError when the model has no tokenizer, no chat template, or does not use ChatML."""
         options = config or CodecConfig()
         thinking = isinstance(options, ThinkingCodecConfig) and options.thinking
         family = Family(
@@ -47,11 +47,11 @@ class QwenCodec(TemplateCodec):
 class LlamaCodec(TemplateCodec):
     """The codec of Llama 3.1, 3.2 and 3.3: headers around roles, tool calls as JSON with `parameters`.
 
-    Words before a call are kept where they were sampled; Llama's template would leave them out.
+    Text that was sampled before a call is kept; Llama's template would leave it out.
     """
 
     def __init__(self, config: LlamaCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
-        """Raises ConfigError when the model has no tokenizer, no chat template, or does not speak Llama 3's format."""
+        """Raises ConfigError when the model has no tokenizer, no chat template, or does not use Llama 3's format."""
         options = config or LlamaCodecConfig()
         family = Family(
             name="Llama 3",
@@ -63,10 +63,10 @@ class LlamaCodec(TemplateCodec):
 
 
 def choose_codec(config: ThinkingCodecConfig | None, context: CodecContext) -> ChatCodec:
-    """The codec of the family whose turn end the tokenizer has; `plain` where its chat template offers no tools.
+    """The codec of the family whose turn end the tokenizer has; `plain` if the chat template does not support tools.
 
     Raises:
-        ConfigError: It is of an unknown family, or an option is set that the family does not have.
+        ConfigError: The tokenizer is of an unknown family, or an option is set that the family does not have.
     """
     options = config or ThinkingCodecConfig()
     tokenizer = load_tokenizer(context.model, template=False)

@@ -1,4 +1,4 @@
-"""Which format a model writes its calls in, and how a turn of it is read."""
+"""Detects the format in which a model writes its calls, and parses its turns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OPENED = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 
 
 def split_reasoning(content: str, *, opened: bool) -> tuple[str, str]:
-    """Reasoning and words of an assistant's content, as Qwen3's chat template splits them.
+    """Reasoning of an assistant's content and the text after it, as Qwen3's chat template splits them.
 
-    `opened`: the block may lack its opening tag, which prompts of some models bring.
+    `opened`: the block may lack its opening tag, because the generation prompt of some models already contains it.
     """
     found = _LEADING.match(content)
     if found is None or not (found[1] or opened):
@@ -29,7 +29,7 @@ def split_reasoning(content: str, *, opened: bool) -> tuple[str, str]:
 
 
 def render_reasoning(reasoning: str) -> str:
-    """The block as Qwen3's chat template writes it."""
+    """The reasoning block as Qwen3's chat template writes it."""
     return f"<think>\n{reasoning}\n</think>\n\n"
 
 
@@ -44,7 +44,7 @@ def without_empty_reasoning(text: str) -> str:
 
 
 def opened_reasoning(prompt: str) -> str:
-    """What a generation prompt ends in: an opened block, an empty one (thinking is off), or nothing."""
+    """The reasoning block at the end of a generation prompt: opened, empty (thinking is off), or none ("")."""
     found = _OPENED.search(prompt)
     return found[0] if found else ""
 
@@ -54,15 +54,15 @@ def parse_turn(
 ) -> AssistantTurn:
     """Parses an assistant turn; `text` is free of stop tokens.
 
-    Unless `several`, exactly one call is accepted: playing only the first of several would leave the model with calls
-    whose replies never come. Calls inside a reasoning block do not count.
+    Unless `several`, exactly one call is accepted: executing only the first of several would leave the model with calls
+    that never get a reply. Calls inside a reasoning block do not count.
 
     Args:
-        text: What was sampled.
-        form: How its family writes calls.
+        text: The sampled text.
+        form: Format of the calls.
         schemas: See `CallFormat.find`.
         reasoning: The turn starts inside a reasoning block, which the prompt has opened.
-        several: The session takes several calls in one turn.
+        several: Whether the session accepts several calls in one turn.
     """
     thought, closing, spoken = text.rpartition(THINK_CLOSE)
     try:
@@ -87,10 +87,10 @@ _OWN = ("hermes", "llama3_json", "xml")
 
 
 def named_format(name: str, context: CodecContext) -> CallFormat:
-    """The format of that name.
+    """The call format named `name`.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such format.
     """
     if name not in context.call_formats:
         raise ConfigError(

@@ -1,14 +1,15 @@
-"""The codec of models whose chat template offers no tools, or that have none, such as DialoGPT, TinyLlama and GPT-2.
+"""The codec of models without a chat template, or with one without tools, such as DialoGPT, TinyLlama and GPT-2.
 
-It brings a turn format of its own: Zephyr's, which TinyLlama-Chat speaks (Tunstall et al., arXiv 2310.16944), with one
-more role for tools. A turn is its role in a line of text, the content, and the tokenizer's own end token:
+Its turn format is Zephyr's, which TinyLlama-Chat uses (Tunstall et al., arXiv 2310.16944), with one more role for
+tools. A turn is its role in a line of text, the content, and the tokenizer's own end token:
 
     <|user|>
     What was the revenue?</s>
     <|assistant|>
 
-Roles are ordinary text in most tokenizers, so a tool's reply may well read like a turn of the user. What separates
-turns apart is the end token, an id: a role counts only behind it, and no content can bring it in (see `shielding`).
+Roles are ordinary text in most tokenizers, so a tool's reply may look like a turn of the user. Turns are
+separated by the end token, which is an id of its own: a role counts only after it, and no content can contain it (see
+`shielding`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from finqa_plugins.codecs.loading import load_tokenizer
 from finqa_plugins.codecs.parsing import named_format, parse_turn, render_calls, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
 
-_MARK = free_mark([])  # any: what stands around the placeholders is this file's own text
+_MARK = free_mark([])  # any mark will do: the text around the placeholders is from this file
 
 
 class PlainCodec(ChatCodec):
-    """A codec with a turn format of its own (see above). It reads the tokenizer only, never the weights."""
+    """A codec that does not use a chat template (see above). It reads the tokenizer only, never the weights."""
 
     def __init__(self, config: PlainCodecConfig | None, context: CodecContext, tokenizer: Any = None) -> None:
-        """Raises ConfigError when the model has no tokenizer, or one without an end token or that changes text."""
+        """Raises ConfigError when the model has no tokenizer, or its tokenizer has no end token or changes text."""
         options = config or PlainCodecConfig()
         tokenizer = tokenizer or load_tokenizer(context.model, template=False)
         if tokenizer.eos_token_id is None:
@@ -57,7 +58,7 @@ class PlainCodec(ChatCodec):
         return self._stop_ids
 
     def opening(self, prompt: Prompt) -> tuple[int, ...]:
-        """[L] see `ChatCodec.opening`. Tools stand in the system text, one line each, with an example of a call."""
+        """[L] see `ChatCodec.opening`. The system text lists the tools and shows how to write a call."""
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
         contents: dict[str, str] = {}
@@ -94,7 +95,7 @@ class PlainCodec(ChatCodec):
         return parse_turn(self._text.decode(completion_ids[:end]), self._format, self._schemas, several=several)
 
     def _chat(self, prompt: Prompt) -> Iterator[tuple[str, str]]:
-        """Role and content of each turn. The first system text lists the tools; without one it is made."""
+        """Role and content of each turn. The system message lists the tools; if there is none, one is added."""
         messages = list(prompt.messages)
         if prompt.tools:
             told = messages.pop(0).content if messages and messages[0].role == "system" else ""
@@ -109,7 +110,7 @@ class PlainCodec(ChatCodec):
         return tuple(self._shield.encode(self._gap.join(turns), contents))
 
     def _turn(self, role: str, content: str, contents: dict[str, str]) -> str:
-        """A turn of which the content is a placeholder."""
+        """A turn with a placeholder as its content."""
         return f"<|{role}|>\n{add_placeholder(content, contents, _MARK)}{self._end}"
 
     def _spoken(self, message: Message) -> str:
@@ -120,7 +121,7 @@ class PlainCodec(ChatCodec):
 
 
 def _begin(tokenizer: Any) -> tuple[int, ...]:
-    """What the tokenizer itself puts in front of a text, such as Llama's `<s>`."""
+    """The ids that the tokenizer itself puts in front of a text, such as Llama's `<s>`."""
     whole, bare = tokenizer.encode("x"), tokenizer.encode("x", add_special_tokens=False)
     at = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
     return tuple(whole[:at])
@@ -157,7 +158,7 @@ def _lines(tool: ToolSpec) -> Iterator[str]:
 
 
 def _kind(schema: Any) -> str:
-    """The type by its name, or the whole schema if it has more than that."""
+    """The name of the type, or the whole schema as JSON if it says more than the type."""
     if not isinstance(schema, Mapping):
         return json.dumps(schema)
     kind = schema.get("type")
@@ -171,7 +172,7 @@ _CHILDREN = ("normalizers", "pretokenizers", "decoders")
 
 
 class ExactText:
-    """A tokenizer's vocabulary and merges, applied to each piece of text as it stands.
+    """A tokenizer's vocabulary and merges, applied to each piece of text without changing its whitespace.
 
     SentencePiece tokenizers put a space in front of every text that they encode and take one off when they decode;
     some added tokens swallow the space around them. That is right for whole texts and wrong for pieces of an episode.
@@ -181,10 +182,10 @@ class ExactText:
     """
 
     def __init__(self, tokenizer: Any, model: str) -> None:
-        """`model` is what errors call it.
+        """`model` is the name of the model in error messages.
 
         Raises:
-            ConfigError: It is not a fast tokenizer, or loses or changes plain text.
+            ConfigError: The tokenizer is not a fast one, or loses or changes plain text.
         """
         from tokenizers import Tokenizer
 
@@ -216,7 +217,7 @@ class ExactText:
 
 
 def _as_it_stands(part: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A normalizer, pre-tokenizer or decoder that neither adds nor takes at the edges; None where nothing is left."""
+    """The part (normalizer, pre-tokenizer, decoder) without steps that change the edges of a text, or None."""
     if part is None or part["type"] in ("Prepend", "Strip"):
         return None
     changed = dict(part)

@@ -1,7 +1,7 @@
 """Keeps control-token strings inside contents ordinary text.
 
-A tokenizer turns `<|im_start|>` into the control id wherever it reads it, so a question or a tool reply could speak
-for the system. Contents are therefore rendered as placeholders, and contents that hold such strings are encoded in
+A tokenizer turns `<|im_start|>` into the control id wherever it reads it, so a question or a tool reply could
+imitate the system. Contents are therefore rendered as placeholders, and contents with such strings are encoded in
 pieces, cut inside every control-token string: no piece contains a whole one, and the decoded text is unchanged.
 """
 

@@ -1,7 +1,7 @@
 """The codec that all families with a chat template share: the template decides everything around the contents.
 
-Contents are rendered as placeholders (see `shielding`), so a template cannot trim or quote them. What it would have
-done is found once, by probing, and applied to each content before its placeholder is filled.
+Contents are rendered as placeholders (see `shielding`), so a template cannot trim or quote them. Probes find
+out once what the template does to contents; the codec does the same to each content before it fills the placeholder.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_stri
 log = structlog.get_logger(__name__)
 
 OPENINGS = 512
-"""Encoded openings that are kept: all attempts of a group begin with the same one, their longest text."""
+"""Encoded openings in the cache: all attempts of a group begin with the same one, which is their longest text."""
 
 
 def _slot(place: int) -> str:
-    """Where a reply goes in a frame."""
+    """Placeholder of the reply with index `place` in a frame."""
     return f"\ue000{place + 1}\ue000"
 
 
@@ -48,10 +48,10 @@ class Family:
 
     Attributes:
         name: Name in error messages.
-        turn_end: The control token that its chat template closes an assistant turn with.
+        turn_end: Control token that ends an assistant turn in its chat template.
         other_ends: Further control tokens that end a turn, where the tokenizer has them.
         variables: Variables of its chat template.
-        thinking: The model is to reason before it speaks.
+        thinking: Whether the model reasons before it answers.
     """
 
     name: str
@@ -70,7 +70,7 @@ class TemplateCodec(ChatCodec):
         Args:
             tokenizer: Tokenizer of the model.
             family: The family whose format it has.
-            options: How calls are written, and what is done where the template rewrites earlier turns.
+            options: How calls are written, and what to do if the template rewrites earlier turns.
             context: Contains the call formats, and names the model in errors.
         """
         self._tokenizer = tokenizer
@@ -95,7 +95,7 @@ class TemplateCodec(ChatCodec):
         self._format, self._calls_trusted = choose_format(options.call_format, context, self._render_plain)
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._history_mode = options.history
-        self._rewrites = {"tool": self._proven("tool")}
+        self._rewrites = {"tool": self._probe_rewrites("tool")}
         self._several_calls: bool | None = None
 
     @property
@@ -118,11 +118,11 @@ class TemplateCodec(ChatCodec):
         return self._openings[key]
 
     def rewrites(self, role: ReplyRole) -> bool:
-        """See `ChatCodec.rewrites`. Replies of the user are looked into when the first episode has one: a template
-        that cannot take them serves episodes with tools all the same.
+        """See `ChatCodec.rewrites`. Replies of the user are probed when the first episode has one: a template
+        that does not support them can still serve episodes with tools.
         """
         if role not in self._rewrites:
-            self._rewrites[role] = self._proven(role)
+            self._rewrites[role] = self._probe_rewrites(role)
         return self._rewrites[role]
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ class TemplateCodec(ChatCodec):
     def _as_chat(self, message: Message, contents: dict[str, str], mark: str) -> dict[str, Any]:
         treat = self._treat[message.role]
         content = treat(message.content)
-        # Beside a call, and where the template trims, it may ask whether there is any content.
+        # A template may test for content, beside a call or after trimming, and a placeholder is never empty.
         empty = not content and (message.tool_call is not None or treat is not as_is)
         chat: dict[str, Any] = {"role": message.role}
         chat["content"] = "" if empty else add_placeholder(content, contents, mark)
@@ -202,7 +202,7 @@ class TemplateCodec(ChatCodec):
         return chat
 
     def _render_plain(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        """The template's own rendering, contents and all."""
+        """The template's rendering with the contents themselves, not placeholders."""
         chats: list[dict[str, Any]] = []
         for message in messages:
             chats.append({"role": message.role, "content": message.content})
@@ -210,7 +210,7 @@ class TemplateCodec(ChatCodec):
                 chats[-1]["tool_calls"] = [_as_chat_call(*_parts(call)) for call in message.calls]
         return self._template.render(chats, [tool.as_function() for tool in tools] or None)
 
-    def _proven(self, role: ReplyRole, *, calls_a_turn: int = 1) -> bool:
+    def _probe_rewrites(self, role: ReplyRole, *, calls_a_turn: int = 1) -> bool:
         probes = play_probes(
             self,
             self._render_plain,
@@ -230,8 +230,8 @@ class TemplateCodec(ChatCodec):
 
     def _renders_several_calls(self) -> bool:
         try:
-            self._rewrites["tool"] |= self._proven("tool", calls_a_turn=2)
-        except ConfigError as error:  # Llama's refuse to; the environment takes single calls as well
+            self._rewrites["tool"] |= self._probe_rewrites("tool", calls_a_turn=2)
+        except ConfigError as error:  # Llama's templates refuse to; the environment accepts single calls too
             log.warning("turns have one call each: " + error.message, model=self._model)
             return False
         return True
@@ -245,7 +245,7 @@ class TemplateCodec(ChatCodec):
         return tuple(self._shield.encode(frame, {_slot(at): self._treat[role](text) for at, text in enumerate(texts)}))
 
     def _render_frame(self, role: ReplyRole, replies: int = 1) -> str:
-        """What the template puts between an assistant's last word and its next, around the slots for the replies."""
+        """The template's text from the end of an assistant turn to the start of the next, with slots for replies."""
         said = "\ue0000\ue000"
         messages = [
             {"role": "user", "content": "question"},
@@ -263,7 +263,11 @@ class TemplateCodec(ChatCodec):
         return frame
 
     def _find_reasoning(self) -> str:
-        """What the template's generation prompt opens or skips the reasoning with."""
+        """The reasoning block at the end of the template's generation prompt; see `opened_reasoning`.
+
+        Raises:
+            ConfigError: The template does not support the family's `thinking`.
+        """
         opened = opened_reasoning(self._frames["tool", 1])
         if self._family.thinking and "<think>" not in str(self._tokenizer.chat_template):
             problem, fix = "does not support thinking", "codec.options.thinking=false"
@@ -296,7 +300,7 @@ Treatment = Callable[[str], str]
 
 
 class ChatTemplate:
-    """Renders chats, with generation prompt, under fixed template variables."""
+    """Renders chats with the generation prompt and fixed template variables."""
 
     def __init__(self, tokenizer: Any, model: str, variables: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
@@ -321,10 +325,10 @@ class ChatTemplate:
         return str(text)
 
     def treatments(self) -> dict[str, Treatment]:
-        """What is done to the contents of each role.
+        """What the template does to contents: a function for each role.
 
         Raises:
-            ConfigError: Something that cannot be distinguished from a probe.
+            ConfigError: The template changes the contents of a role in an unknown way.
         """
         probes = {role: f'\n {role} "quoted" \\ \u00e9<&>\t. \n' for role in ("system", "user", "assistant", "tool")}
         # The assistant's probe is in an earlier turn, where a template does not look for reasoning.

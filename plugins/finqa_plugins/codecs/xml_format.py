@@ -1,7 +1,7 @@
 """The `xml` format of Qwen3-Coder and its successors: one tag per parameter, values as plain text.
 
 Source: the published chat templates of these models. A string is written as it is, an object or a list as JSON, any
-other value as Python's `str` writes it; the tool's schema gives the type of a text.
+other value as Python's `str` writes it. So a call is parsed with the tool's schema, which gives the types.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _write(value: Any) -> str:
 
 
 def _read(key: str, text: str, schema: Any) -> Any:
-    """The value of `text` by its schema; a text that fits no other type stays text.
+    """The value of `text` according to its schema; text that fits no other type stays a string.
 
     The environment validates arguments and reports a wrong type to the model.
     """

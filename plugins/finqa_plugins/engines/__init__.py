@@ -1,1 +1,1 @@
-"""Engines: who generates."""
+"""Engines: components that generate completions."""

@@ -1,1 +1,1 @@
-"""Environments: what asks tasks and judges attempts."""
+"""Environments: they set tasks, execute the calls of a policy and score its attempts."""

@@ -1,1 +1,1 @@
-"""Learners: the owners of trainable weights."""
+"""Learners: components that own and train the weights of a policy."""

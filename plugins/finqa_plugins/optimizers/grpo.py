@@ -1,6 +1,6 @@
-"""GRPO and its variants: a member's advantage is its reward less that of its group.
+"""GRPO and its variants: the advantage of a member is its reward minus a baseline of its group.
 
-What it shares with other policy gradients is here as well: `PolicyGradient` with its options. The loss is
+The base class of policy gradients, `PolicyGradient`, is here too. The loss is
 `finqa_cli.algorithms.losses.PolicyGradientLoss`, which `finqa_plugins.learners.torch.policy_loss` computes.
 """
 
@@ -20,7 +20,7 @@ from finqa_cli.errors import FinqaError
 from finqa_cli.types import Credit, Group, IdleOption, KlEstimator, KlPenalty, Normalization
 
 ZERO_VARIANCE = 1e-6
-"""Rewards that differ by no more than this are equal: graders compute in floating point."""
+"""Rewards that differ by at most this count as equal: graders compute in floating point."""
 
 _ONE_STEP = "with one optimizer step per iteration the ratio to the policy before it is exactly 1"
 
@@ -63,22 +63,22 @@ Options = TypeVar("Options", bound=PolicyGradientOptions)
 
 
 class PolicyGradient(Optimizer, Generic[Options]):
-    """What policy gradients share: KL in the reward, and which options have no effect."""
+    """Base class of policy gradients: KL in the reward, and the options without an effect."""
 
     more_steps = "--set train.updates_per_iteration=2"
-    """Flags that bring several optimizer steps."""
+    """Flags that lead to several optimizer steps per iteration."""
 
     def __init__(self, config: Options) -> None:
         self._config = config
 
     def kl_penalty(self) -> KlPenalty | None:
-        """What is taken from each reward, or each token's with a value function."""
+        """The KL penalty on each reward, or with a value function on each token's reward; None if there is none."""
         if self._config.kl != "reward":
             return None
         return KlPenalty(coefficient=self._config.kl_coef, estimator=self._config.kl_estimator or "k1")
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Clips and forms of the ratio without a second step, and a KL that is off. Options that are off are none."""
+        """Options without effect: clips and forms of the ratio without a second step, and those of a KL that is off."""
         reasons = dict.fromkeys(self.loss().idle_fields(steps), _ONE_STEP)
         if reasons.pop("form", None):
             reasons |= self.idle_forms()
@@ -90,7 +90,7 @@ class PolicyGradient(Optimizer, Generic[Options]):
         return tuple(found)
 
     def idle_forms(self) -> dict[str, str]:
-        """The options that name the form of the ratio, which has no effect, with the reason."""
+        """The options that set the form of the ratio -> the reason why they have no effect with a single step."""
         return {}
 
 
@@ -100,7 +100,7 @@ class Variant:
 
     Attributes:
         defined: Options that make the method what it is: another value contradicts it.
-        usual: What other options are, where they are unset.
+        usual: Defaults of other options.
     """
 
     defined: Mapping[str, Any]
@@ -119,8 +119,8 @@ VARIANTS = {
         {"normalization": "sequence", "ratio": "sequence", "dual_clip": 0.0},
         {"normalize_std": "group", "clip_low": 3e-4, "clip_high": 4e-4},
     ),
-    # MiniMax-M1, arXiv 2506.13585, equations 4 and 5, which has no lower bound and leaves the upper one open; 5, as
-    # 1 + clip_high, is in the range that ScaleRL, arXiv 2510.13786, found to make no difference.
+    # MiniMax-M1, arXiv 2506.13585, equations 4 and 5, without a lower bound and with an unspecified upper one. 5, which
+    # is 1 + clip_high, is in the range in which ScaleRL, arXiv 2510.13786, found no difference.
     "cispo": Variant(
         {"normalization": "token", "ratio": "token", "dual_clip": 0.0},
         {"normalize_std": "group", "clip_low": 0.0, "clip_high": 4.0},
@@ -131,7 +131,7 @@ VARIANTS = {
 class GrpoConfig(PolicyGradientOptions):
     """Options of `grpo`. Those that are unset take the value of the variant.
 
-    Without a variant it is Dr. GRPO's advantage under DAPO's mean over tokens, with PPO's symmetric clip.
+    Without a variant: Dr. GRPO's advantage, PPO's symmetric clip, and a mean over tokens with an advantage.
     """
 
     variant: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo"] | None = Field(
@@ -155,7 +155,7 @@ class GrpoConfig(PolicyGradientOptions):
     @classmethod
     def _take_variant(cls, options: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}
-        if isinstance(std := given.get("normalize_std"), bool):  # the older spelling
+        if isinstance(std := given.get("normalize_std"), bool):  # the older form of the option
             given["normalize_std"] = "group" if std else "none"
         variant = VARIANTS.get(str(given.get("variant")), Variant({}))
         return {**variant.defined, **variant.usual, **given}
@@ -184,28 +184,28 @@ class Grpo(PolicyGradient[GrpoConfig]):
     """
 
     def credit(self, group: Group) -> Credit:
-        """Credit by the group; see `group_credit`."""
+        """Credit within the group; see `group_credit`."""
         return group_credit(group, self.advantages, self._config.minimum_members)
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
-        """[G] rewards less the baseline, divided by the group's deviation if the options are set so."""
+        """[G] rewards minus the baseline, divided by the group's deviation with `normalize_std=group`."""
         baseline = fmean(rewards) if self._config.baseline == "mean" else median(rewards)
         scale = 1.0 / standard_deviation(rewards) if self._config.normalize_std == "group" else 1.0
         return [(reward - baseline) * scale for reward in rewards]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Divides by the batch's deviation if the options are set so."""
+        """Divides advantages by the batch's deviation with `normalize_std=batch`."""
         return divide_by_batch_std(groups, credits) if self._config.normalize_std == "batch" else tuple(credits)
 
     def loss(self) -> PolicyGradientLoss:
-        """The clipped policy gradient, or the variant's own form of it."""
+        """The clipped policy gradient, in the form of the variant."""
         config = self._config
         form = "cispo" if config.variant == "cispo" else {"token": "ppo", "sequence": "gspo"}[config.ratio]
         clips = {"clip_low": config.clip_low, "clip_high": config.clip_high, "dual_clip": config.dual_clip}
         return config.make_loss(form=form, **clips)
 
     def idle_forms(self) -> dict[str, str]:
-        """A ratio of sequences, and the variants that differ from another one by the form of their ratio alone."""
+        """A ratio of sequences, and variants that differ from another variant only by the form of their ratio."""
         found = {"ratio": _ONE_STEP} if self._config.ratio == "sequence" else {}
         other = {"gspo": "grpo", "cispo": "dapo"}.get(self._config.variant or "")
         return found | ({"variant": f"{_ONE_STEP}, so that {self._config.variant} is {other}"} if other else {})
@@ -227,12 +227,12 @@ def scored_rewards(group: Group) -> list[float | None]:
 def group_credit(
     group: Group, advantages: Callable[[Sequence[float]], Sequence[float]], minimum_members: int = 2
 ) -> Credit:
-    """Credit that compares the members of one group; faulted and ungraded members are excluded.
+    """Credit by comparing the members of one group; faulted and ungraded members are excluded.
 
     Args:
         group: The group.
-        advantages: From the rewards [G] of the scored members to their advantages [G].
-        minimum_members: The group is dropped when fewer were scored, or when their rewards do not differ.
+        advantages: Computes the advantages [G] of the scored members from their rewards [G].
+        minimum_members: The group is dropped if fewer members were scored, or if their rewards are equal.
 
     Raises:
         FinqaError: A reward is not a finite number.
@@ -249,7 +249,7 @@ def group_credit(
 
 
 def divide_by_batch_std(groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-    """Every advantage divided by the standard deviation of the rewards of the batch (see `standard_deviation`).
+    """Divides every advantage by the standard deviation of the rewards of the batch (see `standard_deviation`).
 
     Advantages that are differences of rewards are then those of whitened rewards, (r - mean) / std over the batch:
     the mean cancels.
@@ -261,6 +261,6 @@ def divide_by_batch_std(groups: Sequence[Group], credits: Sequence[Credit]) -> t
 
 
 def standard_deviation(rewards: Sequence[float]) -> float:
-    """The population's, plus 1e-8."""
+    """The population standard deviation of rewards [G], plus 1e-8."""
     centre = fmean(rewards)
     return math.sqrt(math.fsum((reward - centre) ** 2 for reward in rewards) / len(rewards)) + 1e-8

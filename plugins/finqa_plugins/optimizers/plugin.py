@@ -7,7 +7,7 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """`dpo`, `grpo`, `ppo`, `reinforce`, `rloo` and `sft`."""
+    """The methods `dpo`, `grpo`, `ppo`, `reinforce`, `rloo` and `sft`."""
     return [
         Component(
             kind="optimizer",

@@ -1,4 +1,4 @@
-"""PPO: advantages per token from a value function that is trained beside the policy."""
+"""PPO: advantages per token from a value function that is trained with the policy."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class PpoConfig(PolicyGradientOptions):
 class Ppo(PolicyGradient[PpoConfig]):
     """Proximal policy optimization.
 
-    Advantages are GAE(gamma, lam) over the sampled tokens of an episode, whose reward comes with the last one; the loss
-    is the clipped policy gradient, value_coef times the clipped value loss, and what regularizes it. Groups only decide
-    which questions are asked how often.
+    Advantages are GAE(gamma, lam) over the sampled tokens of an episode, with the reward at the last token. The loss is
+    the clipped policy gradient plus value_coef times the clipped value loss, with the regularizers. Groups only
+    determine how often each question is asked.
 
     Sources: Schulman et al., arXiv 1707.06347, equations 7 and 9 and algorithm 1; GAE arXiv 1506.02438; Stiennon et
     al., arXiv 2009.01325, for the KL in the reward and GAE over tokens with these gamma and lam; OpenAI Spinning Up
@@ -57,9 +57,9 @@ class Ppo(PolicyGradient[PpoConfig]):
     more_steps = "--set optimizer.options.minibatches=4"
 
     def credit(self, group: Group) -> Credit:
-        """1 for each scored member, until values give each token an advantage of its own; faulted ones are excluded.
+        """1 for each scored member, which GAE later replaces per token; faulted and ungraded members are excluded.
 
-        A group whose rewards are equal carries signal as well, for what they are compared with is their value.
+        A group with equal rewards is kept, because rewards are compared with values.
 
         Raises:
             FinqaError: A reward is not a finite number.
@@ -68,7 +68,7 @@ class Ppo(PolicyGradient[PpoConfig]):
         return Credit(advantages=advantages, dropped="" if any(advantages) else "too_few")
 
     def estimation(self) -> AdvantageEstimation:
-        """GAE."""
+        """GAE with the configured gamma, lambda and whitening."""
         return AdvantageEstimation(gamma=self._config.gamma, lam=self._config.lam, whiten=self._config.whiten)
 
     def passes(self) -> Passes:
@@ -77,7 +77,7 @@ class Ppo(PolicyGradient[PpoConfig]):
         return Passes(epochs=config.epochs, minibatches=config.minibatches, target_kl=config.target_kl)
 
     def idle_options(self, steps: int) -> tuple[IdleOption, ...]:
-        """Add the stop at a target KL, which has no effect without a second step."""
+        """The options of the base class, and the stop at a target KL, which has no effect without a second step."""
         found = super().idle_options(steps)
         if steps > 1 or not self._config.target_kl:
             return found

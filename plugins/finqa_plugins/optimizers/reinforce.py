@@ -33,17 +33,17 @@ class Reinforce(PolicyGradient[ReinforceConfig]):
     """The plain policy gradient.
 
     A_i = r_i - b with b = 0, the mean reward of the batch, or that of the group. The reward of an episode is the
-    return of each of its tokens: nothing is discounted, and no ratio is clipped.
+    return of each of its tokens: there is no discount, and no ratio is clipped.
 
     Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"
     (1992), section 4.
     """
 
     def credit(self, group: Group) -> Credit:
-        """Faulted and ungraded members are excluded.
+        """Rewards, or with the group's baseline their differences from it; faulted and ungraded members are excluded.
 
-        A group is dropped where it can move nothing: none of its members was scored; without a baseline, all rewards
-        are 0; with the group's, they are equal. With the batch's that shows only when the batch is complete.
+        A group without gradient is dropped: none of its members was scored; without a baseline, all rewards are 0; with
+        the group's baseline, all are equal. With the batch's baseline this is only known for the complete batch.
 
         Raises:
             FinqaError: A reward is not a finite number.
@@ -58,7 +58,7 @@ class Reinforce(PolicyGradient[ReinforceConfig]):
         return Credit(advantages=rewards)
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Subtracts the batch's mean where that is the baseline."""
+        """Subtracts the batch's mean if that is the baseline."""
         batch = [credit.advantages for credit in credits if not credit.dropped]
         rewards = [reward for group in batch for reward in group if reward is not None]
         if self._config.baseline != "batch" or not rewards:
@@ -93,23 +93,23 @@ class Rloo(PolicyGradient[RlooConfig]):
     `whiten_rewards` r is (reward - mean) / (population std + 1e-8) over the batch.
 
     Sources: Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!" (2019); Ahmadian et al., arXiv
-    2402.14740, section 3.3. Where the policy is the one that sampled, the gradient is theirs; elsewhere PPO's clip
+    2402.14740, section 3.3. On policy the gradient is theirs; off policy PPO's clip
     bounds the ratio of each token. Theirs is summed over the tokens of an episode: normalization=constant with
     normalization_length=1; the default differs by one factor for the whole batch.
     """
 
     def credit(self, group: Group) -> Credit:
-        """Credit by the group; see `group_credit`."""
+        """Credit within the group; see `group_credit`."""
         return group_credit(group, self.advantages, self._config.minimum_members)
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
-        """[K] rewards less the mean of the other members, or of all of them."""
+        """[K] rewards minus the mean of the other members, or of all members."""
         members = len(rewards)
         factor = members / (members - 1) if self._config.baseline == "leave_one_out" else 1.0
         return [factor * advantage for advantage in subtract_mean(rewards)]
 
     def batch_credit(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-        """Whitens if the options are set so."""
+        """Divides advantages by the batch's deviation with `whiten_rewards`."""
         return divide_by_batch_std(groups, credits) if self._config.whiten_rewards else tuple(credits)
 
     def loss(self) -> PolicyGradientLoss:
@@ -118,6 +118,6 @@ class Rloo(PolicyGradient[RlooConfig]):
 
 
 def subtract_mean(rewards: Sequence[float]) -> list[float]:
-    """[G] the rewards of the scored members of a group, less their mean."""
+    """[G] the rewards of the scored members of a group minus their mean."""
     centre = fmean(rewards)
     return [reward - centre for reward in rewards]

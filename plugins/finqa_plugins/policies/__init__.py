@@ -1,1 +1,1 @@
-"""The embedded policies: tiny Qwen3 models that were trained from nothing by `finqa sft`; see recipes/ for how."""
+"""The embedded policies: tiny Qwen3 models, trained from scratch by `finqa sft`; see recipes/."""

@@ -13,6 +13,6 @@ FOLDERS = {"embedded": _HERE} | {f"embedded-{name}": _HERE / name for name in ("
 
 @hookimpl
 def resolve_policy(reference: str) -> PolicyVersion | None:
-    """The model folder of a policy by its name."""
+    """Return the embedded policy of this name; None for other references."""
     folder = FOLDERS.get(reference)
     return PolicyVersion(number=0, model=str(folder)) if folder else None

@@ -1,6 +1,6 @@
 """Weights in bfloat16 for transport: half the bytes, for engines that round them to it anyway.
 
-Files of safetensors are read and written here without torch, which the controller may not have. Format: eight bytes
+safetensors files are read and written without torch, which the controller may not have. Format: eight bytes
 with the length of a JSON header, the header, and the tensors (https://github.com/huggingface/safetensors#format).
 """
 
@@ -21,14 +21,14 @@ _ALIGNMENT = 8
 
 
 def round_file(name: str, data: Bytes) -> Bytes:
-    """Return the content of a file of safetensors with its float32 tensors rounded.
+    """Return the content of a safetensors file with its float32 tensors rounded.
 
     Args:
-        name: For the error.
-        data: Content [bytes].
+        name: Name of the file, for errors.
+        data: [N] uint8 content.
 
     Raises:
-        StorageError: It is damaged.
+        StorageError: The content is damaged.
     """
     try:
         (length,) = struct.unpack("<Q", data[:_LENGTH].tobytes())
@@ -57,7 +57,7 @@ def round_file(name: str, data: Bytes) -> Bytes:
 
 
 def round_to_bfloat16(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-    """Return the bits of the nearest bfloat16 of each float32 [N], ties to even; a NaN stays one."""
+    """Return the bits of the nearest bfloat16 of each float32 [N], ties to even; a NaN stays a NaN."""
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)

@@ -32,7 +32,7 @@ from finqa_plugins.ray_cluster.sent_parts import SentParts
 log = structlog.get_logger(__name__)
 
 PLACE_S = 60.0
-"""Seconds that nodes may take to join or to become free, before the cluster is too small."""
+"""Seconds in which nodes must join or become free; otherwise the cluster is too small."""
 
 REACH_S = 10.0
 """Seconds that the head may take to accept a connection."""
@@ -41,19 +41,19 @@ LOCAL = "local"
 
 
 class Cluster:
-    """A connection; see `join`.
+    """A connection to a cluster; see `join`.
 
     Attributes:
         address: The address that was joined.
-        users: Calls of `join` without their `leave`.
-        sent: What is sent to nodes. This process owns the objects: one that an actor puts is gone with its node.
+        users: Number of calls of `join` without a `leave`.
+        sent: Parts that are sent to nodes. This process owns the objects: an actor's would be lost with its node.
     """
 
     def __init__(self, address: str) -> None:
         """Connects.
 
         Raises:
-            ServiceUnavailableError: There is no cluster at the address, or this machine is none of its nodes.
+            ServiceUnavailableError: There is no cluster at the address, or this machine is not one of its nodes.
         """
         self.address = address
         self.users = 0
@@ -66,7 +66,7 @@ class Cluster:
             _connect(address)
 
     def place(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> PlacementGroup:
-        """Return the placement group of a name, made at the first call; each call needs a `release`.
+        """Return the placement group of a name, which the first call makes; each call needs a `release`.
 
         Raises:
             ConfigError: The cluster does not have these resources, or not within `PLACE_S`.
@@ -89,14 +89,14 @@ class Cluster:
             return self._groups[name]
 
     def release(self, name: str) -> None:
-        """Take back one `place`; the last one gives back the resources, and what still runs there ends."""
+        """Undo one `place`; the last call releases the resources, which ends processes that still run there."""
         with self._placing:
             self._in_use[name] -= 1
             if not self._in_use[name]:
                 remove_placement_group(self._groups.pop(name))
 
     def close(self) -> None:
-        """End the connection, and with it everything that it started; not one that was there before."""
+        """End the connection and everything that it started, unless the connection existed before this object."""
         if self._connected:
             ray.shutdown()
 
@@ -123,7 +123,7 @@ def join(address: str) -> Cluster:
 
 
 def leave(cluster: Cluster) -> None:
-    """Take back one `join`; the last one ends the connection."""
+    """Undo one `join`; the last call ends the connection."""
     with _lock:
         cluster.users -= 1
         if cluster.users == 0:
@@ -132,13 +132,13 @@ def leave(cluster: Cluster) -> None:
 
 
 def bundle(component: str, kind: str, config: Any, *, gpus: int) -> dict[str, float]:
-    """Return what one replica or rank takes of a node: a CPU, and GPUs where the cluster has any and it can use them.
+    """Return the resources of one replica or rank: a CPU, and GPUs if the cluster has any and the component uses them.
 
     Args:
         component: Name of the wrapped engine or learner.
         kind: `engine` or `learner`.
-        config: Its options; a property `device_use` of theirs wins over what it declares.
-        gpus: GPUs of one, where it uses them.
+        config: Its options; their property `device_use` has priority over the component's `devices`.
+        gpus: Number of GPUs, if it uses them.
     """
     use = getattr(config, "device_use", registry().find(kind, component).devices)
     wanted = use != "none" and ray.cluster_resources().get("GPU", 0.0) > 0
@@ -157,7 +157,7 @@ def options(group: PlacementGroup, index: int, resources: Mapping[str, float]) -
 
 
 def digest_folder(model: str) -> dict[str, str]:
-    """Return the digests by which a node knows whether it has a model, where that is a folder here; else none."""
+    """Return the digests by which a node checks whether it has a model; none if the model is not a folder here."""
     return digest_model(model) if Path(model).is_dir() else {}
 
 
@@ -169,19 +169,19 @@ def _put(content: Bytes) -> Any:
 
 
 def cause(error: RayTaskError) -> BaseException:
-    """Return what an actor raised."""
+    """Return the exception that an actor raised."""
     found = error.cause
     return found if isinstance(found, BaseException) else error
 
 
 async def answer_of(call: Any, who: str, *, failed: type[FinqaError], gone: type[FinqaError]) -> Any:
-    """Return what a call of an actor answers. When this is cancelled, so is the call.
+    """Return the result of a call of an actor. Cancellation cancels the call.
 
     Args:
         call: The reference that `remote` returned.
-        who: Names the actor in messages.
-        failed: Error for an exception of the actor that is none of finqa's.
-        gone: Error for a process or node that is gone.
+        who: Name of the actor in messages.
+        failed: Error class for exceptions of the actor that are not finqa's.
+        gone: Error class for a process or node that is gone.
 
     Raises:
         FinqaError: The error of the actor, or one of `failed` and `gone`.
@@ -202,10 +202,10 @@ async def answer_of(call: Any, who: str, *, failed: type[FinqaError], gone: type
 
 
 def check_version(version: str, node: str) -> None:
-    """Refuse a node with another finqa.
+    """Refuse a node with another version of finqa.
 
     Raises:
-        ConfigError: Its version differs from this one's.
+        ConfigError: The versions differ.
     """
     if version != __version__:
         raise ConfigError(
@@ -215,7 +215,7 @@ def check_version(version: str, node: str) -> None:
 
 
 def check_versions(message: str) -> None:
-    """Refuse a cluster of another Ray or Python, as Ray's error about it does.
+    """Raise an error with a remedy if Ray's error message is about different versions of Ray or Python.
 
     Raises:
         ConfigError: The error is about versions.
@@ -234,7 +234,7 @@ def check_versions(message: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Raises OSError where nothing listens at HOST:PORT, for which Ray tries again for minutes."""
+    """Raises OSError if nothing listens at HOST:PORT, which Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
@@ -266,4 +266,4 @@ def _connect(address: str) -> None:
         ) from error
     finally:
         if main:
-            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own, which ends the process at once
+            signal.signal(signal.SIGTERM, handler)  # Ray sets its own handler, which ends the process at once

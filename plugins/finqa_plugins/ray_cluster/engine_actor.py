@@ -1,4 +1,4 @@
-"""One engine replica in a process of a node: the wrapped engine, and the versions below the node's own folder."""
+"""One engine replica in a process of a node: the wrapped engine, and the versions in the folder of the process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Started:
     Attributes:
         version: Version of finqa on the node.
         node: Address of the node.
-        pid: Process of the actor.
+        pid: Process id of the actor.
         max_context: As `TokenEngine.max_context`.
         lockstep: As `Engine.lockstep`.
         adapter_dtype: As `TokenEngine.adapter_dtype`.
@@ -44,18 +44,18 @@ class Started:
 
 
 class EngineActor:
-    """A Ray actor. Every call names the generation that it is for, which `begin` sets.
+    """A Ray actor with an engine. Every call contains its generation, a number that `begin` sets.
 
-    After a restart the actor has none, so that a call for an earlier process of it changes nothing. All calls share an
-    event loop.
+    After a restart the generation is 0, so that a call for an earlier process of the actor has no effect. All calls
+    share an event loop.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], context: EngineContext) -> None:
         """Starts nothing yet.
 
         Args:
-            name: The wrapped engine.
-            options: Its options.
+            name: Name of the wrapped engine.
+            options: Options of the engine.
             context: Context from the controller.
         """
         self._name, self._options, self._context = name, options, context
@@ -71,14 +71,14 @@ class EngineActor:
         """Begins a generation.
 
         Args:
-            generation: Its number.
-            model: Digests of the files of the model that the engine starts with; none where it is no folder.
+            generation: Number of the generation.
+            model: Digests of the files of the model that the engine starts with; empty if it is not a folder.
 
         Returns:
-            Whether the files must be sent, because this node has others or none at that path.
+            Whether the files must be sent, because this node has other files or none at that path.
 
         Raises:
-            StorageError: The node's disk is full or may not be written to.
+            StorageError: The node's disk is full or is not writable.
         """
         self._generation = generation
         if self._engine is not None:
@@ -87,10 +87,10 @@ class EngineActor:
         return bool(model) and await asyncio.to_thread(digest_model, self._context.model) != model
 
     async def receive(self, generation: int, delivery: int, part: Part, content: Bytes) -> None:
-        """Writes a part of a folder into the node's own folder; see `Inbox`.
+        """Writes a part of a folder into the folder of this process; see `Inbox`.
 
         Raises:
-            StorageError: It arrived damaged, or cannot be written.
+            StorageError: The part arrived damaged, or cannot be written.
         """
         self._check(generation)
         await asyncio.to_thread(self._inbox.receive, delivery, part, content)
@@ -117,7 +117,7 @@ class EngineActor:
                 raise ConfigError(f"Engine {self._name!r} takes messages; only token engines can be placed.")
             self._engine = engine
         await self._engine.start()
-        while self._loans:  # of an earlier generation, which no call ends
+        while self._loans:  # loans of an earlier generation, which no call will end
             self._loans.popitem()[1].end()
         return Started(
             version=__version__,
@@ -129,19 +129,22 @@ class EngineActor:
         )
 
     async def generate(self, generation: int, request: GenerateRequest) -> tuple[Completion, Mapping[str, Any]]:
-        """Samples one completion; with what the episode used so far."""
+        """Samples one completion; returns it with the usage of the episode so far."""
         engine = self._current(generation)
         return await engine.generate(request), engine.usage(request.key.partition("#")[0])
 
     async def probe(self, generation: int, request: GenerateRequest) -> Completion:
-        """The request's completion under the current version. Engines without probes keep no caches of others."""
+        """The request's completion under the current version.
+
+        Engines without probes cache nothing of other versions.
+        """
         engine = self._current(generation)
         if engine.probe_tolerance is None:
             return await engine.generate(request)
         return (await engine.probe(request))[0]
 
     async def load(self, generation: int, policy: PolicyVersion, delivered: Delivered | None) -> None:
-        """Has the engine load a version whose weights were sent.
+        """Loads a version into the engine.
 
         Args:
             generation: As `begin`.
@@ -150,8 +153,8 @@ class EngineActor:
                 started with.
 
         Raises:
-            StorageError: Not all of it was received, or it cannot be written.
-            EngineError: It cannot be loaded; the old version keeps serving.
+            StorageError: The weights were not received completely, or cannot be written.
+            EngineError: The version cannot be loaded; the old version keeps serving.
         """
         engine, keep = self._current(generation), self._context.versions + 1
         if policy.model == self._context.model:
@@ -159,18 +162,21 @@ class EngineActor:
         if delivered is not None:
             name = f"v{policy.number:05d}"
             folder = await asyncio.to_thread(self._inbox.take, delivered, name)
-            self._current(generation)  # a late process must not load it
+            self._current(generation)  # a call of an earlier generation must not load it
             if policy.adapter is not None:
                 policy = replace(policy, adapter=folder)
             else:
-                policy, keep = replace(policy, model=str(folder)), 1  # an engine has read a model once it is loaded
+                policy, keep = (
+                    replace(policy, model=str(folder)),
+                    1,
+                )  # an engine needs the files of a model only until it is loaded
         await engine.load(policy)
         if delivered is not None:
             self._loaded = [*(one for one in self._loaded if one != name), name][-keep:]
             await asyncio.to_thread(self._inbox.keep, self._loaded)
 
     async def lend(self, generation: int) -> tuple[int, EngineRoute | None]:
-        """Has the engine's server keep the current version; returns the number of the loan, and its route."""
+        """Lends the engine's server with the current version; returns the number of the loan and any route."""
         loan = self._current(generation).lend()
         number = next(self._numbers)
         if loan is None or (route := loan.routes[0]) is None:
@@ -179,17 +185,17 @@ class EngineActor:
         return number, replace(route, node=ray.util.get_node_ip_address())
 
     async def heard(self) -> None:
-        """The server answered processes that it is lent to."""
+        """Reports to the engine that its server answered processes that it is lent to."""
         for loan in self._loans.values():
             loan.heard(0)
 
     async def end_loan(self, number: int) -> None:
-        """The version of a loan is not used any more."""
+        """Ends a loan, whose version is no longer used."""
         if (loan := self._loans.pop(number, None)) is not None:
             loan.end()
 
     async def close(self) -> None:
-        """Ends the engine, and removes its folder."""
+        """Closes the engine, and removes the folder."""
         engine, self._engine, self._generation = self._engine, None, 0
         try:
             if engine is not None:

@@ -1,4 +1,4 @@
-"""A folder's files in parts of bounded size: how weights and states pass between nodes without a shared filesystem."""
+"""A folder's files in parts of bounded size: sends weights and states between nodes without a shared filesystem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finqa_cli.errors import StorageError
 Bytes = npt.NDArray[np.uint8]
 
 PART_BYTES = 64 * 2**20
-"""Most bytes of a part."""
+"""Largest part in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class Part:
 
     Attributes:
         name: Path of the file below the folder.
-        start: First byte of the part in its file.
-        size: Bytes of the content.
+        start: Offset of the part in its file, in bytes.
+        size: Size of the content in bytes.
         digest: SHA-256 of the content, in hex.
     """
 
@@ -38,7 +38,7 @@ class Part:
 
     @classmethod
     def of(cls, name: str, start: int, content: Bytes) -> Part:
-        """Return the description of a content."""
+        """Return the part with this content."""
         return cls(name=name, start=start, size=content.nbytes, digest=_digest(content))
 
 
@@ -71,7 +71,7 @@ def list_files(folder: Path) -> dict[str, int]:
 
 
 def spans(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the first byte and the number of bytes of each part of a file; an empty file has one empty part."""
+    """Yield offset and size in bytes of each part of a file; an empty file has one empty part."""
     for start in range(0, max(size, 1), PART_BYTES):
         yield start, min(PART_BYTES, size - start)
 
@@ -89,11 +89,11 @@ def read_part(folder: Path, name: str, start: int, count: int) -> tuple[Part, By
     Args:
         folder: The folder.
         name: Path of the file below it.
-        start: First byte; see `spans`.
+        start: Offset in bytes; see `spans`.
         count: Number of bytes.
 
     Raises:
-        StorageError: It cannot be read, or has become shorter.
+        StorageError: The file cannot be read, or has become shorter.
     """
     path = folder / name
     try:
@@ -108,12 +108,12 @@ def read_part(folder: Path, name: str, start: int, count: int) -> tuple[Part, By
 class Inbox:
     """Receives folders in parts, one folder at a time; the parts of a file may come in any order.
 
-    A delivery is complete or absent. Deliveries have rising numbers: parts of an earlier one, which was broken off,
+    A delivery is complete or absent. Deliveries have increasing numbers: parts of an earlier one, which was aborted,
     are refused.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: Where they are put. Made when needed."""
+        """`folder` gets the received folders; it is created when needed."""
         self._folder = folder
         self._delivery = 0
         self._written: dict[str, dict[int, int]] = {}
@@ -123,12 +123,12 @@ class Inbox:
         """Check a part and write it.
 
         Args:
-            delivery: Number of the delivery that it belongs to.
-            part: Its description.
+            delivery: Number of its delivery.
+            part: The part.
             content: Its content.
 
         Raises:
-            StorageError: The content is another one, the delivery was broken off, or writing failed.
+            StorageError: The content does not match the part, the delivery was aborted, or writing failed.
         """
         if delivery > self._delivery:
             self.clear()
@@ -148,14 +148,14 @@ class Inbox:
         self._written.setdefault(part.name, {})[part.start] = part.size
 
     def take(self, delivered: Delivered, name: str) -> Path:
-        """Return the folder with what was received, which replaces one that was there.
+        """Move the received files into a folder, which replaces an existing one; return the folder.
 
         Args:
-            delivered: What was sent.
+            delivered: Description of the delivery.
             name: Name of the folder below that of the inbox.
 
         Raises:
-            StorageError: Not all of it was received, or it cannot be moved.
+            StorageError: Files were not received completely, or cannot be moved.
         """
         sizes = delivered.sizes
         parts = self._written if delivered.delivery == self._delivery else {}
@@ -174,13 +174,13 @@ class Inbox:
         return folder
 
     def keep(self, versions: Collection[str]) -> None:
-        """Remove all versions, the folders `vN`, but those of these names."""
+        """Remove all versions (folders `vN`) except those with these names."""
         for old in self._folder.glob("v*"):
             if old.name not in versions:
                 shutil.rmtree(old, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove what was received and not taken."""
+        """Remove received files that were not taken."""
         if self._temporary is not None:
             self._temporary.cleanup()
         self._temporary, self._written = None, {}

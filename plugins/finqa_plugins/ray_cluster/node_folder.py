@@ -1,4 +1,4 @@
-"""A process's own folder on its node, which is removed also after the process was killed."""
+"""A folder of one process on its node, which is removed even if the process is killed."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _LOCK = "lock"
 class NodeFolder:
     """A new folder below the node's temporary folder, for this user only.
 
-    Making one removes the folders of processes that are gone: models of tens of gigabytes would fill the disk of a node
-    whose processes were killed. The kernel gives back the locks of a process that ends in any way.
+    Making one removes the folders of processes that are gone: otherwise models of tens of gigabytes of killed processes
+    would fill the disk. The kernel releases the locks of a process however it ends.
     """
 
     def __init__(self) -> None:
-        """Make it.
+        """Make the folder.
 
         Raises:
-            OSError: The disk is full or may not be written to.
+            OSError: The disk is full or is not writable.
         """
         root = Path(tempfile.gettempdir())
         remove_left(root)
         new = Path(tempfile.mkdtemp(prefix=".finqa-new-", dir=root))
         self._lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = new.rename(root / f"{PREFIX}{secrets.token_hex(6)}")  # locked before others look at it
+        self.path = new.rename(root / f"{PREFIX}{secrets.token_hex(6)}")  # renamed only once it is locked
 
     def close(self) -> None:
         """Remove the folder. Idempotent."""
@@ -45,7 +45,7 @@ class NodeFolder:
 
 
 def remove_left(root: Path) -> None:
-    """Remove the folders of processes that are gone; those that cannot be looked at stay."""
+    """Remove the folders of processes that are gone; folders that cannot be opened stay."""
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), (folder / _LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""What one node is and runs. The class travels by value, so that it answers where finqa is another one or missing.
+"""Facts about one node. The class is pickled by value, so that it also works if the node has another finqa or none.
 
-So everything at the top is of the standard library, and answers are of plain types.
+So all imports at the top are from the standard library, and results have plain types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONNECT_S = 5.0
 """Seconds that another node's port may take to accept a connection."""
 
 WHOLE = 4 * 2**20
-"""Bytes of a file that are hashed whole; of a larger one its size and `BLOCKS` blocks of `BLOCK` bytes are."""
+"""Largest file in bytes that is hashed completely; of a larger one, its size and `BLOCKS` blocks of `BLOCK` bytes."""
 
 BLOCK, BLOCKS = 2**16, 64
 
@@ -38,15 +38,15 @@ class NodeProbe:
     """A Ray actor without resources; the controller makes one in its own process as well."""
 
     def __init__(self) -> None:
-        """Looks at nothing yet."""
+        """Collects nothing yet."""
         self._listening: socket.socket | None = None
 
     def look(self, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return facts by the names of `NodeFacts`.
+        """Return facts by the field names of `NodeFacts`.
 
         Args:
-            model: Folder or hub id of the base model; empty: none is looked for.
-            components: Kind and name of what is to run there.
+            model: Folder or hub id of the base model; empty: no model is looked for.
+            components: Kind and name of the components that will run there.
             settings: Those of the hook `doctor_checks`.
         """
         return {
@@ -75,14 +75,14 @@ class NodeProbe:
         """Listen on a free port at this node's address, as a learner's rendezvous and an engine's server do.
 
         Returns:
-            The port. Connections are accepted by the kernel, so nothing need wait for them here.
+            The port. The kernel accepts connections, so no code here needs to wait for them.
         """
         self._listening = socket.create_server((address, 0), backlog=512)
         port: int = self._listening.getsockname()[1]
         return port
 
     def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
-        """Return why ports of other nodes cannot be reached, by the names of these nodes.
+        """Return for each other node whose port cannot be reached the reason, by name.
 
         Args:
             others: Name -> host and port.
@@ -97,9 +97,9 @@ class NodeProbe:
 
 
 def digest_model(model: str) -> dict[str, str]:
-    """Return the digest of each file of a model where this machine has them; none where it has not.
+    """Return the digest of each file of a model; empty if this machine does not have the model.
 
-    Large files count by their size and blocks that are spread over them, so that tens of gigabytes take a second.
+    For large files only the size and blocks spread over the file are hashed, so that tens of gigabytes take a second.
 
     Args:
         model: Folder, or hub id that is looked up in the hub's cache.
@@ -158,7 +158,7 @@ def _version(package: str) -> str:
 
 
 def _machine() -> str:
-    """Return the boot of the kernel and the network namespace: each container has loopback addresses of its own."""
+    """Return the boot of the kernel and the network namespace: each container has its own loopback addresses."""
     parts = []
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
@@ -191,7 +191,7 @@ def _limits() -> dict[str, Any]:
 
 
 def _token() -> bool:
-    """Return whether this process's calls carry a token; Ray has no public function for it."""
+    """Return whether calls of this process carry a token; Ray has no public function for this."""
     try:
         utilities = importlib.import_module("ray._private.authentication.authentication_utils")
         return bool(utilities.is_token_auth_enabled())
@@ -200,11 +200,11 @@ def _token() -> bool:
 
 
 def _lacks(components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what keeps components from running here, according to the finqa of this node."""
+    """Return the problems that keep components from running here, according to the finqa of this node."""
     try:
         extend = importlib.import_module("finqa_cli.extend")
     except ImportError:
-        return []  # which is a finding of its own
+        return []  # which is reported separately
     home = str(Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser())
     found: list[dict[str, str]] = []
     for kind, name in components:
@@ -212,7 +212,7 @@ def _lacks(components: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -
         given[kind] = {**settings.get(kind, {}), "name": name}
         try:
             checks = extend.readiness(extend.registry(), extend.registry().find(kind, name), given)
-        except Exception as error:  # of a finqa that may be another one
+        except Exception as error:  # finqa may have another version here
             text, remedy = str(error) or type(error).__name__, str(getattr(error, "remedy", ""))
             found.append({"name": name, "status": "fail", "detail": text, "remedy": remedy})
         else:

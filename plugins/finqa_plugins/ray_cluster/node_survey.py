@@ -1,4 +1,4 @@
-"""Asks each node of a cluster what it is and runs, with one probe pinned to each."""
+"""Collects facts about each node of a cluster, with one probe pinned to each node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_S = 90.0
 REACH_S = 60.0
 
 ROUNDS = 5
-"""Times that a clock is asked; the quickest round is used."""
+"""Number of readings of a clock; the quickest one is used."""
 
 
 def survey(
@@ -32,13 +32,13 @@ def survey(
 
     Args:
         address: As `cluster.join` takes it.
-        model: Folder or hub id of the base model; empty: none is looked for.
-        components: Kind and name of the engine and the learner that are to run on the nodes.
+        model: Folder or hub id of the base model; empty: no model is looked for.
+        components: Kind and name of the engine and the learner that will run on the nodes.
         settings: Those of the hook `doctor_checks`.
 
     Raises:
         ServiceUnavailableError: There is no cluster.
-        ConfigError: It runs another Ray or another Python.
+        ConfigError: The cluster has another version of Ray or Python.
     """
     joined = cluster.join(address)
     try:
@@ -50,11 +50,11 @@ def survey(
 
 
 def measure(address: str) -> list[NodeFacts]:
-    """Return the sizes of each node, as Ray has them; of GPUs a probe asks the driver.
+    """Return the resources of each node, as Ray reports them, and GPUs as the driver reports them to a probe.
 
     Raises:
         ServiceUnavailableError: There is no cluster.
-        ConfigError: It runs another Ray or another Python.
+        ConfigError: The cluster has another version of Ray or Python.
     """
     joined = cluster.join(address)
     try:
@@ -110,7 +110,7 @@ class _Survey:
     def _clock(self, name: str, probe: Any) -> tuple[float, float]:
         """Return how far a node's clock is ahead of this one, and the largest error of that, in seconds.
 
-        The node reads its clock at some moment of the round trip, so the middle of it is wrong by half of it at most.
+        The node reads its clock at some moment of the round trip, so its middle is wrong by at most half the trip.
         """
         rounds = [(float("inf"), 0.0)]
         for _ in range(ROUNDS):
@@ -137,7 +137,7 @@ class _Survey:
             yield _with_answers(_offered(name, node), {"devices": devices.get(name, ())})
 
     def _gather(self, references: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answers by node; why there is none is a problem of the node."""
+        """Return the answers by node; the reason for a missing answer is recorded as a problem of the node."""
         if references:
             ray.wait(list(references.values()), num_returns=len(references), timeout=seconds)
         found: dict[str, Any] = {}
@@ -153,7 +153,7 @@ class _Survey:
 
 
 def _offered(name: str, node: Mapping[str, Any]) -> NodeFacts:
-    """Return what Ray uses of a node."""
+    """Return a node's resources that Ray uses."""
     offered = node["Resources"]
     return NodeFacts(
         address=name,
@@ -185,7 +185,7 @@ def _with_answers(facts: NodeFacts, found: Mapping[str, Any]) -> NodeFacts:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values as they are, containers of them copied, and text of anything else, such as a path."""
+    """Return JSON values unchanged, with containers copied; anything else, such as a path, becomes text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

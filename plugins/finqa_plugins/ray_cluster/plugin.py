@@ -1,6 +1,6 @@
-"""Finds `ray:NAME`: engine or learner NAME on the nodes of a Ray cluster. Places rollout workers and counts creates.
+"""Finds `ray:NAME`: engine or learner NAME on the nodes of a Ray cluster. Places rollout workers and shares quotas.
 
-Nothing of Ray is imported before it is used.
+Ray is not imported before it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_component(kind: str, name: str) -> Component | None:
     """Return `ray:NAME` for an engine or a learner NAME, with its options; None for other names.
 
     Raises:
-        ConfigError: There is no NAME, or it runs no model that could be placed.
+        ConfigError: There is no NAME, or it runs no model.
     """
     if kind not in _TARGETS or not name.startswith(PREFIX):
         return None
@@ -52,7 +52,7 @@ def find_component(kind: str, name: str) -> Component | None:
 
 @hookimpl
 def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota:
-    """The quota of the account over the cluster."""
+    """Return the quota of an account that is shared over the cluster."""
     from finqa_plugins.ray_cluster.ray_quota import RayQuota
 
     return RayQuota(account, limit, window_s, cluster)
@@ -60,7 +60,7 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
 
 @hookimpl
 def place_workers(cluster: str, count: int) -> WorkerProcesses:
-    """Return the nodes of a Ray cluster.
+    """Return an object that starts rollout workers on the nodes of a Ray cluster.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -79,12 +79,12 @@ def place_workers(cluster: str, count: int) -> WorkerProcesses:
 def survey_nodes(
     address: str, model: str, components: Sequence[tuple[str, str]], settings: Mapping[str, Any], brief: bool
 ) -> list[NodeFacts]:
-    """Join the cluster and ask each node.
+    """Join the cluster and collect facts about each node; with `brief` only the resources.
 
     Raises:
         MissingDependencyError: Ray is not installed.
         ServiceUnavailableError: There is no cluster at the address.
-        ConfigError: It runs another Ray or another Python.
+        ConfigError: The cluster has another version of Ray or Python.
     """
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("A cluster needs ray, which is not installed.", remedy="pip install 'finqa[ray]'")

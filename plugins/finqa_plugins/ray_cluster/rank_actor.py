@@ -1,4 +1,4 @@
-"""One learner process on a node: the wrapped learner, which finds the others as those of `torchrun` do."""
+"""One learner process on a node: the wrapped learner, which joins the others with the variables of `torchrun`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Place:
         version: Version of finqa there.
         node: Address of the node.
         port: A free port of the node.
-        pid: Process of the actor.
+        pid: Process id of the actor.
     """
 
     version: str
@@ -53,16 +53,16 @@ class Abilities:
 
 
 class RankActor:
-    """A Ray actor, whose calls run one after the other in its main thread.
+    """A Ray actor with one rank; its calls run one after the other in its main thread.
 
-    Rank 0 has the learner; its calls make the other ranks take part, which serve it meanwhile.
+    Rank 0 has the learner; the other ranks run `serve`, in which they take part in the calls of rank 0.
     """
 
     def __init__(self, name: str, rank: int, size: int) -> None:
-        """Joins no other yet.
+        """Joins no other rank yet.
 
         Args:
-            name: The wrapped learner.
+            name: Name of the wrapped learner.
             rank: Rank of this process.
             size: Number of ranks.
         """
@@ -83,14 +83,14 @@ class RankActor:
         return Place(version=__version__, node=node, port=port, pid=os.getpid())
 
     def lacks(self, model: str, digests: Mapping[str, str]) -> bool:
-        """Return whether this node has another model at a path than the one with these digests, or none."""
+        """Return whether the model with these digests is missing at this path of the node."""
         return digest_model(model) != digests
 
     def receive(self, delivery: int, part: Part, content: Bytes) -> None:
-        """Writes a part of a folder into the node's own folder; see `Inbox`.
+        """Writes a part of a folder into the folder of this process; see `Inbox`.
 
         Raises:
-            StorageError: It arrived damaged, or cannot be written.
+            StorageError: The part arrived damaged, or cannot be written.
         """
         self._inbox.receive(delivery, part, content)
 
@@ -98,12 +98,12 @@ class RankActor:
         """Return the folder of the base model, whose parts were received.
 
         Raises:
-            StorageError: Not all of it was received, or it cannot be written.
+            StorageError: The model was not received completely, or cannot be written.
         """
         return str(self._inbox.take(model, "model"))
 
     def serve(self, leader: Place, model: str) -> int:
-        """In rank 1 and above: takes part in each call of rank 0, until that closes; the exit status.
+        """In rank 1 and above: takes part in each call of rank 0 until that closes; returns the exit status.
 
         Args:
             leader: Place of rank 0.
@@ -115,12 +115,12 @@ class RankActor:
             self._folder.close()
 
     def start(self, leader: Place, options: Mapping[str, Any], context: LearnerContext, model: str) -> Abilities:
-        """In rank 0: joins the others and starts the learner.
+        """In rank 0: joins the other ranks and starts the learner.
 
         Args:
             leader: Place of this rank.
             options: Options of the learner.
-            context: Context on the controller, whose model is the one that is published.
+            context: Context on the controller; published adapters name its model as their base.
             model: Folder or hub id of the base model on this node.
 
         Raises:
@@ -142,13 +142,13 @@ class RankActor:
         )
 
     def call(self, method: str, *arguments: Any) -> tuple[Any, list[tuple[str, Mapping[str, Any]]]]:
-        """In rank 0: calls a method of the learner; its result, and the events that it reported."""
+        """In rank 0: calls a method of the learner; returns its result and the events that it reported."""
         result = getattr(self._learner, method)(*arguments)
         events, self._events = self._events, []
         return result, events
 
     def publish(self, number: int) -> tuple[PolicyVersion, dict[str, int]]:
-        """In rank 0: writes the current weights; the size in bytes of each file, whose parts `part` returns."""
+        """In rank 0: writes the current weights; returns the version and the size in bytes of each file, see `part`."""
         assert self._learner is not None, "it is started"
         folder = self._clear()
         policy = self._learner.publish(folder, number)
@@ -156,14 +156,14 @@ class RankActor:
         return policy, list_files(folder)
 
     def save(self) -> dict[str, int]:
-        """In rank 0: writes the learner's state; the size in bytes of each file, whose parts `part` returns."""
+        """In rank 0: writes the learner's state; returns the size in bytes of each file, see `part`."""
         assert self._learner is not None, "it is started"
         folder = self._clear()
         self._learner.save(folder)
         return list_files(folder)
 
     def part(self, name: str, start: int, count: int) -> tuple[Part, Bytes]:
-        """In rank 0: a part of a file of the last `publish` or `save`; see `read_part`."""
+        """In rank 0: returns a part of a file of the last `publish` or `save`; see `read_part`."""
         return read_part(self._folder.path / _OUT, name, start, count)
 
     def forget(self) -> None:
@@ -180,7 +180,7 @@ class RankActor:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """In rank 0: ends the learner, and the service of the others."""
+        """In rank 0: closes the learner, which ends `serve` in the other ranks."""
         try:
             if self._learner is not None:
                 self._learner.close()
@@ -190,13 +190,13 @@ class RankActor:
             self._folder.close()
 
     def _clear(self) -> Path:
-        """Returns where files are written, without any."""
+        """Removes the written files, and returns the folder to write to."""
         out = self._folder.path / _OUT
         shutil.rmtree(out, ignore_errors=True)
         return out
 
     def _join(self, leader: Place) -> LearnerProcesses:
-        """Joins the others with the variables of torchrun. Each rank sees its own GPUs only, so it is the first there.
+        """Joins the other ranks with the variables of torchrun. Each rank sees only its own GPUs: its local rank is 0.
 
         Raises:
             ConfigError: The learner is for one process.
@@ -213,7 +213,7 @@ class RankActor:
 
 
 def _name_base(folder: Path, base: str) -> None:
-    """Has an adapter name its base as the controller does: the model may be at another path on this node."""
+    """Writes the controller's name of the base into an adapter: the model may be at another path on this node."""
     path = folder / _ADAPTER
     if path.is_file():
         config = json.loads(path.read_text(encoding="utf-8")) | {"base_model_name_or_path": base}
@@ -221,5 +221,5 @@ def _name_base(folder: Path, base: str) -> None:
 
 
 def _report_in_a_call(error: FinqaError) -> None:
-    """The controller watches the ranks itself."""
+    """Ignores the error: the controller watches the ranks itself."""
     del error

@@ -29,23 +29,23 @@ from finqa_plugins.ray_cluster.folder_files import Delivered
 log = structlog.get_logger(__name__)
 
 CONCURRENCY = 1000
-"""Requests that an actor may have under way; it queues the others."""
+"""Largest number of concurrent calls of an actor; it queues the others."""
 
 RETRIES = Backoff(first_s=0.5, longest_s=5.0)
-"""Pauses between two tries to start a replica whose process or node is gone."""
+"""Waits between tries to start a replica whose process or node is gone."""
 
 CLOSE_S = 15.0
 """Seconds that an engine may take to close before its process is ended."""
 
 HEARD_S = 5.0
-"""Seconds between two calls that the engine's server answers rollout workers."""
+"""Seconds between two reports to the engine that its server answers rollout workers."""
 
 MOST_EPISODES = 16_384
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A loan of the node's engine, and how many loans of it are not ended."""
+    """A loan of the node's engine, and the number of its users on the controller."""
 
     generation: int
     number: int
@@ -64,9 +64,9 @@ class RayEngine(TokenEngine):
     """A replica that runs on a node.
 
     The controller calls it through Ray. When its process or node is gone, requests end with `UnreachableEngineError`,
-    so that a set of replicas repeats them elsewhere; Ray starts the process again where there is room, and a task here
-    has it start the engine and load the version that it served. Calls carry the generation of that start: what an
-    earlier process still answers is not taken.
+    so that a set of replicas retries them elsewhere. Ray restarts the process where resources are free, and a task of
+    the controller then starts the engine and loads the version that it served. Calls contain the generation of that
+    start, so that replies of an earlier process are ignored.
     """
 
     reports_return = True
@@ -93,7 +93,7 @@ class RayEngine(TokenEngine):
         """Connects to the cluster, places the replica and starts its engine. Idempotent.
 
         Raises:
-            ConfigError: The cluster is too small, or the engine runs in lockstep or another finqa.
+            ConfigError: The cluster is too small, the engine runs in lockstep, or the node has another finqa.
             ServiceUnavailableError: There is no cluster.
         """
         async with self._starting:
@@ -124,7 +124,7 @@ class RayEngine(TokenEngine):
 
         Raises:
             EngineError: The engine failed.
-            UnreachableEngineError: Its process or node is gone.
+            UnreachableEngineError: The process or node of the engine is gone.
         """
         completion, usage = await self._call("generate", request)
         if usage:
@@ -137,14 +137,14 @@ class RayEngine(TokenEngine):
         return found
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Sends a version to the replica's node, and has the engine load it.
+        """Sends a version to the replica's node, and loads it into the engine.
 
         Raises:
-            EngineError: It cannot be loaded; the old version keeps serving.
-            StorageError: Its files cannot be read here, or arrived damaged; the old version keeps serving.
-            UnreachableEngineError: Its process or node is gone.
+            EngineError: The version cannot be loaded; the old version keeps serving.
+            StorageError: The files cannot be read here, or arrived damaged; the old version keeps serving.
+            UnreachableEngineError: The process or node of the engine is gone.
         """
-        before, self._served = self._served, policy  # also of one that is gone: it comes back with this version
+        before, self._served = self._served, policy  # also if the process is gone: it restarts with this version
         try:
             await self._guarded(partial(self._load, policy))
         except (EngineError, StorageError):
@@ -154,20 +154,20 @@ class RayEngine(TokenEngine):
             self._hold(*await self._call("lend"))
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """The request's completion under the current version, from no cache of an earlier one.
+        """The request's completion under the current version, without cached prefixes.
 
         Raises:
             EngineError: The engine failed.
-            UnreachableEngineError: Its process or node is gone.
+            UnreachableEngineError: The process or node of the engine is gone.
         """
         return {0: await self._call("probe", request)}
 
     async def returned(self) -> None:
-        """Waits until the replica runs and serves again the version that it served last."""
+        """Waits until the replica runs and serves the version that it served last."""
         await self._back.wait()
 
     def lend(self) -> EngineLoan | None:
-        """Lends what the node's engine lends for the version that it loaded last."""
+        """Lends the server of the node's engine with the version that it loaded last; None if it lends none."""
         held = self._held
         if held is None or held.route is None or not self._back.is_set():
             return None
@@ -180,7 +180,7 @@ class RayEngine(TokenEngine):
         return EngineLoan(routes=(held.route,), end=end, heard=self._heard)
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the engine counted for the episode, with its last completion."""
+        """The usage of the episode, as the engine reported it with the last completion."""
         return self._usage.get(episode, {})
 
     async def close(self) -> None:
@@ -236,7 +236,7 @@ class RayEngine(TokenEngine):
         cluster.leave(joined)
 
     async def _begin(self) -> None:
-        """Starts the engine in the actor's process, for a generation of its own, with the version that it served."""
+        """Starts the engine in the actor's process as a new generation, with the version that it served."""
         self._generation += 1
         generation, model = self._generation, self._context.model
         lacks = await self._ask(self._actor.begin, generation, await asyncio.to_thread(cluster.digest_folder, model))
@@ -259,14 +259,14 @@ class RayEngine(TokenEngine):
         log.info("an engine runs", replica=self._context.replica, node=started.node, generation=self._generation)
 
     def _hold(self, number: int, route: EngineRoute | None) -> None:
-        """Takes the place of the loan of the version before, which ends when its last user does."""
+        """Replaces the loan of the previous version, which ends when its last user ends."""
         before, self._held = self._held, _Held(self._generation, number, route)
         if before is not None:
             self._end_loan(before)
 
     def _end_loan(self, held: _Held) -> None:
         if held is not self._held and not held.users and held.generation == self._generation and self._actor:
-            self._actor.end_loan.remote(held.number)  # nothing waits for it: a node that is gone has no loans
+            self._actor.end_loan.remote(held.number)  # no reply needed: a node that is gone has no loans
 
     def _heard(self, replica: int) -> None:
         now = time.monotonic()
@@ -278,7 +278,7 @@ class RayEngine(TokenEngine):
         return await self._guarded(lambda generation: self._ask(getattr(self._actor, method), generation, *arguments))
 
     async def _guarded(self, work: Callable[[int], Awaitable[Any]]) -> Any:
-        """Does something in the process of the current generation; what an earlier one still answers is not taken."""
+        """Runs calls to the process of the current generation; replies of an earlier process are ignored."""
         if self._actor is None:
             raise EngineError("The engine is closed." if self._closed else "The engine is not started.")
         generation = self._generation
@@ -297,7 +297,7 @@ class RayEngine(TokenEngine):
         return await cluster.answer_of(method.remote(*arguments), who, failed=EngineError, gone=UnreachableEngineError)
 
     def _lost(self, generation: int, error: UnreachableEngineError) -> None:
-        """Begins to bring the replica back, unless that is under way or it was a call of an earlier generation."""
+        """Begins to restart the replica, unless that is in progress or the call was of an earlier generation."""
         if generation != self._generation or not self._back.is_set() or self._closed:
             return
         log.warning("an engine is gone", replica=self._context.replica, reason=error.message)
@@ -318,7 +318,7 @@ class RayEngine(TokenEngine):
                 return
 
     async def _load(self, policy: PolicyVersion, generation: int) -> None:
-        """Sends the adapter of a version, or its whole model if it has none, and has the process load it."""
+        """Sends the adapter of a version, or its model if it has none, and loads it in the process."""
         base = _is_same(policy.model, self._context.model)
         policy = replace(policy, model=self._context.model) if base else policy
         delivered = None
@@ -354,5 +354,5 @@ class RayEngine(TokenEngine):
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two names are those of one model, or lead to one folder."""
+    """Whether two names are equal, or paths of the same folder."""
     return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())

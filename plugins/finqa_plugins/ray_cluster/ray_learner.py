@@ -1,4 +1,4 @@
-"""`ray:NAME` for learners: its processes are actors of a Ray cluster, and its files pass through the object store."""
+"""`ray:NAME` for learners: its processes are actors of a Ray cluster, its files are sent through the object store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from finqa_plugins.ray_cluster.rank_actor import Abilities, Place, RankActor
 log = structlog.get_logger(__name__)
 
 WATCH_S = 1.0
-"""Seconds between two looks at whether the watch is to end."""
+"""Seconds between two checks whether the watch must end."""
 
 CLOSE_S = 15.0
 """Seconds that the ranks may take to end by themselves."""
@@ -39,10 +39,10 @@ def __getattr__(name: str) -> Any:
 
 
 class RayLearner(Learner):
-    """A learner whose processes run on nodes, one of them or several that train together.
+    """A learner whose processes run on nodes: one process, or several that train together.
 
-    No file is shared: versions and states pass as bytes, and this process writes and reads the folders. When a rank is
-    gone the others are ended, and the call under way, or the run between two calls, gets a `LearnerProcessError`.
+    No files are shared: versions and states are sent as bytes, and this process writes and reads the folders. When a
+    rank is gone, the others are ended, and the call in progress (between calls, the run) gets a `LearnerProcessError`.
     """
 
     starts_processes = True
@@ -105,11 +105,11 @@ class RayLearner(Learner):
         return self._scores("values", samples)
 
     def packs(self) -> bool:
-        """Whether the wrapped learner takes a micro-batch as one row without padding."""
+        """Whether the wrapped learner packs a micro-batch into one row without padding."""
         return self._started().packs
 
     def publish(self, folder: Path, number: int) -> PolicyVersion:
-        """Writes the files that rank 0 made into a folder of this machine."""
+        """Writes the current policy, as rank 0 made it, into a folder of this machine."""
         self.start()
         policy: PolicyVersion
         policy, sizes = self._ask(self._ranks[0].publish, number)
@@ -124,13 +124,13 @@ class RayLearner(Learner):
         self._fetch(self._ask(self._ranks[0].save), folder)
 
     def load(self, folder: Path) -> None:
-        """Restores what `save` wrote, in all ranks; they need not see the folder."""
+        """Restores what `save` wrote, in all ranks; the nodes need not have access to the folder."""
         self.start()
         rank = self._ranks[0]
         self._ask(rank.load, self._deliver(folder, rank))
 
     def report_to(self, events: LearnerEvents) -> None:
-        """Reports what the wrapped learner does, and when a rank is gone."""
+        """Reports the events of the wrapped learner, and when a rank is gone."""
         self._events = events
 
     def close(self) -> None:
@@ -173,10 +173,10 @@ class RayLearner(Learner):
         self._ask(rank.forget)
 
     def _models(self) -> list[str]:
-        """The base model on each rank's node, which gets the files of a folder that it lacks; once for all its ranks.
+        """The base model on the node of each rank; files of a folder that a node lacks are sent once for all its ranks.
 
         Raises:
-            StorageError: The folder cannot be read, or not be written there.
+            StorageError: The folder cannot be read here, or cannot be written there.
         """
         model, there = self._context.model, dict[str, str]()
         digests = cluster.digest_folder(model)
@@ -246,7 +246,7 @@ class RayLearner(Learner):
             raise self._failure or self._gone(0, error) from error
 
     def _look(self, others: Sequence[Any]) -> None:
-        """Ends the ranks when one of those that serve rank 0 ended: NCCL would wait for it."""
+        """Ends all ranks when a rank above 0 ended: NCCL would wait for it."""
         ended: list[Any] = []
         while not ended and not self._closing.is_set():
             ended, _ = ray.wait(list(others), timeout=WATCH_S)

@@ -1,4 +1,4 @@
-"""Creates of a cloud account counted over a Ray cluster: one small actor an account, which has the window in a file."""
+"""Counts sandbox creates of a cloud account over a Ray cluster: one actor per account, with the window in a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 NAMESPACE = "finqa"
 """Namespace of the actors' names, which all drivers of the cluster share."""
 PATIENCE_S = 60.0
-"""Seconds that the actor may be gone; Ray starts it on another node meanwhile."""
+"""Seconds that the actor may be gone, while Ray restarts it on another node."""
 RETRIES = Backoff(first_s=0.2, longest_s=2.0)
 
 _HEAD = "node:__internal_head__"
@@ -37,7 +37,7 @@ class QuotaActor:
     """A Ray actor that grants the creates of one account. Its calls run one after the other.
 
     The window is in a file of its node, which runs without Ray on that machine share. After a restart nothing is
-    granted for one window: on another node the file is another one.
+    granted for one window, because another node has another file.
     """
 
     def __init__(self, account: str, window_s: float, after_loss: bool) -> None:
@@ -46,7 +46,7 @@ class QuotaActor:
         Args:
             account: Digest of the account.
             window_s: Length of a window in seconds.
-            after_loss: An actor of the account is gone.
+            after_loss: Whether an earlier actor of the account is gone.
         """
         self._file = WindowFile(node_home() / FOLDER, account)
         if after_loss or ray.get_runtime_context().was_current_actor_reconstructed:
@@ -127,14 +127,14 @@ class RayQuota(AccountQuota):
         self._report(lambda actor: actor.pause.remote(seconds))
 
     def close(self) -> None:
-        """Leaves the cluster; the actor stays, because other runs count there and the window outlives a run."""
+        """Leaves the cluster. The actor stays, because other runs use it and the window must outlive a run."""
         self._actor = None
         if self._cluster is not None:
             joined, self._cluster = self._cluster, None
             cluster.leave(joined)
 
     def _find(self) -> Any:
-        """The actor of the account, made where there is none."""
+        """The actor of the account, which is created if there is none."""
         if self._cluster is None:
             self._cluster = cluster.join(self._address)
         heads = [node["NodeID"] for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]]

@@ -18,7 +18,7 @@ from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
 
 CONCURRENCY = 100
-"""Calls that an actor may have under way: one waits for news, one delivers, and a few are at its beginning and end."""
+"""Largest number of concurrent calls of an actor. One waits for events, one delivers, a few occur at start and end."""
 
 RESOURCES = {"CPU": 1.0}
 
@@ -32,10 +32,10 @@ class WorkerPlace:
 
 
 class WorkerActor:
-    """The process of a worker on a node: one object, whose methods are called by name and share an event loop."""
+    """The process of a worker on a node: calls methods of one object by name, in one event loop."""
 
     def __init__(self, make: Callable[[], object]) -> None:
-        """`make` makes the object once the first call comes, in the event loop."""
+        """`make` makes the object at the first call, in the event loop."""
         self._make = make
         self._made: object | None = None
 
@@ -51,7 +51,7 @@ class WorkerActor:
 
 
 class RayWorker(WorkerProcess):
-    """An actor that is never restarted: another start of the worker is another actor."""
+    """An actor that Ray does not restart: each start of a worker is a new actor."""
 
     def __init__(self, number: int, actor: Any) -> None:
         self._number, self._actor = number, actor
@@ -61,7 +61,7 @@ class RayWorker(WorkerProcess):
 
         Raises:
             ConfigError: Its node has another finqa.
-            LostWorkerError: It ended.
+            LostWorkerError: The actor ended.
         """
         place: WorkerPlace = await self._ask(self._actor.place)
         cluster.check_version(place.version, place.node)
@@ -94,7 +94,7 @@ class RayWorkers(WorkerProcesses):
         await asyncio.to_thread(self._open)
 
     async def start(self, number: int, make: Callable[[], object]) -> WorkerProcess:
-        """Start an actor on the core of this number, which Ray moves to another node when its own is gone."""
+        """Start an actor on the core with this number, which Ray moves to another node if its node is gone."""
         placed = cluster.options(self._group, number, RESOURCES)
         made = ray.remote(WorkerActor).options(**placed, max_restarts=0, max_concurrency=CONCURRENCY)
         worker = RayWorker(number, made.remote(make))
@@ -106,7 +106,7 @@ class RayWorkers(WorkerProcesses):
         return worker
 
     async def close(self) -> None:
-        """Give back the cores, which ends the actors on them, and the connection. Idempotent."""
+        """Release the cores, which ends the actors on them, and leave the cluster. Idempotent."""
         joined, self._cluster = self._cluster, None
         if joined is not None:
             if self._group is not None:

@@ -1,4 +1,4 @@
-"""Parts of folders that this process sends: each is put into the object store once for all nodes that ask for it."""
+"""Parts of folders that this process sends: each is put into the object store once for all nodes that need it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from finqa_plugins.ray_cluster.bfloat16_weights import round_file
 from finqa_plugins.ray_cluster.folder_files import Bytes, Part, cut, list_files, read_part, spans
 
 MOST_BYTES = 256 * 2**20
-"""Bytes that stay in the object store, those that were asked for last: nodes that load a version at the same time ask
-for the same parts. Of a whole model only these few are there at any time."""
+"""Bytes of the latest parts, which stay in the object store: nodes that load a version at the same time need the same
+parts. So only a small part of a large model is in the store at any time."""
 
 Sent = tuple[Part, Any]
-"""A part, and where its content is."""
+"""A part, and a reference to its content."""
 
 _Key = tuple[Path, int, bool]
 
@@ -29,11 +29,11 @@ class SentParts:
     """The parts of folders whose content does not change."""
 
     def __init__(self, put: Callable[[Bytes], Any], most_bytes: int = MOST_BYTES) -> None:
-        """Has none yet.
+        """Starts without parts.
 
         Args:
-            put: Stores a content; what it returns keeps the content there.
-            most_bytes: Bytes that are kept for others.
+            put: Stores a content; the reference that it returns keeps the content alive.
+            most_bytes: Largest number of bytes that are kept.
         """
         self._put, self._most = put, most_bytes
         self._kept: OrderedDict[_Key, tuple[Sent, ...]] = OrderedDict()
@@ -41,11 +41,11 @@ class SentParts:
         self._lock = threading.Lock()
 
     def of(self, folder: Path, *, rounded: bool = False) -> Iterator[Sent]:
-        """Yield the parts of all files of a folder, each put when it is asked for.
+        """Yield the parts of all files of a folder, each of which is stored when it is reached.
 
         Args:
             folder: The folder.
-            rounded: float32 tensors of `*.safetensors` are sent in bfloat16. The file is in memory as a whole then.
+            rounded: Whether float32 tensors of `*.safetensors` are sent in bfloat16; then whole files are in memory.
 
         Raises:
             StorageError: The folder cannot be read, or a file of weights is damaged.

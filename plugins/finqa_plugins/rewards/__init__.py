@@ -1,1 +1,1 @@
-"""Rewards: what judges an answer, chosen with `--reward`."""
+"""Rewards: components that judge an answer, chosen with `--reward`."""

@@ -1,8 +1,8 @@
 """The rewards that compare an answer with the truth: `weighted`, `ternary` and `graded`.
 
 The first two are those of `reward_spec.yaml`, from the RL-LLM FinQA pipeline: `weighted` sums an exact or numerical
-part and a program part, less a penalty on bad format; `ternary` gives +1 for exact, 0 for close or not to be judged,
-and -1 for wrong. `graded` is the verdict of a grading profile, in any environment, to judge again by other rules.
+part and a program part, minus a penalty for bad format; by default, `ternary` is +1 for exact, 0 for close or not
+judgeable, and -1 for wrong. `graded` is the verdict of a grading profile, in any environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEAST_EXPLANATION = 11
 
 
 class SpecConfig(Strict):
-    """Options of a reward that follows a specification; those given win over the file."""
+    """Options of a reward that follows a specification; given options have priority over the file."""
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
     tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
@@ -49,7 +49,7 @@ class SpecReward(Reward):
     """A reward that follows a specification."""
 
     def __init__(self, config: SpecConfig) -> None:
-        """Raises ConfigError when the file is missing or wrong."""
+        """Raises ConfigError if the file is missing or wrong."""
         self._spec = resolve(config, config.spec)
 
     def spec(self) -> dict[str, Any]:
@@ -70,13 +70,13 @@ class WeightedConfig(SpecConfig):
 
 
 class Weighted(SpecReward):
-    """The parts `exact`, `numerical`, `program` and `format` as paid; they sum to the total.
+    """The parts `exact`, `numerical`, `program` and `format`, each times its weight; their sum is the total.
 
-    Only `exact` and `numerical` exist with `format: plain`: no program is written and nothing can be malformed.
+    With `format: plain` only `exact` and `numerical` exist: there is no program, and no reply can be malformed.
     """
 
     def score(self, request: RewardRequest) -> Rewards:
-        """Sum what the answer and its program earn; a malformed reply earns its penalty and nothing else."""
+        """Sum the parts of the answer and its program; a malformed reply only gets the penalty."""
         reply = read_solution(request.solution, self._spec.format)
         match = compare(reply.answer_text, request.truth)
         weights = self._spec.weights
@@ -92,7 +92,7 @@ class Weighted(SpecReward):
         return (*weighted(self._spec), *given(self._spec, "weighted"))
 
     def _closeness(self, match: Match) -> float:
-        """Return 1 for what is close, falling to 0 at the tolerance when the decay is linear; 0 for what is exact."""
+        """Return 1 for a close answer, with linear decay falling to 0 at the tolerance; 0 for an exact or wrong one."""
         tolerances = self._spec.tolerances
         if match.exact or match.relative is None or not match.within(tolerances):
             return 0.0
@@ -110,12 +110,12 @@ def _explanation(reply: Reply, match: Match, parts: dict[str, float]) -> str:
 
 
 def program_share(written: str, request: RewardRequest) -> float:
-    """Return what a written program is worth, from 0 to 1.
+    """Return the share of the program part that a written program earns, from 0 to 1.
 
     It is 1 when the program's result is the truth, else the share of the right program's steps that it has.
 
-    Steps beyond those of the right program lower that share, so that writing every step one can think of does not
-    pay. A text that is not a program is worth 0; without a right program only the result counts.
+    More steps than the right program has lower that share, so that writing every possible step does not help. A text
+    that is not a program gets 0; without a right program only the result counts.
     """
     try:
         program = parse(written)
@@ -148,13 +148,13 @@ class TernaryConfig(SpecConfig):
 
 
 class Ternary(SpecReward):
-    """Three values. The parts are `exact`, `close` and `wrong`: the value that was given, and 0 for the others."""
+    """Three values. The parts are `exact`, `close` and `wrong`: one has the value of the total, the others are 0."""
 
     def score(self, request: RewardRequest) -> Rewards:
         """Judge an answer as exact, close or wrong.
 
-        Close is also any answer where the truth is empty, and more than 10 characters in answer to a why, how or
-        explain question whose truth is text: neither can be judged.
+        Answers that cannot be judged count as close: any answer if the truth is empty, and one of more than 10
+        characters to a why, how or explain question whose truth is text.
         """
         reply = read_solution(request.solution, self._spec.format)
         if not reply.ok:
@@ -199,7 +199,7 @@ class GradedConfig(Strict):
 
 
 class Graded(Reward):
-    """1 when the answer is right, else 0; the part has the profile's name without its version."""
+    """1 if the answer is right, else 0; the part has the profile's name without its version."""
 
     def __init__(self, config: GradedConfig) -> None:
         self.config = config

@@ -1,7 +1,7 @@
-"""Built-in tests of the rewards that follow a specification, and those that a specification file brings.
+"""Built-in tests of the rewards that follow a specification, and tests in specification files.
 
-What each example is worth was worked out by hand: whether it is exact, how far off it is, and which share of the right
-program it has. Weights and tolerances of the specification in force turn that into the expected parts.
+The worth of each example was determined by hand: whether it is exact, its relative error, and its share of the right
+program. Weights and tolerances of the specification in force turn that into the expected parts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _TABLE = (("", "2009", "2008"), ("revenue", "5829", "5735"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Example:
-    """An answer, and its worth by hand.
+    """An answer, and its worth, determined by hand.
 
     Attributes:
-        exact: It is the truth.
-        relative: |answer - truth| / |truth| where both are numbers.
-        program_share: Share of the program part that it earns; None when it has no program.
-        reply: The whole reply where it is not simply the JSON of the answer; `malformed` when it has not the form.
+        exact: Whether the answer is the truth.
+        relative: |answer - truth| / |truth| if both are numbers, else None.
+        program_share: Share of the program part that it earns; 0 without a program.
+        reply: The whole reply, if it is not simply the JSON of the answer.
+        malformed: Whether the reply does not have the required form.
     """
 
     name: str
@@ -51,7 +52,7 @@ class _Example:
         return self.reply or json.dumps(fields)
 
     def closeness(self, spec: RewardSpec) -> float:
-        """The share of the numerical part that its error leaves."""
+        """The share of the numerical part that it earns with its error."""
         tolerance = spec.tolerances.percentage if "%" in self.truth else spec.tolerances.numerical
         if self.exact or self.relative is None or self.relative > tolerance:
             return 0.0
@@ -158,7 +159,7 @@ def ternary(spec: RewardSpec) -> Iterator[Case]:
 
 
 def given(spec: RewardSpec, reward: str) -> Iterator[Case]:
-    """The tests of the file that are for a reward."""
+    """The tests in the specification file for a reward."""
     for test in (test for test in spec.tests if test.reward == reward):
         yield Case(**test.model_dump(exclude={"reward"}))
 

@@ -12,7 +12,7 @@ FOLDER = "finqa_plugins.rewards"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """Component, ternary and graded rewards, and a function of the user's own."""
+    """The rewards `weighted`, `ternary`, `function` (of the user) and `graded`."""
     return [
         Component(
             kind="reward",
@@ -47,7 +47,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def find_component(kind: str, name: str) -> Component | None:
-    """Return None, as rewards are found by their registered names alone.
+    """Return None, because rewards are found only by their registered names.
 
     Raises:
         ConfigError: The name is a Python file; the remedy shows how its function is used.

@@ -1,14 +1,14 @@
-"""How far an answer is from the truth. The truth is FinQA's `exe_ans`, or an answer as a data set writes it.
+"""Compares an answer with the truth, which is FinQA's `exe_ans` or an answer as a data set writes it.
 
 Both are read as the grading profile `strict` reads them: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`,
-`9.4 million`), a text such as yes and no, or a list of them; where a text has LaTeX's boxed answers, only these count,
-with the sign and the unit beside them. Words may follow the number of a truth (`45 stores`), but not that of an answer,
-which could hedge in them.
+`9.4 million`), a text such as yes and no, or a list of them; if a text has LaTeX's boxed answers, only these count,
+with the sign and the unit next to them. Words may follow the number of a truth (`45 stores`), but not that of an
+answer, which could hedge in them.
 
-A unit is taken at its word, with one exception: where only one side carries a percent sign or points, or only the truth
-a scale, the unit of the bare number is not known. It is then compared in both readings and the better one counts, since
-`exe_ans` writes 12.5 % as 0.125 in some rows and as 12.5 in others. An answer without a sign is never 100 times a truth
-without one.
+Units are applied as written, with one exception: if only one side has a percent sign or points, or only the truth has a
+scale, the unit of the bare number is not known. Then both readings are compared and the better one counts, because
+`exe_ans` writes 12.5 % as 0.125 in some rows and as 12.5 in others. An answer without a percent sign is never 100 times
+a truth without one.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
 from finqa_plugins.rewards.spec import Tolerances
 
 DECIMALS = 5
-"""FinQA rounds the result of a program to so many before it compares (arXiv 2109.00122, its evaluation script)."""
+"""Decimals to which FinQA's evaluation script rounds results before it compares them (arXiv 2109.00122)."""
 
 AROUND_ZERO = Fraction(1, 1000)
-"""What is nearer to a truth of 0 is close to it; there is no relative error."""
+"""Answers with a smaller absolute value are close to a truth of 0, for which there is no relative error."""
 
 _SHARES = (Kind.PERCENT, Kind.POINTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        exact: The same text, or the same number to 5 decimals; of a list, every value is.
-        relative: |answer - truth| / |truth|, 0 for the same text and for what is close to a truth of 0; of a list, the
-            largest. None when they cannot be compared, or the error is above 1.
-        in_percent: The truth carries a percent sign, or its words.
+        exact: Whether the texts are equal, or the numbers to 5 decimals; for lists, whether all values are.
+        relative: |answer - truth| / |truth|, 0 for equal texts and for answers close to a truth of 0; for lists the
+            largest. None if they cannot be compared, or the error is above 1.
+        in_percent: Whether the truth has a percent sign, or words for it.
     """
 
     exact: bool = False
@@ -47,11 +47,11 @@ class Match:
     in_percent: bool = False
 
     def tolerance(self, tolerances: Tolerances) -> float:
-        """The one that applies."""
+        """The tolerance that applies: `percentage` or `numerical`."""
         return tolerances.percentage if self.in_percent else tolerances.numerical
 
     def within(self, tolerances: Tolerances) -> bool:
-        """Close, or exact."""
+        """Whether the answer is exact or close."""
         return self.exact or (self.relative is not None and self.relative <= self.tolerance(tolerances))
 
 
@@ -69,12 +69,12 @@ def compare(answer: str, truth: str) -> Match:
 
 
 def is_prose(truth: str) -> bool:
-    """It contains more than numbers, yes and no, so that no comparison can judge an answer in other words."""
+    """Whether the truth has more than numbers, yes and no, so that answers in other words cannot be judged."""
     return any(isinstance(item.value, str) and item.value not in ("yes", "no") for item in truth_items(truth))
 
 
 def _compare_values(submitted: Sequence[Item] | str, expected: Sequence[Item]) -> Match:
-    """Each value with its own of the truth; nothing matches when they cannot be paired."""
+    """Compares each value with its partner in the truth; nothing matches if they cannot be paired."""
     pairs = submitted if isinstance(submitted, str) else pair_up(submitted, expected)
     if isinstance(pairs, str):
         return Match()
@@ -101,7 +101,7 @@ def _compare_pair(given: Number | str, expected: Number | str) -> Match:
 
 
 def _readings(given: Number, expected: Number) -> Iterator[tuple[Fraction, Fraction]]:
-    """What may be compared with what."""
+    """Yield the pairs of numbers to compare, one for each reading of the units."""
     units = given.unit.kind, expected.unit.kind
     if given.unit == expected.unit:
         yield given.mantissa, expected.mantissa

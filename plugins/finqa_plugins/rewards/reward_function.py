@@ -1,9 +1,9 @@
 """A reward that the user wrote: `compute_score(data_source, solution_str, ground_truth, extra_info=None)`.
 
-The signature is that of verl's `custom_reward_function`. The function gives a number, or a mapping with `score` and
+The signature is that of verl's `custom_reward_function`. The function returns a number, or a mapping with `score` and
 further numbers, which become the parts of the reward; texts in it are not logged, as in verl. It is called in the
-process of the run, for one answer at a time: a slow one delays all other episodes.
-What it prints goes to stderr.
+process of the run, for one answer at a time: a slow function delays all other episodes.
+Its prints go to stderr.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class FunctionConfig(Strict):
 
 
 class Function(Reward):
-    """Calls the user's function. What it raises, and what is not a number, is a fault and never a reward of 0."""
+    """Calls the user's function. Exceptions and results that are not numbers are faults, never a reward of 0."""
 
     def __init__(self, config: FunctionConfig) -> None:
         """Import the function.
 
         Raises:
-            ConfigError: It cannot be imported, or does not take verl's arguments.
+            ConfigError: The function cannot be imported, or does not accept verl's arguments.
         """
         self.config = config
         self._name = config.function
@@ -57,10 +57,10 @@ class Function(Reward):
         self._sha256 = _sha256(file) if file.is_file() else None
 
     def score(self, request: RewardRequest) -> Rewards:
-        """Return what the function gives.
+        """Return the result of the function.
 
         Raises:
-            EnvironmentFault: It raised, or gave something else than finite numbers.
+            EnvironmentFault: The function raised an exception, or returned something else than finite numbers.
         """
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -92,7 +92,7 @@ class Function(Reward):
             raise self._fault(f"returned no number: {what} is of type {type(value).__name__}")
         try:
             number = float(value)
-        except OverflowError:  # a whole number beyond every float
+        except OverflowError:  # an integer larger than every float
             number = math.inf
         if not math.isfinite(number):
             raise self._fault(f"returned no finite number: {what} is {number}")
@@ -103,7 +103,7 @@ class Function(Reward):
 
 
 def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:
-    """Return the function and the file of its module, which is no file where that is built in or in an archive."""
+    """Return the function and the path of its module, which is not a file for built-in modules and archives."""
     place, colon, name = config.function.rpartition(":")
     if not colon or place == "" or name.endswith(".py") or "/" in name or "\\" in name:
         place, name = config.function, DEFAULT_NAME
@@ -123,7 +123,7 @@ def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:
 def _check_arguments(function: Callable[..., object], place: str, name: str, extra: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C show nothing; the first call will
+    except (TypeError, ValueError):  # some functions in C have no signature; the first call will show an error
         return
     try:
         signature.bind(data_source="", solution_str="", ground_truth="", extra_info={}, **extra)
@@ -153,15 +153,15 @@ def _from_file(path: Path) -> ModuleType:
         raise ConfigError(f"There is no file {path} with a reward function.", remedy=REMEDY)
     resolved = path.resolve()
     digest = hashlib.sha256(f"{resolved}\n{_sha256(resolved)}".encode()).hexdigest()[:12]
-    name = f"finqa_reward_{digest}"  # of its own, so that a file called json.py hides nothing
-    if loaded := sys.modules.get(name):  # what it does when it is imported, such as loading a model, it does once
+    name = f"finqa_reward_{digest}"  # a unique name, so that a file json.py hides no other module
+    if loaded := sys.modules.get(name):  # import-time work, such as loading a model, is done once
         return loaded
     spec = importlib.util.spec_from_file_location(name, resolved)
     assert spec is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
-        # Not `exec_module`: a compiled file of the same second and size can be that of another text.
+        # Not `exec_module`: a cached .pyc of the same second and size may be that of another source.
         exec(compile(resolved.read_bytes(), str(resolved), "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[name]

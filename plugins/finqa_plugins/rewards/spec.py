@@ -1,6 +1,6 @@
 """Reads `reward_spec.yaml` into checked models and joins it with the options of a reward.
 
-Numbers are finite; an unknown key is refused.
+Numbers must be finite; unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Strict(BaseModel):
 
 
 class RewardWeights(Strict):
-    """What each part pays. Source of the defaults: the RL-LLM FinQA pipeline, module 02."""
+    """The weight of each part. Source of the defaults: the RL-LLM FinQA pipeline, module 02."""
 
     exact: Share = 1.0
     numerical: Share = 0.8
@@ -67,7 +67,7 @@ class RewardWeights(Strict):
 
 
 class Tolerances(Strict):
-    """Largest relative error |answer - truth| / |truth| that is close; `percentage` when the truth carries a %."""
+    """Largest relative error |answer - truth| / |truth| that is close; `percentage` if the truth has a %."""
 
     numerical: Tolerance = 0.05
     percentage: Tolerance = 0.02
@@ -95,7 +95,7 @@ def _text(value: object) -> object:
 
 
 def _reply(value: object) -> object:
-    """A reply may be written as a mapping, which means its JSON."""
+    """Return a mapping as JSON: a reply may be written as one."""
     return json.dumps(value) if isinstance(value, dict) else _text(value)
 
 
@@ -161,7 +161,7 @@ def resolve(options: BaseModel, file: Path | None) -> RewardSpec:
 
 
 def load(file: Path) -> RewardSpec:
-    """Read the specification in a file, with defaults for what it does not set. Raises like `resolve`."""
+    """Read the specification in a file, with defaults for missing keys. Raises as `resolve` does."""
     path = file.expanduser()
     try:
         text = path.read_text(encoding="utf-8")

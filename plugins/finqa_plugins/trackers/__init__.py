@@ -1,1 +1,1 @@
-"""Copies of a run's metrics for TensorBoard, Weights & Biases and trackio, and a picture of its rewards."""
+"""Copies of a run's metrics for TensorBoard, Weights & Biases and trackio, and a plot of its rewards."""

@@ -1,4 +1,4 @@
-"""A picture of a run's rewards, written beside its metrics when the run ends."""
+"""A plot of a run's rewards, written next to its metrics when the run ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TRAINED, _HELD_OUT = "#4477AA", "#EE6677"
 
 _FEWEST = 2
-"""Iterations that a curve needs."""
+"""Minimum number of iterations for a plot."""
 
 
 class PlotConfig(BaseModel):
@@ -30,14 +30,14 @@ class PlotConfig(BaseModel):
 
 
 class PlotTracker(Tracker):
-    """Draws metrics.jsonl as it stands at the end, so a resumed run's picture is of the whole run."""
+    """Plots metrics.jsonl when the run ends, so that the plot of a resumed run shows the whole run."""
 
     def __init__(self, config: PlotConfig, context: TrackerContext) -> None:
         self._format = config.format
         self._context = context
 
     def on_run_end(self, status: str) -> None:
-        """Write `<run>/rewards.<format>`, also of a run that was stopped. A single iteration makes no curve."""
+        """Write `<run>/rewards.<format>`, also for a stopped run, if there are at least two iterations."""
         del status
         records = read_metrics(self._context.run_dir)
         trained = [record for record in records if record.get("kind") == "train" and "reward_mean" in record]

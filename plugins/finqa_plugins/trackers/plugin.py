@@ -1,4 +1,4 @@
-"""Registers the trackers."""
+"""Registers the trackers `plot`, `tensorboard`, `trackio` and `wandb`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finqa_cli.types import Check
 
 
 def wandb_readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether wandb finds a key without asking for one, or needs none; see `Component.readiness`."""
+    """Whether wandb finds a key without a prompt, or needs none; see `Component.readiness`."""
     options: Mapping[str, Any] = next((one["options"] for one in settings["trackers"] if one["name"] == "wandb"), {})
     netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     mode = options.get("mode") or os.environ.get("WANDB_MODE", "online")
@@ -24,7 +24,7 @@ def wandb_readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 @hookimpl
 def register_components() -> list[Component]:
-    """`plot`, which every run with matplotlib has, and those that are named: `tensorboard`, `wandb` and `trackio`."""
+    """The trackers. `plot` is part of every run if matplotlib is installed; the others are used if they are named."""
     return [
         Component(
             kind="tracker",

@@ -1,4 +1,4 @@
-"""Trackers of numbers by step: TensorBoard's event files, trackio's local store, and Weights & Biases."""
+"""Trackers that write numbers by step: TensorBoard's event files, trackio's local store, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.contracts import Tracker, TrackerContext
 
 FINISH_S = 300.0
-"""Wait for what is not uploaded when the run ends: wandb itself waits without end for a service that went away."""
+"""Seconds to wait for uploads when the run ends: wandb itself waits forever if its service does not answer."""
 
 
 def scalars(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
@@ -27,7 +27,7 @@ def scalars(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
     Nested names are joined by `/` under the record's kind: `train/timing/update_s`.
 
-    Items of lists are named by their place: `eval/accuracy_interval/0`. The step is the record's `iteration`, or else
+    Items of lists are named by their index: `eval/accuracy_interval/0`. The step is the record's `iteration`, or else
     its `step`, or else 0.
     """
     step = metrics.get("iteration", metrics.get("step", 0))
@@ -47,7 +47,7 @@ def _flat(items: Iterable[tuple[object, Any]], prefix: str) -> Iterator[tuple[st
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the lines of metrics.jsonl; none before the first. A torn last line, left by a crash, is left out."""
+    """Read the records of metrics.jsonl; none if there is no file. Leaves out an incomplete last line."""
     try:
         text = (run_dir / "metrics.jsonl").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -56,9 +56,9 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def unique_name(context: TrackerContext) -> str:
-    """Return the run's name with eight digits, the same when the run is resumed and another for every other run.
+    """Return the run's name with eight digits, which stay when the run is resumed and differ between runs.
 
-    Many folders have the same name, and services continue a run whose name they know.
+    Runs in different folders may have the same name, and services would continue a run whose name they know.
     """
     try:
         created = str(json.loads((context.run_dir / "run.json").read_text(encoding="utf-8"))["created"])
@@ -69,9 +69,9 @@ def unique_name(context: TrackerContext) -> str:
 
 
 class TensorBoardTracker(Tracker):
-    """Writes scalars under `<run>/tensorboard`, in single precision, as TensorBoard keeps them.
+    """Writes scalars under `<run>/tensorboard`, in single precision, which is all that TensorBoard stores.
 
-    A resumed run adds a file to the same folder; what the run had set aside disappears from the curves.
+    A resumed run adds a file to the same folder; iterations that it discarded disappear from the curves.
     """
 
     def __init__(self, config: None, context: TrackerContext) -> None:
@@ -109,9 +109,9 @@ class TrackioConfig(BaseModel):
 
 
 class TrackioTracker(Tracker):
-    """Opens the run when it starts; a resumed run continues the same one.
+    """Logs to one run of the service, which a resumed run continues.
 
-    trackio takes nothing back: iterations that a resumed run set aside and did again are there twice.
+    trackio cannot remove records: iterations that a resumed run discards and repeats are there twice.
     """
 
     def __init__(self, config: TrackioConfig, context: TrackerContext) -> None:
@@ -122,7 +122,7 @@ class TrackioTracker(Tracker):
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
         """Open the run. Only metrics are written, nothing about the machine."""
         library: Any = importlib.import_module("trackio")
-        with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for results
+        with contextlib.redirect_stdout(sys.stderr):  # trackio prints, and stdout is for results
             self._run = library.init(
                 project=self._project,
                 name=self._name,
@@ -134,13 +134,13 @@ class TrackioTracker(Tracker):
             )
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Log the numbers. Their step is a column of its own, because evaluations and iterations share it."""
+        """Log the numbers. The step is a separate column, because evaluations and iterations share it."""
         if self._run is not None:
             step, numbers = scalars(metrics)
             self._run.log({**numbers, "iteration": step})
 
     def on_run_end(self, status: str) -> None:
-        """Write what the store does not have yet."""
+        """Write to the store what it does not have yet."""
         del status
         if self._run is not None:
             with contextlib.redirect_stdout(sys.stderr):
@@ -160,9 +160,9 @@ class WandbConfig(BaseModel):
 
 
 class WandbTracker(Tracker):
-    """Opens the run when it starts; a resumed run continues the same one.
+    """Logs to one run of the service, which a resumed run continues.
 
-    W&B takes nothing back: iterations that a resumed run set aside and did again are there twice.
+    W&B cannot remove records: iterations that a resumed run discards and repeats are there twice.
     """
 
     def __init__(self, config: WandbConfig, context: TrackerContext) -> None:
@@ -171,10 +171,12 @@ class WandbTracker(Tracker):
         self._run: Any = None
 
     def on_run_start(self, settings: Mapping[str, Any]) -> None:
-        """Open the run. Neither the console nor code nor the state of a repository is sent."""
+        """Open the run. The console, code and the state of a repository are not sent."""
         library: Any = importlib.import_module("wandb")
         given = library.Settings(console="off", save_code=False, disable_git=True)
-        if "WANDB_FINISH_TIMEOUT" not in os.environ and hasattr(given, "finish_timeout"):  # older ones have none
+        if "WANDB_FINISH_TIMEOUT" not in os.environ and hasattr(
+            given, "finish_timeout"
+        ):  # older versions have no such setting
             given.finish_timeout = FINISH_S
         self._run = library.init(
             project=self._config.project or self._context.project,
@@ -190,12 +192,12 @@ class WandbTracker(Tracker):
         self._run.define_metric("*", step_metric="iteration")
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Log the numbers. Their step is a column of its own, because evaluations and iterations share it."""
+        """Log the numbers. The step is a separate column, because evaluations and iterations share it."""
         if self._run is not None:
             step, numbers = scalars(metrics)
             self._run.log({**numbers, "iteration": step})
 
     def on_run_end(self, status: str) -> None:
-        """Close the run; only `completed` is a success. `wandb sync` uploads the rest."""
+        """Close the run; only `completed` is a success. `wandb sync` uploads what is not uploaded yet."""
         if self._run is not None:
             self._run.finish(exit_code=0 if status == "completed" else 1)

@@ -1,1 +1,1 @@
-"""HTTP to OpenAI-compatible servers: a library of the engines that speak to one."""
+"""HTTP client for OpenAI-compatible servers, shared by the engines that use one."""

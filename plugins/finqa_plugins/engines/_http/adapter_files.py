@@ -1,4 +1,4 @@
-"""PEFT LoRA folders without torch or safetensors: checks one before it is sent to a server, and writes small ones."""
+"""Checks PEFT LoRA folders before they are sent to a server, and writes small ones, without torch or safetensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
-    """Looks whether a server with this base model and rank can serve it: a server that finds out may not survive it.
+    """Checks that a server with this base model and rank can serve an adapter; a wrong adapter can crash the server.
 
     Args:
         folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
@@ -34,7 +34,7 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
         max_rank: Largest rank that the server was started for.
 
     Returns:
-        Whether it changes anything: False when every lora_B is zero, as in an untrained adapter.
+        Whether the adapter changes anything: False when every lora_B is zero, as in an untrained adapter.
 
     Raises:
         EngineError: Files are missing or damaged, the rank is too large, or it belongs to another base model.
@@ -61,19 +61,19 @@ def check_adapter(folder: Path, base: Shapes, *, max_rank: int) -> bool:
 
 
 def model_shapes(model: str) -> Shapes:
-    """Shapes of the weights in a model folder; empty where the folder or its safetensors files are not here."""
+    """Shapes of the weights in a model folder; empty if the folder or its safetensors files are not on this machine."""
     folder = Path(model)
     found: dict[str, tuple[int, ...]] = {}
     try:
         for path in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
             found |= _shapes(_header(path)[0])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
-        return {}  # the server reads them itself, and reports an error if it cannot
+        return {}  # the server reads the files itself, and reports an error if it cannot
     return found
 
 
 def vocabulary(model: str) -> int | None:
-    """`vocab_size` of a model folder; None where that is not here."""
+    """`vocab_size` in the config.json of a model folder; None if it is not on this machine."""
     try:
         config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
         size = config.get("vocab_size")
@@ -92,7 +92,7 @@ def write_adapter(folder: Path, model: str, *, rank: int, zeros: bool = False) -
         zeros: Both matrices are 0, so that the adapter changes nothing.
 
     Returns:
-        False, and nothing is written, where the model's weights are not here or are called otherwise.
+        False, and nothing is written, if the model's weights are not on this machine or have no layer `TARGET`.
     """
     shapes = model_shapes(model)
     fitting = (name for name in sorted(shapes) if name.endswith(f".{TARGET}.weight") and len(shapes[name]) == 2)
@@ -141,7 +141,7 @@ def _rank(folder: Path) -> int:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The table of a safetensors file and where its data begin (https://huggingface.co/docs/safetensors)."""
+    """Header of a safetensors file, and the byte where its data begin (https://huggingface.co/docs/safetensors)."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > LARGEST_HEADER:
@@ -158,11 +158,11 @@ def _shapes(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _match(folder: Path, shapes: Shapes, base: Shapes, rank: int) -> None:
-    """Holds each matrix against the base weight that it changes."""
+    """Compares the shape of each matrix with that of the base weight that it changes."""
     targets = {name: name.removeprefix(PREFIX).removesuffix(".lora_B.weight") for name in shapes if ".lora_B." in name}
     scheme = {_LAYER.sub(".0.", name) for name in base}
     if not any(_LAYER.sub(".0.", f"{target}.weight") in scheme for target in targets.values()):
-        return  # the base model's files call their weights otherwise, or are not here: the server knows better
+        return  # the base model's files name their weights differently, or are not here: the server has to check
     for name, target in sorted(targets.items()):
         weight = base.get(f"{target}.weight")
         if weight is None:

@@ -1,8 +1,8 @@
 """Requests and replies of `POST /v1/completions` with token ids on both sides. Pure.
 
 Protocol: vLLM's completions API, `prompt=[ids]` with `return_token_ids` and `logprobs`. A server that is started with
-`--logprobs-mode processed_logprobs` gives the log-probabilities of the distribution that it draws from: temperature
-and nucleus applied, and untempered ones for greedy requests, which is what `Completion.logprobs` asks for.
+`--logprobs-mode processed_logprobs` gives the log-probabilities of the distribution that it samples from, with
+temperature and nucleus applied, and untempered ones for greedy requests, as `Completion.logprobs` requires.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from finqa_plugins.engines._http.json_documents import BadReplyError, first_choi
 from finqa_plugins.engines._http.usage import Usage, read_usage
 
 IMPOSSIBLE = -9999.0
-"""What vLLM writes for minus infinity, which JSON has no number for."""
+"""What vLLM writes for minus infinity, which JSON cannot represent."""
 
 ROUNDING = 1e-3
-"""Nats above 0 that a log-probability in low precision may round to."""
+"""Nats above 0 that a log-probability may reach by rounding in low precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class TokenReply:
     """One completion.
 
     Attributes:
-        token_ids: [Lc] with the stop id.
+        token_ids: [Lc], with the stop id if it ended with one.
         logprobs: [Lc] nats.
         stop: `stop` or `length`.
-        usage: What it took.
+        usage: Tokens of prompt and completion.
     """
 
     token_ids: tuple[int, ...]
@@ -41,13 +41,15 @@ class TokenReply:
 
 
 def completion_body(request: GenerateRequest, *, model: str, max_tokens: int, seeded: bool = True) -> dict[str, Any]:
-    """The JSON body. What the model's own generation_config would change (vLLM reads it) is named, so that nothing
-    but temperature, nucleus and seed decides: log-probabilities would be those of another distribution.
+    """The JSON body of a request.
+
+    It sets every parameter that the model's generation_config could change (vLLM reads that file), so that only
+    temperature, nucleus and seed matter. Otherwise the log-probabilities would be those of another distribution.
 
     Args:
-        request: What is asked for.
+        request: The request.
         model: Name of model or adapter on the server.
-        max_tokens: In place of the request's limit.
+        max_tokens: Longest completion, which replaces the request's limit.
         seeded: Send the request's seed. Without it the server draws from its own generator.
     """
     sampling = request.sampling
@@ -74,10 +76,10 @@ def completion_body(request: GenerateRequest, *, model: str, max_tokens: int, se
 
 
 def read_completion(document: Mapping[str, Any], request: GenerateRequest, *, max_tokens: int) -> TokenReply:
-    """The first choice.
+    """Reads the first choice of a reply.
 
     Raises:
-        BadReplyError: Ids or log-probabilities are missing, do not match or are no numbers of their kind, or it is
+        BadReplyError: Ids or log-probabilities are missing, do not match or are invalid numbers, or it is
             not a completion of this prompt under these stop ids.
     """
     choice = first_choice(document)

@@ -17,7 +17,7 @@ OMITTABLE = ("temperature", "top_p", "seed", "parallel_tool_calls")
 
 
 class ServerConfig(BaseModel):
-    """Where the server is, who may use it and how hard; an engine adds options of its own."""
+    """Address, API key, limits and retries of a server; each engine adds its own options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -51,7 +51,7 @@ class ServerConfig(BaseModel):
 
     @property
     def host(self) -> str:
-        """Where the key goes."""
+        """Host name of the address, to which the key is sent."""
         return urlsplit(self.base_url).hostname or ""
 
     @field_validator("base_url")
@@ -80,13 +80,12 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 def find_key(config: ServerConfig) -> SecretStr | None:
-    """The key of the options, else of the variable that they name, else OPENAI_API_KEY; None for servers without.
+    """The API key of the options, else of the variable that they name, else OPENAI_API_KEY; None if there is none.
 
-    OPENAI_API_KEY is OpenAI's: unless it is named it goes to OpenAI and to this machine only, so that another
-    server's address does not take it along.
+    OPENAI_API_KEY belongs to OpenAI: unless `api_key_env` names it, it is sent to OpenAI and to this machine only.
 
     Raises:
-        AuthenticationError: A named variable is not set, or what was found can be no key.
+        AuthenticationError: A variable that is needed is not set, or the value found cannot be a key.
     """
     if config.api_key is not None:
         return _sound(config.api_key.get_secret_value(), "The option api_key")
@@ -103,7 +102,7 @@ def find_key(config: ServerConfig) -> SecretStr | None:
 
 
 def key_remedy(config: ServerConfig) -> str:
-    """How to give another key."""
+    """The remedy for a wrong key: how to set another one."""
     if config.api_key is not None:
         return "export FINQA_ENGINE__OPTIONS__API_KEY=... with another key"
     if config.api_key_env is None and config.host not in (OPENAI_HOST, *LOOPBACK):

@@ -1,7 +1,7 @@
-"""How a server of tokens is asked: one completion within its context, by the engine and by processes that it lends to.
+"""Requests one completion from a token server, for the engine and for other processes that use its server.
 
-A client in another process uses the same connection, checks and repetitions as the engine. It loads nothing: the name
-that a request carries decides which version answers, and names are never used twice.
+A client in another process uses the same connection, checks and retries as the engine. It loads no adapters: the
+served name in a request selects the policy version, and names are never used twice.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ async def complete(
     ledger: Ledger,
     extra: Mapping[str, Any] | None = None,
 ) -> Completion:
-    """One completion, shortened to what the context has room for; empty, with stop `length`, where it has none.
+    """One completion, limited to the room in the context; empty, with stop `length`, if there is none.
 
     Args:
         server: The server.
-        request: What is asked for.
+        request: The request.
         served_name: Name of the version on the server.
         version: Number of the version.
         max_context: Longest prompt plus completion.
-        ledger: Gets what was used.
+        ledger: Records the tokens used.
         extra: Further fields of the request.
 
     Raises:
@@ -75,7 +75,7 @@ class HttpServerClient(ServerClient):
         self._server, self._max_context, self._ledger = server, max_context, ledger
 
     async def generate(self, request: GenerateRequest, route: EngineRoute) -> Completion:
-        """See `ServerClient`; the server is asked again as the engine does it."""
+        """See `ServerClient`; failures are retried as in the engine."""
         return await complete(
             self._server,
             request,
@@ -86,7 +86,7 @@ class HttpServerClient(ServerClient):
         )
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """What the episode used here; empty when nothing."""
+        """What the episode used through this client; empty if nothing."""
         return self._ledger.episode(episode) if self._ledger.knows(episode) else {}
 
     async def close(self) -> None:
@@ -96,12 +96,12 @@ class HttpServerClient(ServerClient):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAccess(ServerAccess):
-    """What a client has to know of a server.
+    """What a client needs to know about a server.
 
     Attributes:
-        connection: Address and limits. A key that the settings contain is in it.
-        key: Key of a server that finqa started, which no environment has; None: see `find_key`.
-        seed: Seed of the pauses between repetitions.
+        connection: Address and limits, and the key if the settings contain it.
+        key: Key of a server that finqa started, which no environment variable contains; None: see `find_key`.
+        seed: Seed of the waits between retries.
         max_context: Longest prompt plus completion.
         vocabulary: See `TokenServer`.
         seeded: See `TokenServer`.
@@ -120,7 +120,7 @@ class HttpAccess(ServerAccess):
 
     @property
     def host(self) -> str:
-        """That of the address."""
+        """Host name of the address."""
         return self.connection.host
 
     def connect(self, processes: int) -> ServerClient:

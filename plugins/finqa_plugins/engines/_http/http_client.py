@@ -1,4 +1,4 @@
-"""HTTP: one request with its repetitions. Nothing here knows what an episode is."""
+"""HTTP client of one server: sends a request and its retries, within rate limits. It knows nothing of episodes."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ log = structlog.get_logger(__name__)
 
 
 class Pace:
-    """At most so many units in any minute, evenly spread: bursts are what limits of hosted models punish."""
+    """A rate limit in units per minute, evenly spread, because hosted models reject bursts."""
 
     def __init__(self, per_minute: int | None, now: Callable[[], float] = time.monotonic) -> None:
-        """None for no limit."""
+        """`per_minute`: units per minute; None for no limit. `now`: clock in seconds."""
         self._seconds_each = 60.0 / per_minute if per_minute else 0.0
         self._now = now
         self._next = 0.0
 
     def reserve(self, units: int) -> float:
-        """Takes the next free place; gives the seconds until it."""
+        """Reserves `units` at the next free time; returns the seconds until then."""
         now = self._now()
         begin = max(now, self._next)
         self._next = begin + units * self._seconds_each
         return begin - now
 
     def correct(self, units: int) -> None:
-        """A reservation was that much too small (or, below 0, too large)."""
+        """Enlarges an earlier reservation by `units`; a negative number reduces it."""
         self._next += units * self._seconds_each
 
 
 class Gate:
-    """Where requests wait for their turn: places, paces, and pauses that the server asked for."""
+    """Decides when a request may start: by a limit of concurrent requests, rate limits, and pauses of the server."""
 
     def __init__(
         self, *, places: int, requests_per_minute: int | None = None, tokens_per_minute: int | None = None
@@ -71,8 +71,8 @@ class Gate:
 
     @asynccontextmanager
     async def place(self, tokens: int) -> AsyncIterator[None]:
-        """A place for one request of about so many tokens, once it may start."""
-        with uncounted.get()():  # the limits are not the policy's doing
+        """Waits until a request of about `tokens` tokens may start, and occupies a place while it runs."""
+        with uncounted.get()():  # waiting for a limit is not the policy's time
             await self._places.acquire()
         try:
             begins = time.monotonic() + max(self._requests.reserve(1), self._tokens.reserve(tokens))
@@ -89,11 +89,11 @@ class Gate:
             self._places.release()
 
     def pause(self, seconds: float) -> None:
-        """No request starts for so long: a limit that one request met is met by all."""
+        """Starts no request for `seconds`: a rate limit that one request exceeds holds for all."""
         self._paused_until = max(self._paused_until, time.monotonic() + seconds)
 
     def used(self, tokens: int, reserved: int) -> None:
-        """What a request really took of the tokens."""
+        """Replaces the reserved tokens of a request by the number that it used."""
         self._tokens.correct(tokens - reserved)
 
 
@@ -103,15 +103,15 @@ LISTING_S = 20.0
 """Seconds for the list of models: a server that takes longer counts as unreachable."""
 
 CHARACTERS_PER_TOKEN = 4
-"""Used for the estimate that reserves tokens of the token limit until the reply reports what was used."""
+"""Estimates the tokens of a prompt, which are reserved from the token limit until the reply reports the real number."""
 
 
 class Used(Protocol):
-    """A reply as it was read."""
+    """A parsed reply."""
 
     @property
     def usage(self) -> Usage:
-        """What it took."""
+        """Tokens used."""
         ...
 
 
@@ -119,7 +119,7 @@ R = TypeVar("R", bound=Used)
 
 
 class Client:
-    """One server."""
+    """Connection to one server, with its limits and retries."""
 
     def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int, proxied: bool = True) -> None:
         """`proxied`: see `Transport`."""
@@ -135,7 +135,7 @@ class Client:
         self._transport = Transport(config, key, proxied=proxied)
 
     async def listing(self) -> tuple[ModelCard, ...] | None:
-        """The models that the server lists, by name; None if it does not report it.
+        """The models that the server lists, by name; None if it does not report them.
 
         Raises:
             ServiceUnavailableError: Nothing answers at the address.
@@ -166,23 +166,26 @@ class Client:
         unreadable: Callable[[str, str], R] | None = None,
         path: str = COMPLETIONS,
     ) -> R:
-        """One completion; passing failures are repeated with growing, seeded waits, or those that the server names.
+        """One completion. Temporary failures are retried.
+
+        The wait before a retry grows with each one and has a seeded jitter; it is longer if the server asks for that.
 
         Args:
             body: The request.
             key: The request's name; the jitter of waits depends on it.
-            limit: Tokens that it may bring, for the token limit.
+            limit: Most tokens of the completion; they are reserved from the token limit.
             read: Reads the reply; raises BadReplyError.
-            unreadable: The reply where the server could not read the model's tool call, from its reason and what was
-                written; None: that is a passing failure.
+            unreadable: Makes the reply when the server could not parse the model's tool call, from the server's reason
+                and the text that the model wrote. None: this counts as a temporary failure.
             path: Path of the API.
 
         Raises:
             PromptTooLongError: The context is too short for it.
-            NoAnswerError: The server is gone, hangs or answers nonsense, repetitions included.
+            NoAnswerError: The server is gone, hangs or sends invalid replies, also after all retries.
+            RateLimitError: The server's rate limit was exceeded in all tries.
             UnknownModelError: The server does not have the body's model.
-            EngineError: This request fails for good.
-            FinqaError: Every request would fail so: the key, the account, the address.
+            EngineError: The server rejected this request.
+            FinqaError: Every request would fail: the key, the account or the address is wrong.
         """
         content, model = write_document(body), str(body["model"])
         del body  # the garbage collector would visit each of its token ids again and again while the reply is awaited
@@ -232,10 +235,10 @@ class Client:
         query: Mapping[str, str] | None = None,
         root: bool = False,
     ) -> Mapping[str, Any]:
-        """A control call, once, beside the limits for completions.
+        """One control call, without retries and outside the limits for completions.
 
         Args:
-            path: Below the address of the API.
+            path: Path below the address of the API.
             body: JSON; None sends nothing.
             timeout_s: Seconds for the whole call.
             query: Parameters of the address.
@@ -262,7 +265,7 @@ class Client:
         raise ControlError(f"{self.config.base_url} refused {path}: {refusal.text} (HTTP {answer.status})", refusal)
 
     async def healthy(self, timeout_s: float) -> bool:
-        """Whether the server reports it under `/health` beside `/v1` (vLLM, SGLang, llama.cpp)."""
+        """Whether the server answers `/health`, beside `/v1`, with status 200 (vLLM, SGLang, llama.cpp)."""
         try:
             answer = await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)
         except PassingError:

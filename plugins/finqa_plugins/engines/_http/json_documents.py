@@ -22,12 +22,12 @@ def parse_document(data: bytes) -> Mapping[str, Any]:
     """A JSON object.
 
     Raises:
-        BadReplyError: It is none.
+        BadReplyError: `data` is not a JSON object.
     """
     try:
         try:
             document = from_json(data, allow_inf_nan=False)
-        except ValueError:  # accepts lone surrogates, and states what is wrong
+        except ValueError:  # `json` accepts lone surrogates, and its errors state what is wrong
             document = json.loads(data, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadReplyError(f"the reply is not JSON ({error})") from error
@@ -37,7 +37,7 @@ def parse_document(data: bytes) -> Mapping[str, Any]:
 
 
 def write_document(document: Mapping[str, Any]) -> bytes:
-    """The JSON of a request: thousands of token ids in a fifth of the time that `json` takes."""
+    """The JSON of a request; for thousands of token ids in a fifth of the time that `json` takes."""
     try:
         return to_json(document)
     except ValueError:  # lone surrogates
@@ -45,7 +45,7 @@ def write_document(document: Mapping[str, Any]) -> bytes:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """Raises ValueError for NaN and Infinity, which are no JSON; for `json.loads(parse_constant=...)`."""
+    """Raises ValueError for NaN and Infinity, which are not valid JSON; for `json.loads(parse_constant=...)`."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -53,7 +53,7 @@ def first_choice(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """`choices[0]`.
 
     Raises:
-        BadReplyError: There is none, or its generation broke off.
+        BadReplyError: There is none, or its generation was interrupted.
     """
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -69,7 +69,7 @@ class ModelCard:
     """One served model.
 
     Attributes:
-        name: How requests call it.
+        name: Name of the model in requests.
         root: What it was loaded from (vLLM, SGLang), else empty.
         parent: Base model of an adapter; empty for a base model.
         max_context: Longest prompt plus completion in tokens; 0 if the server does not report it.

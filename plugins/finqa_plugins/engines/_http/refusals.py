@@ -54,7 +54,7 @@ _MARKUP = re.compile(r"<[^<>]*>")
 
 
 class Meaning(Enum):
-    """Why a server refused, as far as what to do about it differs."""
+    """Why a server refused: one member for each different reaction."""
 
     UNREADABLE = auto()
     KEY = auto()
@@ -93,14 +93,14 @@ class Refusal:
 
     @property
     def meaning(self) -> Meaning:
-        """The words count before the status: servers give the same refusal different ones."""
-        if _UNREADABLE.search(f"{self.code} {self.text}"):  # first, for these repeat what the model wrote
+        """The text is examined before the status, because servers use different statuses for the same refusal."""
+        if _UNREADABLE.search(f"{self.code} {self.text}"):  # first, because such a text repeats what the model wrote
             return Meaning.UNREADABLE
         if self.code in _CONTEXT_CODES or _CONTEXT.search(self.text):
             return Meaning.CONTEXT
         if self.status == 402 or _QUOTA.search(f"{self.code} {self.text}"):
             return Meaning.QUOTA
-        if self.status == 403 and _FLAGGED.search(self.text):  # OpenRouter, of one prompt
+        if self.status == 403 and _FLAGGED.search(self.text):  # OpenRouter: it rejects one prompt, not the key
             return Meaning.OTHER
         if self.status in (401, 403) or _KEY.search(self.text):
             return Meaning.KEY
@@ -120,11 +120,11 @@ class Refusal:
 def read_refusal(
     status: int, headers: Mapping[str, str], text: str, document: Mapping[str, Any] | None, now: datetime | None = None
 ) -> Refusal:
-    """The refusal in an error reply; without JSON the text itself is all there is.
+    """The refusal in an error reply; without JSON only its text is known.
 
     OpenAI's form is `{"error": {"message", "type", "param", "code"}}`; older vLLM sends the inner object alone,
     FastAPI `{"detail": ...}`, Ollama may send `{"error": "text"}`. An error under status 200 (llama.cpp, OpenRouter)
-    counts with the status that it names.
+    gets the status that it names, or 502.
     """
     outer = document or {}
     inner = outer.get("error", outer)
@@ -161,7 +161,7 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
 
 
 def one_line(text: str) -> str:
-    """Enough of a reply to act upon, printable: proxies answer with whole HTML pages."""
+    """The start of a reply as one printable line of at most 400 characters: proxies answer with whole HTML pages."""
     words = _MARKUP.sub(" ", text[:4000])
     line = " ".join("".join(one if one.isprintable() else " " for one in words).split())
     return line if len(line) <= 400 else line[:397] + "..."
@@ -213,22 +213,22 @@ class UnreadableCallError(Exception):
 
 
 class NoAnswerError(EngineError):
-    """No usable answer came, repetitions included, and no rate limit was the reason: gone, hung or broken."""
+    """No usable answer after all retries, for a reason other than a rate limit: the server is gone, hung or broken."""
 
 
 class RateLimitError(EngineError):
-    """The server's rate limit held over all repetitions."""
+    """The server's rate limit was exceeded in all tries."""
 
 
 class UnknownModelError(ConfigError):
-    """The server does not have the model, or not any more: a restarted one has forgotten its adapters."""
+    """The server does not have the model, or no longer has it: a restarted server has lost its adapters."""
 
 
 class ControlError(EngineError):
     """The server refused a call that is not a completion.
 
     Attributes:
-        refusal: Its words.
+        refusal: What the server answered.
     """
 
     def __init__(self, message: str, refusal: Refusal) -> None:
@@ -239,7 +239,7 @@ class ControlError(EngineError):
 def refused(
     refusal: Refusal, config: ServerConfig, *, model: str = "", known: tuple[str, ...] = (), path: str = ""
 ) -> FinqaError:
-    """The error of a refusal that is not worth a repetition.
+    """The error for a refusal that a retry would not change.
 
     Errors of one episode are `EngineError`s; those that every episode would meet end the run.
     """
@@ -268,7 +268,7 @@ def refused(
 
 
 def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> EngineError:
-    """The error after the last repetition."""
+    """The error after the last retry."""
     times = f"{tries} {'try' if tries == 1 else 'tries'}"
     if limited:
         return RateLimitError(f"The rate limit of {config.base_url} was exceeded in {times}: {reason}", remedy=SLOWER)
@@ -276,12 +276,12 @@ def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> E
 
 
 def away(error: NoAnswerError) -> UnreachableEngineError:
-    """The error of a server that does not answer when it is to load a version: the run's, not an episode's."""
+    """The error for a server that does not answer when it should load a version: it ends the run, not one episode."""
     return UnreachableEngineError(error.message, remedy=error.remedy)
 
 
 def unreachable(reason: str, config: ServerConfig) -> ServiceUnavailableError:
-    """The error before the first request."""
+    """The error for a server that does not answer at start-up."""
     return ServiceUnavailableError(
         f"There is no server at {config.base_url}: {reason}.",
         remedy="start it, or give its address with --set engine.options.base_url=http://HOST:PORT/v1",

@@ -1,7 +1,8 @@
 """A token engine on a server that takes policy versions as LoRA adapters over HTTP.
 
 Each version is an adapter under a name that was never used before: vLLM keeps adapters and cached prefixes by name. A
-request names its version, so a swap needs no pause, and what is in progress ends under the version that it began with.
+request names its version, so a swap needs no pause, and requests in progress finish with the version that they started
+with.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ log = structlog.get_logger(__name__)
 
 
 Revive = Callable[[], Awaitable[None]]
-"""Sees to it that a server answers again (restarts it when it is dead or hung); raises EngineError if it cannot."""
+"""Makes the server answer again (restarts it if it is dead or hung); raises EngineError if it cannot."""
 
 
 class ServedTokenEngine(TokenEngine):
     """A token engine on a server that another process runs; its requests are metered and its weights probed.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
-    completion and stop `length`. A server that forgot the adapter, as restarted ones do, gets it again, once a request.
+    completion and stop `length`. A server that lost the adapter in a restart gets it again, once per request.
 
     Args:
         server: The server, reachable when `start` is called.
-        context: What wiring provides; `lora_rank` is the largest rank that the server takes.
+        context: Settings and folders of the run; `lora_rank` is the largest rank that the server takes.
         tolerance: See `TokenEngine.probe_tolerance`.
         revive: Called, by one request at a time, when the server does not answer; None: such requests fail.
         price: Price of the model's tokens.
@@ -83,12 +84,12 @@ class ServedTokenEngine(TokenEngine):
         self._closed = False
 
     async def start(self) -> None:
-        """Looks whether the server does what training needs (see `check_tokens` and `check_adapters`). Idempotent.
+        """Checks that the server does what training needs (see `check_tokens` and `check_adapters`). Idempotent.
 
         Raises:
-            ConfigError: It does not, or does not have the model.
-            AuthenticationError: It refuses the key.
-            ServiceUnavailableError: It does not answer.
+            ConfigError: The server does not, or does not have the model.
+            AuthenticationError: The server refuses the key.
+            ServiceUnavailableError: The server does not answer.
             EngineError: The engine was closed.
         """
         async with self._changing:
@@ -123,7 +124,7 @@ class ServedTokenEngine(TokenEngine):
         return await self._generate(request)
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """The completion, without any cached prefix.
+        """The completion under replica number 0, computed without any cached prefix.
 
         Raises:
             EngineError: As `generate`.
@@ -135,7 +136,7 @@ class ServedTokenEngine(TokenEngine):
             raise away(error) from error
 
     async def load(self, policy: PolicyVersion) -> None:
-        """Switches to another policy version in flight.
+        """Switches to another policy version while requests are in progress.
 
         Raises:
             EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it; the old
@@ -175,7 +176,10 @@ class ServedTokenEngine(TokenEngine):
         return self._ledger.episode(episode)
 
     def lend(self) -> EngineLoan | None:
-        """Keeps the current version on the server. None with a limit per minute: one process must count."""
+        """Lends the server and keeps the current version loaded until the loan ends.
+
+        Returns None before `start`, and if a limit per minute is set, because a single process must count.
+        """
         connection = self._server.client.config
         limited = connection.requests_per_minute is not None or connection.tokens_per_minute is not None
         if self._versions is None or limited:
@@ -239,7 +243,7 @@ class ServedTokenEngine(TokenEngine):
             )
 
     async def _restore(self, failure: NoAnswerError | UnknownModelError, lost: Version, seen: int) -> None:
-        """Has the server revived and the current adapter loaded again, once for all requests that failed together."""
+        """Revives the server if needed and loads the current adapter again, once for requests that failed together."""
         async with self._changing:
             if self._restorations != seen:
                 return
@@ -249,28 +253,30 @@ class ServedTokenEngine(TokenEngine):
                     raise failure
                 await self._revive()
             elif self._facts is None or lost.name == self._facts.model:
-                raise failure  # the base model itself is another one now
+                raise failure  # the server now serves another base model
             log.warning("policy version loaded again", version=versions.current.number, reason=failure.message)
             await versions.give(versions.current)
             self._restorations += 1
 
 
 def _folders(log_dir: Path | None) -> tuple[Path, ...]:
-    """Folders of the run's files, nearest first: what a server of another file system is likely to see."""
+    """Folders of the run's files, nearest first: a server on another machine probably sees them too."""
     return () if log_dir is None else (log_dir, log_dir.parent)
 
 
 T = TypeVar("T")
 
 COOL = 0.5
+"""Temperature of the second request, which is compared with the one at temperature 1."""
 LIKELIEST = 5
+"""Number of most likely tokens that are compared."""
 SPREAD = 0.01
-"""Nats between the most likely tokens below which nothing is proven."""
+"""Difference in nats between these tokens that is too small to prove anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found(Generic[T]):
-    """A reply, or what is wrong with it: a wrong reply is not a passing failure here."""
+    """A reply, or what is wrong with it: a wrong reply is not retried here."""
 
     value: T | None
     reason: str = ""
@@ -285,10 +291,10 @@ async def check_tokens(server: TokenServer, model: str, *, remedy: str) -> None:
     wrong in every update (https://github.com/huggingface/trl/issues/4159).
 
     Raises:
-        ConfigError: They do not; with the reason and how to start a server that does.
+        ConfigError: The server does not do this; with the reason and how to start a server that does.
         AuthenticationError: The server refuses the key.
-        NoAnswerError: It does not answer.
-        RateLimitError: Its rate limit does not let the requests through.
+        NoAnswerError: The server does not answer.
+        RateLimitError: The server's rate limit was exceeded in all tries.
     """
 
     async def ask(temperature: float, tokens: int, read: Callable[[Mapping[str, Any]], T], top: int) -> T:
@@ -351,11 +357,12 @@ async def check_adapters(
 ) -> None:
     """Proves that adapters of the run's rank can be loaded and change what is served.
 
-    Where the base model lies on this machine a small one is made, loaded and unloaded; else one is asked for that does
-    not exist, which shows at least whether the server loads any.
+    If the base model is on this machine, a small adapter is made, loaded and unloaded. Otherwise the server is asked to
+    load an adapter that does not exist, which at least shows whether it loads adapters.
 
     Raises:
-        ConfigError: They cannot; with the reason and how to start a server that does.
+        ConfigError: The server cannot do this; with the reason and how to start a server that can.
+        EngineError: The server does not answer.
     """
     name = f"finqa-check-{uuid.uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="finqa-adapter-", dir=scratch) as made:

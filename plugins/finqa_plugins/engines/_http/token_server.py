@@ -1,4 +1,4 @@
-"""What a server of tokens can do, one method a request: completions of ids, adapters."""
+"""Requests to a token server, one method each: completions of token ids, and loading and unloading of adapters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from finqa_plugins.engines._http.refusals import ControlError, PromptTooLongErro
 LOAD, UNLOAD = "/load_lora_adapter", "/unload_lora_adapter"
 
 PROMPT = tuple(range(1, 17))
-"""Ids that every vocabulary has."""
+"""A prompt of ids that every vocabulary has."""
 
 ANSWER_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """`model`: name of the base model on the server; `max_context`: longest prompt plus completion, 0 if unsaid."""
+    """`model`: name of the base model on the server; `max_context`: longest sequence in tokens, 0 if not reported."""
 
     model: str
     max_context: int
@@ -122,9 +122,10 @@ class TokenServer:
         )
 
     async def answer(self, served_name: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """What a model or adapter generates for `PROMPT`, greedily and without a cached prefix; it distinguishes them.
+        """What a model or adapter generates for `PROMPT`, greedily and without a cached prefix.
 
-        Not vLLM's `prompt_logprobs`: with adapters they are wrong, and beside other requests they end its engine
+        Returns [4] token ids and [4] log-probabilities in nats, which differ between models and adapters. vLLM's
+        `prompt_logprobs` are not used: with adapters they are wrong, and beside other requests they crash its engine
         (https://github.com/vllm-project/vllm/issues/16668).
 
         Raises:
@@ -144,7 +145,7 @@ class TokenServer:
         return reply.token_ids, reply.logprobs
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """Makes an adapter known as `name`. Idempotent for the same path.
+        """Loads an adapter as `name`. Idempotent for the same path.
 
         Raises:
             EngineError: The server refused it, in its own words, or did not answer.
@@ -157,7 +158,7 @@ class TokenServer:
                 raise
 
     async def unload_adapter(self, name: str) -> None:
-        """Forgets an adapter; nothing happens when the server does not know it.
+        """Unloads an adapter; does nothing if the server does not know it.
 
         Raises:
             EngineError: The server refused or did not answer.

@@ -22,23 +22,23 @@ from finqa_plugins.engines._http.json_documents import BadReplyError, parse_docu
 from finqa_plugins.engines._http.refusals import Refusal, one_line, read_refusal
 
 ACCEPTED = "gzip"
-"""What is asked for as Accept-Encoding. Other packings could grow a few bytes beyond any limit in one step."""
+"""Value of Accept-Encoding. With other encodings a few bytes could expand beyond any limit in one step."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class BadBodyError(Exception):
-    """It is too long, or packed in a way that was not asked for; the message states what."""
+    """A reply is too long, or compressed in a way that was not requested; the message states which."""
 
 
 class Body:
-    """One reply's; `data` is what has arrived."""
+    """The body of one reply; `data` contains the decompressed bytes that have arrived."""
 
     def __init__(self, encoding: str, limit: int) -> None:
-        """`encoding` is the reply's Content-Encoding, `limit` counts bytes of what is unpacked.
+        """`encoding` is the reply's Content-Encoding, `limit` the largest size after decompression, in bytes.
 
         Raises:
-            BadBodyError: It is packed otherwise than `ACCEPTED`.
+            BadBodyError: The encoding is neither identity nor `ACCEPTED`.
         """
         packing = encoding.strip().lower().removeprefix("x-")
         if packing not in ("", "identity", ACCEPTED):
@@ -48,10 +48,10 @@ class Body:
         self.data = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Adds bytes as they came.
+        """Adds a chunk as it was received.
 
         Raises:
-            BadBodyError: That is more than the limit, or no gzip.
+            BadBodyError: The body exceeds the limit, or is not gzip.
         """
         if self._unpack is None:
             self.data += chunk
@@ -65,17 +65,23 @@ class Body:
 
 
 LARGEST_REPLY = 16 * 2**20
-"""Bytes; a server that sends more is broken."""
+"""Largest reply in bytes; a server that sends more is broken."""
 
 KEEP_ALIVE_S = 4.0
 """Seconds after which an idle connection is not used again: uvicorn, and so vLLM, closes them after 5."""
 
 SHORTEST_KEY = 8
-"""Characters of what is hidden in the server's words; servers without keys are often given one such as `EMPTY`."""
+"""Characters of the shortest key that is masked in replies. Servers without keys often get one such as `EMPTY`."""
 
 
 class PassingError(Exception):
-    """One try failed in a way that another may not. `wait_s` is what the server asks for, `limited`: a rate limit."""
+    """One try failed, but another may succeed.
+
+    Attributes:
+        reason: What happened.
+        limited: Whether a rate limit was exceeded.
+        wait_s: Seconds that the server asks to wait; None if it does not.
+    """
 
     def __init__(self, reason: str, *, limited: bool = False, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -86,7 +92,7 @@ class PassingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, not judged yet; `data` is without the key."""
+    """A reply of any status; `data` is its body, in which the key is masked."""
 
     status: int
     headers: Mapping[str, str]
@@ -94,11 +100,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its beginning."""
+        """The first 4000 bytes of the body as text."""
         return self.data[:4000].decode("utf-8", errors="replace")
 
     def document(self) -> Mapping[str, Any] | None:
-        """The JSON object that it is, or None."""
+        """The body as a JSON object; None if it is none."""
         try:
             return parse_document(self.data)
         except BadReplyError:
@@ -106,9 +112,9 @@ class Answer:
 
 
 class Transport:
-    """The connections to one server: made when they are needed, in the event loop that runs then.
+    """The connections to one server, opened on demand in the event loop that runs then.
 
-    `proxied`: by the proxy of the environment, which is not for servers that finqa starts.
+    `proxied`: use the proxy of the environment. It is False for servers that finqa starts.
 
     Raises:
         ConfigError: The proxy of the environment is of a kind that is not supported.
@@ -141,14 +147,14 @@ class Transport:
 
         Args:
             method: GET or POST.
-            path: Below the address of the API.
-            content: JSON.
+            path: Path below the address of the API.
+            content: JSON document; None sends no body.
             timeout_s: Seconds for connection, request and reply together.
             query: Parameters of the address.
             root: The path is beside `/v1`, not below it.
 
         Raises:
-            PassingError: No whole reply came.
+            PassingError: No complete reply came.
         """
         url = (self._base.removesuffix("/v1") if root else self._base) + path
         try:
@@ -179,8 +185,8 @@ class Transport:
     async def _exchange(self, method: str, url: str, content: bytes | None, query: Mapping[str, str] | None) -> Answer:
         """Sends the request and reads the reply.
 
-        A server may close an idle connection in the moment in which it is used again (RFC 9112, 9.3.1), so a
-        connection that ends before the reply begins gets the request a second time, on another connection.
+        A server may close an idle connection at the moment it is reused (RFC 9112, 9.3.1). So if a connection ends
+        before the reply begins, the request is sent a second time, on another connection.
         """
         headers = self._headers if content is None else {**self._headers, "Content-Type": "application/json"}
         for last in (False, True):
@@ -211,13 +217,13 @@ class Transport:
                     limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates() if secure else True
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),  # `send` limits all
-                auto_decompress=False,  # `Body` unpacks, up to a limit
+                auto_decompress=False,  # `Body` decompresses, up to a limit
                 skip_auto_headers=("Content-Type",),
             )
         return self._session
 
     def _without_key(self, data: bytes) -> bytes:
-        """Some servers repeat the key."""
+        """`data` with the key masked: some servers repeat it."""
         return data.replace(self._key, b"**********") if len(self._key) >= SHORTEST_KEY else data
 
 
@@ -225,7 +231,7 @@ def find_proxy(url: str) -> str | None:
     """The proxy that the environment names for an address: HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, and NO_PROXY.
 
     Raises:
-        ConfigError: It is not an HTTP proxy.
+        ConfigError: The proxy is not an HTTP proxy.
     """
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

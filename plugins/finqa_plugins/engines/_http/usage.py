@@ -1,4 +1,4 @@
-"""What was used and what it cost."""
+"""Token usage of requests and episodes, and its cost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field
 log = structlog.get_logger(__name__)
 
 KEPT_EPISODES = 10_000
-"""Those used last, far more than are played at once: the table of a long run does not grow forever."""
+"""Episodes in the ledger, the latest ones. It is far more than are played at once, and bounds memory in long runs."""
 
 MOST_TOKENS = 10**9
 """Largest count of tokens that one request can report; a larger one counts as missing."""
 
 REPORT_EVERY = 100
-"""Requests between two lines that report what was used so far."""
+"""Requests between two log lines with the total usage."""
 
 
 class Price(BaseModel):
-    """What one model costs, in US dollars for a million tokens; cached input costs as much as other input if unset."""
+    """Price of one model in US dollars per million tokens; `cached_input` defaults to the price of `input`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -34,13 +34,13 @@ class Price(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What some requests used.
+    """Usage of one or several requests.
 
     Attributes:
         requests: Answered requests.
         prompt_tokens: Including the cached ones.
         cached_tokens: Tokens of the prompts that the server had from earlier requests.
-        completion_tokens: Including those of thoughts that are not shown.
+        completion_tokens: Including those of reasoning that is not shown.
         unmetered: Requests whose reply did not report its usage; they are missing in tokens and cost.
     """
 
@@ -62,11 +62,11 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """Prompts and completions."""
+        """Tokens of prompts and completions."""
         return self.prompt_tokens + self.completion_tokens
 
     def cost_usd(self, price: Price | None) -> float | None:
-        """US dollars; None without a price."""
+        """Cost in US dollars; None without a price."""
         if price is None:
             return None
         cached = price.input if price.cached_input is None else price.cached_input
@@ -75,7 +75,7 @@ class Usage:
 
 
 def read_usage(document: Mapping[str, Any]) -> Usage:
-    """The `usage` of a reply; one that is missing or makes no sense counts as unmetered."""
+    """The `usage` of a reply; a missing or invalid one counts as unmetered."""
     found = document.get("usage")
     usage: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
@@ -87,10 +87,10 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
 
 
 class Ledger:
-    """The use of each of the latest episodes, and of all together."""
+    """Usage of each of the latest episodes, and of all together."""
 
     def __init__(self, price: Price | None, *, model: str, reports: bool = True) -> None:
-        """`reports`: the log has now and then what all used."""
+        """`reports`: write the total usage to the log every `REPORT_EVERY` requests."""
         self.price = price
         self._model = model
         self._reports = reports
@@ -98,7 +98,7 @@ class Ledger:
         self.total = Usage()
 
     def add(self, key: str, usage: Usage) -> None:
-        """Records the reply to the request `key`; reports now and then what all used."""
+        """Records the usage of the request `key`; logs the total every `REPORT_EVERY` requests."""
         episode = key.rpartition("#")[0]
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
         self._episodes.move_to_end(episode)
@@ -109,15 +109,15 @@ class Ledger:
             self.report("tokens used so far")
 
     def report(self, event: str) -> None:
-        """A line of the log with what all used."""
+        """Logs the total usage."""
         log.info(event, model=self._model, **self.running_total())
 
     def running_total(self) -> dict[str, Any]:
-        """What all used."""
+        """Total usage as JSON values."""
         return self._facts(self.total)
 
     def knows(self, episode: str) -> bool:
-        """Whether the episode used anything."""
+        """Whether usage of the episode is recorded."""
         return episode in self._episodes
 
     def episode(self, episode: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Policy versions on a server: each an adapter under a name of its own, dropped once no request uses it."""
+"""Policy versions on a server: each is an adapter under its own name, unloaded once no request uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finqa_plugins.engines._http.token_server import TokenServer
 log = structlog.get_logger(__name__)
 
 GOODBYE_S = 5.0
-"""Seconds for dropping adapters at the end: a server that is gone has none."""
+"""Seconds to wait for adapters to be unloaded at the end; a dead server would never answer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class Version:
     Attributes:
         number: Number of the policy version.
         name: Name of the model or adapter on the server.
-        adapter: Its folder; None for the base model.
+        adapter: Folder of the adapter; None for the base model, and once it is unloaded.
         changes: Whether the adapter differs from the base model.
         users: Requests in progress.
     """
@@ -45,7 +45,7 @@ class Version:
 
 
 class Versions:
-    """Which version later requests get, and which ones are still in use."""
+    """The version that later requests get, and the versions still in use."""
 
     def __init__(
         self, server: TokenServer, *, base: str, model: str, rank: int, shapes: Shapes, answer: tuple[Any, ...]
@@ -58,7 +58,7 @@ class Versions:
         self._shapes = shapes
         self._answer = answer
         self._names = (f"finqa-{uuid.uuid4().hex[:12]}-{count}" for count in itertools.count())
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._unload_tasks: set[asyncio.Task[None]] = set()
         self._ended = False
 
     @classmethod
@@ -67,15 +67,18 @@ class Versions:
 
         Args:
             server: The server.
-            base: Its name of the base model.
-            model: The run's name of it.
+            base: Name of the base model on the server.
+            model: The run's name of the base model (folder or hub id).
             rank: Largest rank of an adapter.
+
+        Raises:
+            EngineError: The server does not answer a request for the base model.
         """
         shapes = await asyncio.to_thread(model_shapes, model)
         return cls(server, base=base, model=model, rank=rank, shapes=shapes, answer=await server.answer(base))
 
     async def make(self, policy: PolicyVersion) -> Version:
-        """Loads a version and proves that it is served; nothing has changed when that fails.
+        """Loads a version and proves that it is served. If this fails, the current version is unchanged.
 
         Raises:
             EngineError: The adapter is damaged, of another rank or base, or the server refuses or ignores it.
@@ -95,7 +98,7 @@ class Versions:
         return version
 
     async def give(self, version: Version) -> None:
-        """Loads a version's adapter, again where the server forgot it, and proves that it is served.
+        """Loads a version's adapter, also after the server lost it, and proves that it is served.
 
         Raises:
             EngineError: The server refuses or ignores it, or does not answer.
@@ -115,13 +118,13 @@ class Versions:
             )
 
     def switch(self, version: Version) -> None:
-        """Later requests get this version."""
+        """Makes `version` the one that later requests get."""
         old, self.current = self.current, version
         self._drop(old)
 
     @contextmanager
     def used(self, version: Version) -> Iterator[None]:
-        """Keeps a version for as long as the context is open."""
+        """Keeps a version loaded while the context is open."""
         version.users += 1
         try:
             yield
@@ -131,12 +134,12 @@ class Versions:
                 self._drop(version)
 
     async def end(self) -> None:
-        """Drops what is loaded, where the server still answers."""
+        """Unloads the current adapter, if the server still answers within `GOODBYE_S`."""
         self.current.users = 0
         self._drop(self.current)
         self._ended = True
-        if self._farewells:
-            _, late = await asyncio.wait(self._farewells, timeout=GOODBYE_S)
+        if self._unload_tasks:
+            _, late = await asyncio.wait(self._unload_tasks, timeout=GOODBYE_S)
             for task in late:
                 task.cancel()
 
@@ -146,8 +149,8 @@ class Versions:
             return
         version.adapter = None
         task = asyncio.create_task(self._unload(version.name))
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        self._unload_tasks.add(task)
+        task.add_done_callback(self._unload_tasks.discard)
 
     async def _unload(self, name: str) -> None:
         try:

@@ -32,22 +32,22 @@ class PersonLeftError(FinqaError):
 
 
 class LineReader(ABC):
-    """Asks for one line."""
+    """Asks the person for lines."""
 
     async def ask(self, label: str, *, words: Sequence[str], default: str) -> str:
         """The line, stripped; `default` when it is empty. Raises as `line`.
 
         Args:
-            label: What is asked for.
-            words: What the line may be completed to.
-            default: Shown behind the label.
+            label: Name of the value to type.
+            words: Completions of the line.
+            default: Shown after the label.
         """
         shown = f"{label} [{default}]: " if default else f"{label}: "
         return (await self.line(shown, words)).strip() or default
 
     @abstractmethod
     async def line(self, label: str, words: Sequence[str] = ()) -> str:
-        """The line as it was typed, for text in which spaces mean something.
+        """The line as it was typed, for text in which whitespace matters.
 
         Raises:
             PersonLeftError: The input ended, or the person interrupted it.
@@ -55,7 +55,7 @@ class LineReader(ABC):
 
 
 class PlainReader(LineReader):
-    """Lines of standard input that is not a terminal; nothing is completed."""
+    """Reads standard input that is not a terminal, without completion."""
 
     async def line(self, label: str, words: Sequence[str] = ()) -> str:
         """See `LineReader.line`."""
@@ -72,7 +72,7 @@ class PlainReader(LineReader):
 
 
 class TerminalReader(LineReader):
-    """A terminal, with completion by Tab and history by the arrow keys."""
+    """Reads a terminal, with completion by Tab and history by the arrow keys."""
 
     def __init__(self, source: Input | None = None, target: Output | None = None) -> None:
         from prompt_toolkit import PromptSession
@@ -98,7 +98,7 @@ def choose_reader() -> LineReader:
 
 
 def show(text: str, *, end: str = "\n") -> None:
-    """Prints for the person; control characters in tool replies cannot reach the terminal."""
+    """Prints for the person; replaces control characters, so that tool replies cannot control the terminal."""
     safe = "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
     print(safe, end=end, file=sys.stderr, flush=True)
 
@@ -109,23 +109,23 @@ _BLOCK = "Between lines of ``` it is a reply in words."
 
 
 class HumanEngine(ChatEngine):
-    """Shows what is new in the conversation, then asks for a call, or for words where the episode takes them."""
+    """Shows what is new in the conversation, then asks for a call, or for text if the episode accepts it."""
 
     def __init__(self, config: None, context: EngineContext, *, reader: LineReader | None = None) -> None:
         self._reader = reader
 
     async def start(self) -> None:
-        """Looks whether standard input is a terminal."""
+        """Chooses the reader that fits standard input."""
         self._reader = self._reader or choose_reader()
 
     async def close(self) -> None:
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """Return one call; or a text, as the person typed it, where the episode takes one.
+        """Return one call; or a text, as the person typed it, if the episode accepts it.
 
         Raises:
-            PersonLeftError: Ctrl-D or Ctrl-C.
+            PersonLeftError: The person typed Ctrl-D or Ctrl-C.
         """
         reader = self._reader = self._reader or choose_reader()
         _show_news(request)
@@ -160,7 +160,7 @@ async def _ask_text(reader: LineReader, label: str) -> str:
 
 
 async def _reply(reader: LineReader, line: str, tools: Sequence[str]) -> str:
-    """Return a reply in words that begins with a line; empty where the line is none, or looks like a mistyped call."""
+    """Return the text reply that begins with `line`; "" if the line is empty or looks like a mistyped call."""
     if not line or _nearest(line.partition(" ")[0], tools):
         return ""
     text = await _rest_of_block(reader, line)
@@ -218,7 +218,7 @@ def _help(request: ChatRequest) -> str:
 
 
 def _divide(line: str, tools: Mapping[str, ToolSpec]) -> tuple[str, str]:
-    """Return the tool of a line and its arguments as JSON or text; a call in brackets as in the list of the tools."""
+    """Return the name of the tool and its arguments (JSON or text); `tool(...)` is allowed too."""
     name, bracket, rest = line.partition("(")
     tool = tools.get(name.strip())
     if tool is None or not bracket or not rest.rstrip().endswith(")"):
@@ -228,9 +228,9 @@ def _divide(line: str, tools: Mapping[str, ToolSpec]) -> tuple[str, str]:
 
 
 def _call_arguments(text: str, names: Sequence[str]) -> str:
-    """Return the arguments of a call as JSON: Python's literals, or bare words; by place or by name.
+    """Return the arguments of a call as JSON: Python literals or bare words, by position or name.
 
-    What is no such list is returned as it is, for the message about its form.
+    Text that is not such a list is returned unchanged; `_inline_arguments` reports what is wrong with it.
     """
     if not text.strip() or not names:
         return text.strip()
@@ -251,10 +251,10 @@ def _call_arguments(text: str, names: Sequence[str]) -> str:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal; the text of a bare name.
+    """Return the value of a literal, or the text of a bare name.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The node is neither.
     """
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
@@ -266,7 +266,7 @@ def _parameters(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:
 
 
 def _required(tool: ToolSpec) -> list[str]:
-    """Return the parameters without a default that the schema does not call optional."""
+    """Return the required parameters without a default; without a list of required ones, all count."""
     named = tool.parameters.get("required", list(_parameters(tool)))
     return [name for name, schema in _parameters(tool).items() if name in named and "default" not in schema]
 
@@ -282,7 +282,7 @@ def _unknown_tool(name: str, known: Sequence[str], *, takes_text: bool) -> str:
 
 
 def _inline_arguments(text: str, tool: ToolSpec) -> dict[str, Any] | str:
-    """Arguments in JSON after the name, or bare text for a tool of one argument. A string back explains a mistake."""
+    """Parses arguments in JSON, or bare text for a tool with one argument. Returns an error message if wrong."""
     parameters, required = _parameters(tool), _required(tool)
     if len(parameters) == 1 and not text.lstrip().startswith("{"):
         return {name: _typed(text.strip(), schema) for name, schema in parameters.items()}
@@ -317,7 +317,7 @@ def _is_text(schema: Mapping[str, Any]) -> bool:
 
 
 def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """Return what was typed for a parameter: a text where it is one, else the JSON value that the text is."""
+    """Return the value of a typed text: the text for a string parameter or if it is not JSON, else the JSON value."""
     if _is_text(schema):
         return text
     try:
@@ -327,7 +327,7 @@ def _typed(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _default(name: str, messages: Sequence[Message]) -> str:
-    """The value of the last call for names that repeat; at first the company of the question."""
+    """The argument of the last call, for company and table; before the first call, the company of the question."""
     if name not in ("company_name", "table_name"):
         return ""
     calls = [message.tool_call for message in messages if message.tool_call and name in message.tool_call.arguments]

@@ -1,1 +1,1 @@
-"""An engine on every server that speaks OpenAI's API, local or hosted: chat, or token ids where it gives them."""
+"""An engine for servers with OpenAI's API, local or hosted: chat, or token ids if the server supports them."""

@@ -1,7 +1,7 @@
-"""Requests and replies of chat completions: our messages to a request body, a reply to an assistant turn. Pure.
+"""Requests and replies of chat completions: messages to a request body, a reply to an assistant turn. Pure.
 
 Protocol: https://platform.openai.com/docs/api-reference/chat/create and .../chat/object. Ids of calls are made from
-their places, nine letters and digits long, because Mistral's chat templates refuse others. Every reply
+their positions and have nine letters and digits, because Mistral's chat templates refuse others. Every reply
 gives a turn or a BadReplyError.
 """
 
@@ -46,7 +46,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
 
 
 def turn_seed(seed: int, key: str) -> int:
-    """31 bits, which every server takes, different for each turn: the same prompt may occur twice in an episode."""
+    """A seed of 31 bits, which every server accepts. It differs per turn: a prompt may occur twice in an episode."""
     turn = key.rpartition("#")[2]
     return int.from_bytes(hashlib.blake2b(f"{seed}\x1f{turn}".encode(), digest_size=4).digest(), "big") >> 1
 
@@ -54,9 +54,9 @@ def turn_seed(seed: int, key: str) -> int:
 def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None) -> list[dict[str, Any]]:
     """The history in OpenAI's form.
 
-    What came back for an unreadable call is a user message there, because a tool message must answer a call, and so are
-    the images that tools return. Thoughts
-    are left out unless a field is named: servers without a template that knows them would count them as words.
+    The reply to an unreadable call is sent as a user message, because a tool message must answer a call. Images that
+    tools return are sent as user messages too. Reasoning is left out unless `thoughts_field` names a field for it:
+    servers whose chat template has no place for reasoning would treat it as ordinary text.
     """
     chat: list[dict[str, Any]] = []
     open_calls, shown = deque[str](), tuple[str, ...]()
@@ -78,7 +78,7 @@ def chat_messages(messages: Sequence[Message], thoughts_field: str | None = None
 
 
 def _content(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
-    """The text, or parts where there are images."""
+    """The text, or content parts if there are images."""
     if not images:
         return valid_text(text)
     words = [{"type": "text", "text": valid_text(text)}] if text else []
@@ -86,7 +86,7 @@ def _content(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
 
 
 def valid_text(text: str) -> str:
-    """Lone surrogates, which are no text, become question marks."""
+    """`text` with question marks for lone surrogates, which are not valid Unicode."""
     return text.encode("utf-8", errors="replace").decode()
 
 
@@ -107,7 +107,7 @@ def _assistant(message: Message, names: Sequence[str], thoughts_field: str | Non
 
 
 MAX_DEPTH = 64
-"""Nesting of arguments; what parses at the edge of Python's recursion limit may not be written later."""
+"""Largest nesting of arguments. A deeper value could still be parsed, but exceed the recursion limit when written."""
 
 
 class _CallError(Exception):
@@ -115,12 +115,12 @@ class _CallError(Exception):
 
 
 class _NoCallError(_CallError):
-    """There is none: the turn is in plain words."""
+    """There is no call: the turn is plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One turn and what it used. `written_call`: a call stands in the text, where no server should leave it."""
+    """One turn and its usage. `written_call`: the text contains a call, which the server should have parsed."""
 
     turn: AssistantTurn
     usage: Usage
@@ -128,15 +128,15 @@ class Reply:
 
 
 def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool = False) -> Reply:
-    """The first choice of a completion.
+    """Reads the first choice of a chat completion.
 
     Args:
         document: The server's reply.
-        tools: Tools were offered; without them the text alone counts.
-        several_calls: One turn may have several calls.
+        tools: Whether tools were offered; without them only the text counts.
+        several_calls: Whether one turn may have several calls.
 
     Raises:
-        BadReplyError: It is not a chat completion.
+        BadReplyError: The reply is not a chat completion.
     """
     choice = first_choice(document)
     message = choice.get("message")
@@ -168,13 +168,13 @@ def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool 
 
 
 def unreadable_reply(reason: str, written: str) -> Reply:
-    """The turn whose call the server itself could not read, and refused instead of handing it over."""
+    """The turn for a call that the server could not parse; it answered with an error instead of the call."""
     turn = AssistantTurn(text=valid_text(written), parse_error=valid_text(f"The tool call cannot be read: {reason}"))
     return Reply(turn=turn, usage=Usage(requests=1, unmetered=1))
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """Thoughts, where the server hands them over apart from the text, then the text or the refusal."""
+    """The reasoning, if the server sends it in a field of its own, then the text or the refusal."""
     content = message.get("content")
     if isinstance(content, list):  # content parts
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
@@ -212,7 +212,7 @@ def _read_call(given: Any) -> ToolCall:
 
 
 def _arguments(given: object) -> Mapping[str, Any]:
-    """A JSON text by the protocol; some servers send the object itself, and nothing for a call without arguments."""
+    """The arguments: JSON text by the protocol. Some servers send an object, or nothing if there are no arguments."""
     if isinstance(given, str) and given.strip():
         try:
             given = json.loads(given, parse_constant=refuse_constant)

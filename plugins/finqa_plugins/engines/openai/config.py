@@ -14,15 +14,15 @@ from finqa_plugins.engines._http.usage import Price
 OURS = frozenset(
     (*OMITTABLE, "model", "messages", "tools", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
 )
-"""Fields of a request that other settings decide."""
+"""Fields of a request that other settings determine."""
 
 
 CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body"))
-"""Options that mean nothing, or another distribution, where token ids are asked for; `omit` may name the seed there."""
+"""Options without meaning for token ids, or that would change the distribution; `omit` may then name `seed` only."""
 
 
 class OpenAIEngineConfig(ServerConfig):
-    """What `finqa plugins show openai` lists."""
+    """Options of the `openai` engine."""
 
     base_urls: tuple[str, ...] = Field(
         default=(), description="URLs with one server per replica (generation.engine_replicas), instead of base_url"
@@ -73,7 +73,7 @@ class OpenAIEngineConfig(ServerConfig):
         """The options of one replica, with its own address.
 
         Raises:
-            ConfigError: There is not one address for each.
+            ConfigError: There is not one address for each replica.
         """
         addresses = self.addresses
         if len(addresses) != replicas:
@@ -85,7 +85,7 @@ class OpenAIEngineConfig(ServerConfig):
 
     @property
     def limit_field(self) -> str:
-        """How the token limit of a reply is called: OpenAI's newer models refuse `max_tokens`."""
+        """Name of the request field for the token limit: OpenAI's newer models refuse `max_tokens`."""
         return self.max_tokens_field or ("max_completion_tokens" if self.host == OPENAI_HOST else "max_tokens")
 
     @field_validator("base_urls")

@@ -1,4 +1,4 @@
-"""What `finqa doctor` finds out about the server: whether it answers, takes the key and knows the model."""
+"""Checks of `finqa doctor`: whether the server answers, accepts the key and knows the model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from finqa_plugins.engines._http.refusals import NAME_MODEL
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
 DEADLINE_S = 5.0
+"""Seconds for a request."""
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`, with secrets masked."""
+    """Results of all checks; `settings` are those of the hook `doctor_checks`, with secrets masked."""
     given = settings["engine"]["options"]
     options = {name: value for name, value in given.items() if name != "api_key"}
     try:

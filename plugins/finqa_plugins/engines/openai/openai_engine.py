@@ -1,4 +1,4 @@
-"""The `openai` engine: chat on a server that speaks OpenAI's chat completions, or tokens for a run that needs them."""
+"""The `openai` engine: chat on a server with OpenAI's chat completions, or token ids for a run that needs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class OpenAIEngine(ChatEngine):
-    """Stateless but for the count of what was used: each request carries the whole conversation."""
+    """Chat on one server. Stateless except for usage counts: each request contains the whole conversation."""
 
     def __init__(self, config: OpenAIEngineConfig | None, context: EngineContext) -> None:
         self._config = config or OpenAIEngineConfig()
@@ -39,10 +39,10 @@ class OpenAIEngine(ChatEngine):
         self._warned_of_written_call = False
 
     async def start(self) -> None:
-        """Looks whether the server answers and takes the key. Idempotent.
+        """Checks that the server answers and accepts the key. Idempotent.
 
         Raises:
-            ConfigError: No model is named, or a folder of this machine is named that the server does not know.
+            ConfigError: No model is named, or a folder on this machine that the server does not list.
             AuthenticationError: The key is missing or refused.
             ServiceUnavailableError: Nothing answers at the address.
         """
@@ -67,7 +67,7 @@ class OpenAIEngine(ChatEngine):
         A reply that contains no call, several or an unreadable one is a turn with a parse error.
 
         Raises:
-            EngineError: The server failed for this request after all repetitions.
+            EngineError: The server failed for this request after all retries.
             FinqaError: Every request would fail: the key, the model, the account or the address is wrong.
         """
         try:
@@ -127,7 +127,7 @@ class OpenAIEngine(ChatEngine):
         return reply
 
     def _check_model(self, cards: tuple[ModelCard, ...] | None) -> None:
-        """A folder is a name only for a server that was started with it; other unknown names are left to the server."""
+        """Rejects a model folder that the server does not list; other unknown names are left to the server."""
         known = [card.name for card in cards or ()]
         if known and self._model not in known and Path(self._model).is_dir():
             raise ConfigError(

@@ -13,7 +13,7 @@ NAME = "openai"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One engine, for chat or, on servers that can, for tokens."""
+    """The `openai` engine, for chat or, if the server supports them, token ids."""
     return [
         Component(
             kind="engine",
@@ -28,7 +28,7 @@ def register_components() -> list[Component]:
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is a key for every address that wants one; see `Component.readiness`."""
+    """Whether there is a key for every address that needs one; see `Component.readiness`."""
     from pydantic import ValidationError
 
     from finqa_cli.errors import AuthenticationError
@@ -55,7 +55,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The server, where it is to be the engine."""
+    """Checks of the server, if the engine is `openai`."""
     if settings["engine"]["name"] != NAME:
         return []
     from finqa_plugins.engines.openai.openai_doctor import checks

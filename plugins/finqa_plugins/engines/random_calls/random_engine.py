@@ -1,4 +1,4 @@
-"""A chat engine that calls random tools with random arguments: the floor that a policy is compared with."""
+"""A chat engine that calls random tools with random arguments: a baseline for policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RandomConfig(BaseModel):
 
 
 class RandomEngine(ChatEngine):
-    """Every turn follows from the conversation and the seed of its request."""
+    """Every turn depends on the conversation, the run's seed, and the seed and turn number of its request."""
 
     def __init__(self, config: RandomConfig | None, context: EngineContext) -> None:
         self._config = config or RandomConfig()
@@ -35,7 +35,7 @@ class RandomEngine(ChatEngine):
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """Call one of the tools; without tools, or at random, answer with a number or word of the last message."""
+        """Call one of the tools; without tools, or at random, answer with a number or a word of the messages."""
         rng = random.Random(f"random:{self._seed}:{request.sampling.seed}:{request.key.rpartition('#')[2]}")
         text = "\n".join(message.content for message in request.messages if message.role in ("user", "tool"))
         if not request.tools or rng.random() < self._config.plain_words:

@@ -46,7 +46,7 @@ class ScriptedConfig(BaseModel):
 
 
 class ScriptedEngine(ChatEngine):
-    """An expert without state: each turn follows from the messages, the habits from the request's seed."""
+    """An expert without state: each turn depends on the messages, the habits on the run's and the request's seed."""
 
     def __init__(self, config: ScriptedConfig | None, context: EngineContext) -> None:
         self._config = config or ScriptedConfig()
@@ -60,10 +60,10 @@ class ScriptedEngine(ChatEngine):
         """Nothing to free."""
 
     async def respond(self, request: ChatRequest) -> AssistantTurn:
-        """The environment's own gold solution where it has one; else the analyst's next step, the seventh submits.
+        """The next step of the environment's gold solution if it has one, else the analyst's; its seventh step submits.
 
         Raises:
-            ConfigError: The environment has no solution, and not the tools that the analyst uses.
+            ConfigError: The environment has no solution, nor the tools that the analyst uses.
         """
         if self._demonstrate is not None:
             turn = self._demonstrate(request.task, request.messages)
@@ -128,7 +128,7 @@ def _exact_query(company: str, intent: Intent, infos: dict[str, TableInfo | None
 
 
 def _guessed_query(company: str, question: str, intent: Intent, infos: dict[str, TableInfo | None]) -> ToolCall:
-    """Queries the row that shares most words with a reworded question, in a table that has the years, if any does."""
+    """Queries the row that shares most words with the question, in a table with the years; submits if there is none."""
     best: tuple[float, ToolCall] | None = None
     for table, info in infos.items():
         label, score = guess_label(info, question) if info else ("", 0.0)

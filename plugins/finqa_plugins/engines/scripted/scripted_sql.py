@@ -33,7 +33,7 @@ _HINT_WORDS = tuple((name, frozenset(words.split())) for name, words in _HINTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """What get_table_info returned, as far as it is needed.
+    """The needed part of a reply of get_table_info.
 
     Attributes:
         labels: Values of the first column.
@@ -49,7 +49,7 @@ class TableInfo:
         return next(iter(self.dtypes), "line_item")
 
     def is_text(self, column: str) -> bool:
-        """The column contains text, so that numbers in it must be cast."""
+        """Whether the column contains text, so that numbers in it must be cast."""
         return not self.dtypes.get(column, "int64").startswith(("int", "float"))
 
     def column_for(self, year: str) -> str | None:
@@ -60,7 +60,7 @@ class TableInfo:
 
 
 def rank_tables(tables: Sequence[str], phrases: Sequence[str], years: Sequence[str]) -> list[str]:
-    """Tables in the order in which to try them: most hints of the phrases first, the more special statement on ties.
+    """Tables in the order in which to try them: most hint words in the phrases first, special statements on ties.
 
     Among tables without any hint, those whose names contain a year of the question come first.
     """
@@ -76,7 +76,7 @@ def rank_tables(tables: Sequence[str], phrases: Sequence[str], years: Sequence[s
 
 
 def parse_tables(text: str) -> list[str] | None:
-    """The table names in a reply of get_descriptions, or None when it is not one."""
+    """The table names in a reply of get_descriptions, or None if it is not such a reply."""
     try:
         names = json.loads(text)
     except (ValueError, RecursionError):
@@ -85,7 +85,7 @@ def parse_tables(text: str) -> list[str] | None:
 
 
 def parse_info(text: str) -> TableInfo | None:
-    """The columns and labels in a reply of get_table_info, or None when it is not one."""
+    """The columns and labels in a reply of get_table_info, or None if it is not such a reply."""
     try:
         info = json.loads(text)
         dtypes = {str(column): str(dtype) for column, dtype in info["column_dtypes"].items()}
@@ -96,7 +96,7 @@ def parse_info(text: str) -> TableInfo | None:
 
 
 def find_labels(info: TableInfo, phrases: Sequence[str]) -> tuple[str, ...] | None:
-    """The labels that the phrases mean, or None when the table lacks one of them."""
+    """The labels with the words of the phrases, or None if the table lacks one of them."""
     by_words = {_words(label): label for label in reversed(info.labels)}
     found = [by_words.get(_words(phrase)) for phrase in phrases]
     labels = tuple(label for label in found if label is not None)
@@ -135,7 +135,7 @@ class Intent:
 
     @property
     def is_percentage(self) -> bool:
-        """The wording asks for a rate that people like to write times 100."""
+        """Whether the question asks for a rate, which is often written times 100."""
         return self.kind in ("growth_rate", "margin")
 
 
@@ -188,10 +188,10 @@ def parse_question(question: str) -> Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """What this episode's analyst does carelessly.
+    """Careless habits of the analyst in one episode.
 
     Attributes:
-        unquoted_years: Leaves year columns unquoted; SQLite then takes them for numbers.
+        unquoted_years: Leaves year columns unquoted; SQLite then reads them as numbers.
         undivided_percentages: Computes growth rates and margins times 100.
     """
 
@@ -239,7 +239,7 @@ def _expression(
 
 
 def _years(intent: Intent, info: TableInfo) -> tuple[str, ...]:
-    """The years whose cells are needed; an average takes all years between its two; no year means the last column."""
+    """The years whose cells are needed; an average needs all years between its two; no year means the last column."""
     years = intent.years or tuple(list(info.dtypes)[-1:])
     if intent.kind == "average" and len(years) == 2:
         return tuple(str(year) for year in range(int(years[0]), int(years[1]) + 1))

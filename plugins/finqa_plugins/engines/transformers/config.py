@@ -10,7 +10,7 @@ MAX_PROMPT_THREADS = 4
 
 
 class TransformersEngineConfig(BaseModel):
-    """What `finqa plugins show transformers` lists."""
+    """Options of the `transformers` engine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

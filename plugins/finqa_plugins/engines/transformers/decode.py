@@ -1,7 +1,7 @@
 """Prefill and decoding of one batch.
 
-Prefill computes only the tokens that no kept entry holds. Decoding draws one token for every live row, until all rows
-have stopped or new requests are to join them.
+Prefill computes only the tokens that no cached entry contains. Decoding draws one token for every live row, until all
+rows have stopped or new requests wait to join them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Prompt:
 
     Attributes:
         token_ids: The whole prompt, opening included.
-        entry: Kept keys and values of a prefix, or None.
-        known: How many leading tokens need no computing; at least the opening's, at most all but one.
+        entry: Cached keys and values of a prefix, or None.
+        known: Number of leading tokens that need no computing; at least the opening's, at most all but one.
     """
 
     token_ids: tuple[int, ...]
@@ -39,7 +39,7 @@ class Prompt:
 
     @property
     def unknown(self) -> int:
-        """How many tokens are to be computed."""
+        """Number of tokens to compute."""
         return len(self.token_ids) - self.known
 
 
@@ -53,7 +53,7 @@ class Filled:
         length: Columns that are filled.
         first: Column of each row's first token.
         logits: [N, V] after each prompt.
-        computed: Tokens that went through the model for it, padding included.
+        computed: Tokens that were computed to fill it, padding included.
     """
 
     buffer: Tensor
@@ -64,7 +64,7 @@ class Filled:
     computed: int
 
     def entry(self, row: int, token_ids: tuple[int, ...], start: int) -> Entry:
-        """A copy of what the row holds for `token_ids`; `start` is the length of the opening."""
+        """A copy of the row's keys and values for `token_ids`; `start` is the length of the opening."""
         begin = self.first[row]
         end = begin + len(token_ids) - start
         return Entry(token_ids, start, self.buffer[:, :, row, :, begin:end].clone())
@@ -80,9 +80,16 @@ def fill(
 ) -> Filled:
     """Fills the buffer with prompts, ordered by `unknown`; rows end in the same column.
 
-    A slice of rows with unequal numbers of unknown tokens is computed at its longest: the others compute some known
-    tokens again, which costs what padding would and leaves no holes. With `threads`, parts of at most `PART_TOKENS`
-    are computed side by side; where they are cut depends on the prompts alone.
+    All rows of a slice compute as many tokens as its row with most unknown tokens: the others compute some known tokens
+    again, which costs the same as padding and leaves no gaps. With `threads`, parts of at most `PART_TOKENS` are
+    computed in parallel; where they are cut depends on the prompts alone.
+
+    Args:
+        model: The model.
+        prompts: [N] one for each row.
+        buffer: [layers, 2, N or more, kv heads, columns, D], which is written.
+        opening: Keys and values of the common beginning of all prompts, which is not in the buffer.
+        threads: Executor for the parts; None: this thread computes everything.
     """
     start = len(opening.token_ids) if opening else 0
     length = max(len(prompt.token_ids) for prompt in prompts) - start
@@ -142,7 +149,7 @@ def _right_aligned(prompts: Sequence[Prompt], width: int, start: int) -> Tensor:
 
 
 def _slices(prompts: Sequence[Prompt]) -> Iterator[slice]:
-    """Runs of rows whose numbers of unknown tokens are close."""
+    """Consecutive rows with similar numbers of unknown tokens."""
     begin = 0
     for row, prompt in enumerate(prompts):
         if prompt.unknown > 1.5 * prompts[begin].unknown + 8:
@@ -159,12 +166,12 @@ class Job:
     """One request on its way through the engine.
 
     Attributes:
-        request: What was asked.
+        request: The request.
         on_outcome: Called in the worker thread once there is an outcome; its row may end long before its batch.
-        limit: Most tokens that may be generated, the context considered.
+        limit: Most tokens that may be generated, also limited by the context.
         abandoned: Set from outside when the caller no longer waits; the row is dropped at the next token.
-        outcome: What became of it.
-        round: Round of the generator in which it came or, if later, was last decoded.
+        outcome: The completion or the error; None while the request is in progress.
+        round: Round of the generator in which it arrived or, if later, was last decoded.
         token_ids: Generated so far: a row that was interrupted continues from here.
         logprobs: Log-probabilities of `token_ids`.
     """
@@ -180,7 +187,7 @@ class Job:
 
     @property
     def episode(self) -> str:
-        """Which turns extend each other: the key up to its last `#`; empty when the key has none."""
+        """The key up to its last `#`: turns with the same one extend each other. Empty if the key has no `#`."""
         return self.request.key.rpartition("#")[0]
 
     @property
@@ -195,7 +202,7 @@ class Job:
 
     @property
     def left(self) -> int:
-        """How many tokens may still be generated."""
+        """Number of tokens that may still be generated."""
         return self.limit - len(self.token_ids)
 
     def take(self, token_id: int, logprob: float) -> bool:
@@ -237,7 +244,7 @@ class Rows:
     Attributes:
         members: [R] the requests of each row, one at least.
         owners: [J] row of each request, or None when each has a row of its own.
-        heads: [R] place of each row's first request among all, or None likewise.
+        heads: [R] index of each row's first request in `jobs`, or None likewise.
     """
 
     members: list[list[Job]]
@@ -267,7 +274,7 @@ def arrange(members: list[list[Job]], ended: set[Job]) -> list[tuple[int, list[J
 
     Args:
         members: [R] requests of each row; all have drawn a token.
-        ended: Those that need no further row.
+        ended: Requests that need no further row.
     """
     placed: list[tuple[int, list[Job]] | None] = []
     further: list[tuple[int, list[Job]]] = []
@@ -297,7 +304,7 @@ class Decoder:
     its place, so that every forward covers exactly the live rows.
 
     Attributes:
-        interrupted: Whether others wait to join: the rows are then left as they are, their keys and values kept.
+        interrupted: Whether other requests wait to join. Decoding then stops, and the rows' keys and values are cached.
     """
 
     model: CausalModel
@@ -311,8 +318,8 @@ class Decoder:
 
         Args:
             members: The requests of each filled row. The buffer has as many rows as there are requests.
-            filled: Their prompts.
-            opening: Beginning of all prompts that is not in the buffer.
+            filled: The buffer with the prompts of the rows.
+            opening: Common beginning of all prompts, which is not in the buffer.
         """
         start = len(opening.token_ids) if opening else 0
         device = self.model.device
@@ -379,7 +386,7 @@ class Decoder:
 
 
 def _copy_rows(sources: list[int], filled: Filled) -> None:
-    """Gives each row of the buffer what its source holds."""
+    """Copies the filled columns of its source into each row of the buffer."""
     buffer = filled.buffer
     for row, source in enumerate(sources):
         if row != source:

@@ -1,4 +1,4 @@
-"""Where a model goes, and whether it fits there: computed from its config before a weight is read."""
+"""Chooses the device of a model and computes whether it fits there, from its config, before weights are read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
 
 GIB = 1 << 30
 FORWARD_TOKENS = 4096
-"""Largest number of tokens of one forward: bounds activations and, with an opening, the matrix of attention scores."""
+"""Largest number of tokens of one forward pass; it bounds activations and, with an opening, attention scores."""
 PART_TOKENS = FORWARD_TOKENS // MAX_PROMPT_THREADS
-"""The same of each of the parts that threads compute side by side."""
+"""Largest number of tokens of each part that threads compute in parallel."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -25,7 +25,7 @@ _MEMINFO = Path("/proc/meminfo")
 def choose_device(
     name: str, *, replica: int, replicas: int, cuda_devices: int, planned: tuple[int, ...] = ()
 ) -> torch.device:
-    """`auto`, `cpu` or `cuda` as a device: on CUDA each replica has one of its own, the first of `planned` if any.
+    """`auto`, `cpu` or `cuda` as a device: on CUDA each replica has its own, the first of `planned` if it is set.
 
     Raises:
         ConfigError: There is no CUDA device, or fewer than replicas.
@@ -48,12 +48,13 @@ def choose_device(
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that a model takes at least.
+    """Bytes that a model needs at least.
 
     Attributes:
         weights: All parameters.
-        keys_values: Keys and values of one longest sequence, or what `kv_cache_gb` asks for.
-        activations: Activations of the largest forward and of drawing one token for a full batch.
+        keys_values: Keys and values of one longest sequence; with `kv_cache_gb`, twice that size (batch and cache), but
+            at most twice the size of a full batch of longest sequences.
+        activations: Activations of the largest forward pass and of drawing one token for a full batch.
     """
 
     weights: int
@@ -62,7 +63,7 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Bytes."""
+        """Bytes in total."""
         return self.weights + self.keys_values + self.activations
 
     def __str__(self) -> str:
@@ -73,14 +74,14 @@ class Need:
 
 
 def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, kv_bytes: int | None) -> Need:
-    """What a model of this transformers config needs.
+    """The memory that a model of this transformers config needs.
 
     Args:
         config: Config of the model.
         dtype: Type of weights, keys and values.
         max_batch: Rows decoded together.
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
-        kv_bytes: What the settings give to one batch, and again to what is kept; None if they do not set it.
+        kv_bytes: Bytes for the keys and values of one batch, and the same again for the cache; None if not set.
     """
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
@@ -90,7 +91,7 @@ def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, k
     context = int(getattr(text, "max_position_embeddings", 0) or 4096)
     context = min(context, max_context or context)
     columns = 4 * int(text.hidden_size) + 2 * int(getattr(text, "intermediate_size", 0) or 4 * text.hidden_size)
-    # Drawing holds logits in their dtype, log-probabilities and probabilities in fp32, and their sums in fp64.
+    # Drawing needs logits in their dtype, log-probabilities and probabilities in fp32, and their sums in fp64.
     drawing = max_batch * int(text.vocab_size) * (dtype.itemsize + 4 + 4 + 8)
     return Need(
         weights=_parameters(config) * dtype.itemsize,
@@ -105,7 +106,7 @@ def _parameters(config: Any) -> int:
 
 
 def room_on(device: torch.device, *, share: float) -> int | None:
-    """Bytes that may be taken: of a CUDA device at most `share` of it, of a machine what it has; None is unknown."""
+    """Bytes available: on CUDA at most `share` of the device, else those of machine and cgroup; None if unknown."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return min(int(free), int(total * share))
@@ -136,7 +137,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def does_not_fit(model: str, needs: Need, room: int | None, *, device: torch.device, dtype: torch.dtype) -> ConfigError:
-    """The error of a model that is too large, with what lowers each part of its need."""
+    """The error for a model that is too large; its remedy lists the options that lower each part of the need."""
     where = "this machine" if device.type == "cpu" else f"{device}"
     there = f" It may take {_gib(room)} GiB of {where}." if room is not None else ""
     flags = ["a smaller --model"]

@@ -15,18 +15,18 @@ from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, Scratch,
 from finqa_plugins.engines.transformers.served_model import CausalModel
 
 log = structlog.get_logger(__name__)
-MIN_OPENING = 32
-MAX_OPENINGS = 4
+MIN_OPENING = 32  # equal first tokens of prompts from which on they share an opening
+MAX_OPENINGS = 4  # openings that are cached
 NEAR = 256  # tokens by which prompts of one batch may always differ in length
 
 
 class Generator:
-    """Serves one policy version; everything that it keeps is worthless under another one.
+    """Serves one policy version at a time; cached keys and values are valid for that version only.
 
     Attributes:
-        threads: What computes parts of prompts side by side; None: this thread computes them whole.
-        prompt_tokens: In all prompts so far.
-        computed_tokens: Those of them that went through the model, padding and openings included; the rest was reused.
+        threads: Executor that computes parts of prompts in parallel; None: this thread computes whole prompts.
+        prompt_tokens: Tokens of all prompts so far.
+        computed_tokens: Tokens that were computed for prompts, padding and openings included; the rest was cached.
     """
 
     def __init__(
@@ -52,25 +52,25 @@ class Generator:
         self.computed_tokens = 0
 
     def reset(self, version: int) -> None:
-        """Forgets all keys and values and serves as `version` from now on."""
+        """Drops all keys and values, and serves as `version` from now on."""
         self.version = version
         self.store.clear()
         self.openings.clear()
 
     def release(self) -> None:
-        """Gives back the memory of all keys and values."""
+        """Releases the memory of all keys and values."""
         self.reset(self.version)
         self.scratch.release()
 
     def run(self, jobs: list[Job], *, everyone: bool, interrupted: Callable[[], bool]) -> None:
-        """Sets the outcome of every job that was not abandoned, unless `interrupted`: then of those that got so far.
+        """Sets the outcome of every job that was not abandoned; if `interrupted`, only of those that ended before.
 
-        The rest continues where it was when it is passed again, under the same version.
+        The other jobs continue where they stopped when they are passed again under the same version.
 
         Args:
-            jobs: In the order of their keys.
-            everyone: Every live episode is among them, so what is kept of other episodes is of no more use.
-            interrupted: Asked after each token; true when others wait to be decoded together with these.
+            jobs: The requests, in the order of their keys.
+            everyone: Whether every live episode is among them; cached entries of other episodes are then dropped.
+            interrupted: Called after each token; true when other requests wait to join these.
         """
         self.rounds += 1
         if everyone:
@@ -91,7 +91,7 @@ class Generator:
             for opening, members in self._families(jobs)
             for batch in self._batches(members, len(opening.token_ids) if opening else 0)
         ]
-        # Who has waited longest comes first, so that no length starves while others keep joining.
+        # The requests that have waited longest come first, so that none starves while others keep joining.
         batches.sort(key=lambda pair: min(job.round for job in pair[0]))
         for place, (batch, opening) in enumerate(batches):
             if place and interrupted():
@@ -102,7 +102,7 @@ class Generator:
                 self._fail(batch, error)
 
     def _learn_openings(self, jobs: list[Job]) -> None:
-        """Computes the common beginning of prompts once. One that turns out too long for new prompts is cut."""
+        """Computes the common beginning of prompts once. An opening that is too long for new prompts is shortened."""
         if not self.model.shares_openings or not self.kv_bytes:
             return
         families: dict[tuple[int, ...], list[Job]] = {}
@@ -126,7 +126,7 @@ class Generator:
             del self.openings[:-MAX_OPENINGS]
 
     def _compute_opening(self, family: list[Job], length: int) -> Entry:
-        """The first tokens of these requests, from what is kept of one of them if that has as many."""
+        """The first `length` tokens of these requests, copied from a cached entry of one of them if possible."""
         opening = family[0].sequence[:length]
         for job in family:
             kept = self.store.get(job.place)
@@ -135,10 +135,10 @@ class Generator:
         return self._entries([opening], None)[opening]
 
     def _families(self, jobs: list[Job]) -> list[tuple[Entry | None, list[Job]]]:
-        """Sort requests by the longest opening that is worth its own batch; None is of those without one.
+        """Group requests by the longest opening that is worth its own batch; None for those without one.
 
-        A batch of its own reads the weights once more for each token, and spares its rows the reading of the opening's
-        keys and values. Where all rows have the same opening, there is no further batch.
+        A batch of its own reads the weights once more for each token, but its rows need not read the opening's keys
+        and values. If all requests have the same opening, there is no additional batch.
         """
         families: list[tuple[Entry | None, list[Job]]] = []
         rest = jobs
@@ -155,7 +155,7 @@ class Generator:
         return max(fitting, key=lambda opening: len(opening.token_ids), default=None)
 
     def _batches(self, jobs: list[Job], start: int) -> Iterator[list[Job]]:
-        """Cuts by length, rows and memory; depends on nothing but the requests."""
+        """Cuts requests into batches by length, rows and memory; depends on nothing but the requests."""
         batch: list[Job] = []
         for job in sorted(jobs, key=lambda job: (len(job.sequence), job.request.key)):
             length = len(job.sequence)
@@ -188,7 +188,7 @@ class Generator:
         Decoder(self.model, self.store, self.version, interrupted).run(members, filled, opening)
 
     def _kept(self, job: Job, start: int) -> Entry | None:
-        """What is kept of the beginning of a request, whose first `start` tokens are in the opening of its batch."""
+        """The cached beginning of a request whose first `start` tokens are in the opening of its batch."""
         entry = self.store.get(job.place) or self._opening(job.sequence)
         if entry is None or entry.start <= start:
             return entry
@@ -196,7 +196,7 @@ class Generator:
         return next((entry.join(opening) for opening in self.openings if opening.token_ids == first), None)
 
     def _prompt(self, jobs: list[Job], start: int) -> Prompt:
-        """The one prompt of requests with equal sequences, with the longest beginning that is kept for any of them."""
+        """The prompt of requests with equal sequences, with the longest beginning that is cached for any of them."""
         sequence = jobs[0].sequence
         kept = [entry for job in jobs if (entry := self._kept(job, start))]
         entry = max(kept, key=lambda entry: entry.usable(sequence, start), default=None)

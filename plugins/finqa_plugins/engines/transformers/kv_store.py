@@ -1,4 +1,4 @@
-"""Keys and values: the buffer of one batch, written through transformers' cache protocol, and what outlives a batch."""
+"""Keys and values: the buffer of a batch, written by transformers' cache protocol, and the cache between batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one token occupies: layers x (key, value) x kv heads x D."""
+    """Size of the keys and values of one token: layers x (key, value) x kv heads x D; `width` is D."""
 
     layers: int
     kv_heads: int
@@ -27,7 +27,7 @@ class KvShape:
 
 
 class Scratch:
-    """Memory that one batch after the other uses, so that not every batch pays for fresh pages."""
+    """Memory that all batches use in turn, so that not every batch pays for fresh pages."""
 
     def __init__(self, shape: KvShape, device: torch.device) -> None:
         self.shape = shape
@@ -44,7 +44,7 @@ class Scratch:
         return self._memory[: prod(sizes)].view(sizes)
 
     def release(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._memory = None
 
 
@@ -56,8 +56,8 @@ class BatchCache:
 
     Attributes:
         buffer: [layers, 2, N, kv heads, columns, D].
-        rows: The rows that the next forward covers.
-        length: Columns that are filled; the next forward writes after them.
+        rows: The rows that the next forward pass covers.
+        length: Number of filled columns; the next forward pass writes after them.
     """
 
     is_compileable = False
@@ -76,11 +76,11 @@ class BatchCache:
         return layer[0], layer[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Filled columns."""
+        """Number of filled columns."""
         return self.length
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Filled columns: new tokens follow them."""
+        """Number of filled columns: new tokens follow them."""
         return self.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -90,11 +90,11 @@ class BatchCache:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is kept of one sequence.
+    """Cached keys and values of one sequence.
 
     Attributes:
         token_ids: [n] the whole sequence, opening included.
-        start: Position of the first token whose keys and values are in `tensor`; those before it are an opening's.
+        start: Position of the first token whose keys and values are in `tensor`; those before it belong to an opening.
         tensor: [layers, 2, kv heads, n - start, D].
     """
 
@@ -108,7 +108,7 @@ class Entry:
         return self.tensor.numel() * self.tensor.element_size()
 
     def usable(self, token_ids: Sequence[int], start: int) -> int:
-        """How many leading tokens of a prompt this entry (with an opening of `start` tokens) spares; 0 for none.
+        """How many leading tokens of a prompt this entry spares after an opening of `start` tokens; 0 if none.
 
         At least the last token of the prompt is always computed, for its logits.
         """
@@ -127,7 +127,7 @@ class Entry:
 
 
 class KvStore:
-    """Entries by episode, at most `budget` bytes."""
+    """Entries by episode, the most recently used ones, in at most `budget` bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -138,7 +138,7 @@ class KvStore:
         return len(self._entries)
 
     def get(self, episode: str) -> Entry | None:
-        """The entry, which becomes the most recently used."""
+        """The entry, or None; it becomes the most recently used one."""
         entry = self._entries.get(episode)
         if entry is not None:
             self._entries.move_to_end(episode)

@@ -1,4 +1,4 @@
-"""Reads a PEFT LoRA folder and puts it on a model without ever changing what the base weights are."""
+"""Reads a PEFT LoRA folder and applies it to a model, such that the base weights can be restored exactly."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Patch:
     Attributes:
         name: Name of the layer inside the model.
         layer: The layer; the weight of GPT-2's `Conv1D` is stored as [in, out], that of the others as [out, in].
-        down: [r, in] fp32 or as saved.
-        up: [out, r].
+        down: [r, in], dtype as saved.
+        up: [out, r], dtype as saved.
         scale: alpha / r, or alpha / sqrt(r) for rsLoRA.
     """
 
@@ -52,17 +52,17 @@ class Patch:
     scale: float
 
     def change(self) -> Tensor:
-        """fp32, of the shape of the layer's weight."""
+        """The change in fp32, in the shape of the layer's weight."""
         product = self.scale * (self.up.float() @ self.down.float())
         return product.T if isinstance(self.layer, Conv1D) else product
 
 
 def read_adapter(folder: Path, module: nn.Module, *, max_rank: int) -> list[Patch]:
-    """Checks an adapter against the model, changing nothing.
+    """Reads an adapter and checks it against the model, which is not changed; one patch for each layer, by name.
 
     Raises:
-        EngineError: Files are missing or damaged, it is not plain LoRA, its rank is above `max_rank`, or it belongs
-            to another model.
+        EngineError: Files are missing or damaged, the adapter is not plain LoRA, its rank is above `max_rank`, or it
+            belongs to another model.
     """
     config = _read_config(folder)
     rank = int(config["r"])
@@ -150,10 +150,9 @@ def _patch(
 class AdapterSlot:
     """Puts at most one adapter on a model.
 
-    In fp32 it is merged, for the speed of the base model: each time from a kept copy of the base weight, so that
-    many swaps leave the same bits as one. In lower precision merging would round the adapter away, so it stays
-    beside the weight and is computed in its own precision, as PEFT does. So does one on a weight that is shared with
-    another layer.
+    In fp32 it is merged, for the speed of the base model: each time from a copy of the base weight, so that
+    many swaps give the same bits as one. In lower precision merging would round the adapter away. There its term is
+    computed separately, in its own precision, as PEFT does. The same holds for a weight that several layers share.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -163,7 +162,7 @@ class AdapterSlot:
         self._shared = _shared_weights(module)
 
     def move(self, device: torch.device) -> None:
-        """Moves the model, and what is kept of its base weights, to a device. Patches stay where they are."""
+        """Moves the model and the copies of its base weights to a device. Patches stay where they are."""
         self._module.to(device)
         self._pristine = {name: (layer, weight.to(device)) for name, (layer, weight) in self._pristine.items()}
         self._shared = _shared_weights(self._module)  # addresses change
@@ -182,7 +181,7 @@ class AdapterSlot:
 
     @torch.no_grad()
     def put(self, patches: list[Patch]) -> None:
-        """Replaces the present adapter; an empty list leaves the base model."""
+        """Replaces the current adapter; an empty list restores the base model."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

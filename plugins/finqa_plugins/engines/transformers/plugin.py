@@ -7,7 +7,7 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One token engine."""
+    """The `transformers` engine."""
     return [
         Component(
             kind="engine",

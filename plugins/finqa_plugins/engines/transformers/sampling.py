@@ -1,4 +1,4 @@
-"""Drawing tokens so that a request's draws depend on its own seed and logits alone."""
+"""Samples tokens such that the samples of a request depend on its own seed and logits alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Sampler:
 
         Args:
             logits: [N, V].
-            step: Which column of the uniforms.
+            step: Index of the column of `uniforms`.
 
         Returns:
             ids [N] and their log-probabilities [N] in fp32 under the distribution that was drawn from; untempered

@@ -1,9 +1,9 @@
 """Loads a causal language model and runs it over batch buffers.
 
 Attention of a batch whose rows all begin with the same tokens (system text, tool schemas) keeps the keys and values of
-that opening once, not once a row. Decoding on a CPU is bound by reading keys and values from memory, so this is the
-largest single saving there. The result is the ordinary softmax over opening and row together: the two parts are
-attended apart and weighed by their masses, as flash decoding does with parts of a long row (Dao et al., 2023).
+that opening once, not once per row. Decoding on a CPU is bound by reading keys and values from memory, so this is the
+largest single saving there. The result is the ordinary softmax over opening and row together: attention to the
+two parts is computed separately and weighted by their masses, as in flash decoding (Dao et al., 2023).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape
 
 OPENING_ATTENTION = "finqa_opening"
 CALL_BYTES = 4 << 20
-"""What a core reads from memory in the time that the calls of one layer take, about 0.4 ms."""
+"""Bytes that a core reads from memory in the time that the calls of one layer take, about 0.4 ms."""
 
 # What torch's own scaled_dot_product_attention calls on a CPU. Called directly because it also returns the logarithm
 # of the softmax's denominator, without which two parts cannot be joined.
@@ -121,16 +121,16 @@ def fingerprint(reference: str) -> Fingerprint:
 
 
 class CausalModel:
-    """The module, what its keys and values look like, and one forward.
+    """A causal language model with the shape of its keys and values and its forward pass.
 
     Attributes:
         module: The transformers model, in evaluation mode.
         fingerprint: Identifies the files it was loaded from.
         shape: Shape of the keys and values of one token.
         vocabulary: Number of ids that may be passed.
-        context: The model's own limit in tokens.
+        context: The model's own limit of a sequence, in tokens.
         shares_openings: Whether a common opening may be kept once for a whole batch.
-        forward_bytes: What a forward of one more batch costs, as bytes read from memory: the weights, and the time
+        forward_bytes: What a forward pass of one more batch costs, as bytes read from memory: the weights, and the time
             that its calls take at any size.
     """
 
@@ -207,11 +207,11 @@ def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
 
 
 def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True) -> nn.Module:
-    """Reads a folder or hub id into main memory. `fits` raises a ConfigError for the config of one that is too large.
+    """Reads a folder or hub id into main memory. `fits` raises a ConfigError if a model with this config is too large.
 
     Raises:
-        ConfigError: The folder is incomplete, its weights do not fit its config, the hub has no such model, or it is
-            too large.
+        ConfigError: The folder is incomplete, its weights do not fit its config, the hub has no such model, or the
+            model is too large.
         Exception: Anything for which `is_out_of_memory` is true.
     """
     transformers_logging.disable_progress_bar()
@@ -260,12 +260,12 @@ def check_finite(reference: str, module: nn.Module) -> None:
 
 
 def same_architecture(left: nn.Module, right: nn.Module) -> bool:
-    """Whether the weights of one, copied into the other, make that compute the same."""
+    """Whether both models compute the same once the weights of one are copied into the other."""
     return type(left) is type(right) and _architecture(left) == _architecture(right)
 
 
 def _architecture(module: Any) -> tuple[Any, ...]:
-    """The configuration, and names, shapes and ties of the weights."""
+    """The configuration without irrelevant keys, and the names, shapes and ties of the weights."""
     first = {id(weight): name for name, weight in module.named_parameters()}
     ties = {name: first[id(weight)] for name, weight in module.named_parameters(remove_duplicate=False)}
     return (

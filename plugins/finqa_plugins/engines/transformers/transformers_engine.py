@@ -39,19 +39,20 @@ class Ticket:
 
     @property
     def unfinished(self) -> bool:
-        """Whether it was interrupted and continues."""
+        """Whether the request was interrupted and has to continue."""
         return self.job.outcome is None and not self.job.abandoned
 
 
 @dataclass(slots=True)
 class RequestQueue:
-    """Tickets that no batch has taken yet, and the seats they may come from.
+    """Tickets that no batch has taken yet, and the rules by which they are dispatched.
 
     Attributes:
-        lockstep: A batch is dispatched only once every seat waits.
-        wait_seconds: Otherwise also when the oldest ticket has waited this long, or `enough` tickets are here.
-        enough: Tickets that fill a batch.
-        seats: Live episodes.
+        lockstep: Whether a batch is dispatched only once every seat waits.
+        wait_seconds: Without lockstep, a batch is also dispatched once the oldest ticket has waited this long.
+        enough: Tickets that fill a batch; without lockstep they are dispatched at once.
+        seats: Number of live episodes.
+        tickets: The waiting tickets, oldest first.
     """
 
     lockstep: bool
@@ -66,7 +67,7 @@ class RequestQueue:
         return bool(self.seats) and len(self.tickets) - len(self._guests()) >= self.seats
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until a batch is due: 0 is now, None is not before something happens."""
+        """Seconds until a batch is due; 0: now; None: not before another event."""
         if not self.tickets:
             return None
         if not self.seats or self.everyone or self._guests():
@@ -78,10 +79,10 @@ class RequestQueue:
         return max(0.0, self.tickets[0].arrived + self.wait_seconds - now)
 
     def joins_in(self, now: float, decoding: int) -> float | None:
-        """Seconds until those who wait should join a running batch with `decoding` live rows; None is never.
+        """Seconds until waiting requests should join a running batch with `decoding` live rows; None: never.
 
-        Joining copies the keys and values of every live row, so a few wait `wait_seconds` for more; as many as are
-        decoding do not.
+        Joining copies the keys and values of every live row, so a few requests wait `wait_seconds` for
+        more. If as many wait as are decoding, they join at once.
         """
         if self.lockstep or not self.tickets or not decoding:
             return None
@@ -90,9 +91,9 @@ class RequestQueue:
         return max(0.0, self.tickets[0].arrived + self.wait_seconds - now)
 
     def take(self) -> list[Ticket]:
-        """Who is dispatched, in the order of their keys: all, but in lockstep guests alone while there are seats.
+        """Removes the tickets to dispatch and returns them by key: all, but in lockstep with seats only guests, if any.
 
-        So guests, who come at any time, change no batch of the episodes.
+        So guests, which come at any time, do not change the batches of episodes.
         """
         guests = self._guests()
         chosen = guests if self.lockstep and self.seats and guests else self.tickets
@@ -100,12 +101,12 @@ class RequestQueue:
         return sorted(chosen, key=lambda ticket: ticket.job.request.key)
 
     def leave(self, ticket: Ticket) -> None:
-        """A caller gave up; harmless when a batch has taken it."""
+        """Removes the ticket of a caller that gave up; does nothing if a batch has taken it."""
         if ticket in self.tickets:
             self.tickets.remove(ticket)
 
     def _guests(self) -> list[Ticket]:
-        """Tickets of no episode, and so of no seat: no further request is known that could share their batch."""
+        """Tickets of requests without episode, and so without seat: they need not wait for others."""
         return [ticket for ticket in self.tickets if not ticket.job.episode]
 
 
@@ -116,14 +117,15 @@ class TransformersEngine(TokenEngine):
     """A token engine on one CPU or CUDA device.
 
     Requests wait until a batch is due (see `RequestQueue`): in lockstep when every seat waits, otherwise also when the
-    oldest has waited `dispatch_wait_ms`, without seats at once. Each is answered when its own row ends, so that tools
-    run while longer rows continue; outside lockstep waiting requests then join the running batch. A request whose key
-    names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with episodes.
+    oldest request has waited `dispatch_wait_ms`; without seats at once. Each request is answered when its own row ends,
+    so that tools run while longer rows continue. Outside lockstep, waiting requests join the running batch. A request
+    whose key names no episode (`EPISODE#TURN`) holds no seat: it does not wait, and in lockstep shares no batch with
+    episodes.
 
     A prompt that leaves no room in the context is the episode's limit, not a fault: it is answered with an empty
     completion and stop `length`.
 
-    An episode with a seat must not wait for another one outside `generate`: in lockstep that would stop both.
+    An episode with a seat must not wait for another episode outside `generate`: in lockstep that would be a deadlock.
     """
 
     def __init__(self, config: TransformersEngineConfig | None, context: EngineContext) -> None:
@@ -226,7 +228,7 @@ class TransformersEngine(TokenEngine):
             self._check()
 
     async def sleep(self) -> None:
-        """Frees the device, after the running batch. Idempotent.
+        """Frees the memory of the device, after the running batch. Idempotent.
 
         Raises:
             EngineError: The engine is not started or closed.
@@ -238,7 +240,7 @@ class TransformersEngine(TokenEngine):
                 await self._in_worker(self._worker.sleep)
 
     async def wake(self) -> None:
-        """Takes the device again; serves the version that it served before. Idempotent.
+        """Moves the model back to the device; it serves the same version as before. Idempotent.
 
         Raises:
             EngineError: The engine is closed, or the device has too little memory left.
@@ -287,7 +289,7 @@ class TransformersEngine(TokenEngine):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _check(self) -> None:
-        """Dispatches or joins when that is due; called after everything that may make it due."""
+        """Dispatches or joins requests if that is due; called after every event that can make it due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -309,7 +311,7 @@ class TransformersEngine(TokenEngine):
             self._busy = loop.create_task(self._run(tickets, everyone=full and not self._queue.tickets))
 
     async def _run(self, tickets: list[Ticket], *, everyone: bool) -> None:
-        """One dispatch and, outside lockstep, those that join it; no version is loaded meanwhile."""
+        """Runs one batch and, outside lockstep, requests that join it; no version is loaded meanwhile."""
         self._running = tickets
         try:
             async with self._exclusive:
@@ -329,7 +331,7 @@ class TransformersEngine(TokenEngine):
             self._check()
 
     def _with_newcomers(self, interrupted: list[Ticket]) -> list[Ticket]:
-        """Interrupted tickets and those that join them; none join while a load is pending (next version)."""
+        """Interrupted tickets and new ones that join them; none join while a load waits: they get the next version."""
         if not interrupted or self._loads or self._queue is None:
             return interrupted
         return sorted([*interrupted, *self._queue.take()], key=lambda ticket: ticket.job.request.key)

@@ -1,4 +1,4 @@
-"""What the engine does in its worker thread: load, swap, generate, free."""
+"""The work of the engine's worker thread: load, swap, generate, free."""
 
 from __future__ import annotations
 
@@ -98,19 +98,21 @@ class Worker:
         return self._device.type == "cpu" if lockstep is None else lockstep
 
     def run(self, jobs: list[Job], everyone: bool, interrupted: Callable[[], bool]) -> None:
-        """Sets every job's outcome, or as many as there are until it is interrupted; see `Generator.run`."""
+        """Sets the outcome of every job or, if interrupted, of those that ended before; see `Generator.run`."""
         if self._generator is None:
             raise EngineError("The engine is closed.")
         waited_for = [job for job in jobs if not job.abandoned]
         self._generator.run(waited_for, everyone=everyone, interrupted=interrupted)
 
     def load(self, policy: PolicyVersion) -> None:
-        """Serves another version from now on. A model of the architecture that is served takes the place of the old
-        weights, so that the device never holds both; of another one, both are there until the new one is known to be
-        sound, and how much the old one will leave is not known.
+        """Serves another version from now on.
+
+        The weights of a model with the same architecture are copied over the old ones, so that the device never
+        contains both. With another architecture, both models exist until the new one is checked. The memory that the
+        old one will release is not known, so the new one is loaded without a check that it fits.
 
         Raises:
-            EngineError: It cannot be loaded; the old version keeps serving.
+            EngineError: The version cannot be loaded; the old version keeps serving.
         """
         if self._generator is None or self._slot is None:
             raise EngineError("The engine is closed.")
@@ -120,7 +122,7 @@ class Worker:
             if source == served.fingerprint:
                 patches = self._patches(policy, served)
             else:
-                self._generator.release()  # of the old version, and a CPU's memory is to hold the new one as well
+                self._generator.release()  # on a CPU the new weights need the same memory
                 new = self._within(policy.model, None, lambda fits: self._read(policy.model, served, fits))
                 if isinstance(new, CausalModel):
                     patches = self._patches(policy, new)
@@ -146,7 +148,7 @@ class Worker:
         self._empty_cache()
 
     def wake(self) -> None:
-        """Moves the weights back.
+        """Moves the weights back to the device.
 
         Raises:
             EngineError: There is not enough memory on the device.
@@ -179,11 +181,11 @@ class Worker:
 
     def _empty_cache(self) -> None:
         if self._device.type == "cuda":
-            with torch.cuda.device(self._device):  # a thread's own is device 0, on which this would take memory
+            with torch.cuda.device(self._device):  # by default a thread uses device 0, where this would allocate memory
                 torch.cuda.empty_cache()
 
     def _read(self, reference: str, served: CausalModel, fits: Callable[[Any], None]) -> CausalModel | nn.Module:
-        """A new model on the device; one of the architecture of `served` stays in main memory, as a bare module."""
+        """Reads a model onto the device; with the architecture of `served` it stays in main memory, as a module."""
         source = fingerprint(reference)
         module = read_model(reference, dtype=self._dtype, fits=fits, tokenizer=False)
         check_finite(reference, module)
@@ -192,10 +194,10 @@ class Worker:
         return CausalModel(module.to(self._device), self._device, self._dtype, source)
 
     def _within(self, reference: str, room: int | None, load: Callable[[Callable[[Any], None]], Model]) -> Model:
-        """What `load` loads, within `room` bytes if they are known; it calls what it is given with the config.
+        """Returns what `load` loads. `load` calls its argument with the config, which checks that it fits `room` bytes.
 
         Raises:
-            ConfigError: It needs more, and how much; or as `load` does.
+            ConfigError: The model needs more than `room` (None: not known), or more than there is; or as `load` does.
         """
         needs: list[Need] = []
 

@@ -1,1 +1,1 @@
-"""Token engine on vLLM: a server process that the engine starts and supervises, or running servers by their URL."""
+"""Token engine on vLLM: a server process that the engine starts and supervises, or running servers by URL."""

@@ -23,10 +23,10 @@ OURS = frozenset(
         *("--enable-prompt-tokens-details", "--headless"),
     )
 )
-"""Arguments that other options and settings decide, or that would take the server out of the engine's hands."""
+"""Arguments that other options and settings determine, or with which the engine could not control the server."""
 
 OUR_VARIABLES = frozenset(("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE"))
-"""Variables that other options decide, or that open the server to others."""
+"""Variables that other options determine, or that give others access to the server."""
 
 _STARTED = frozenset(
     (
@@ -38,7 +38,7 @@ _STARTED = frozenset(
 
 
 class VllmEngineConfig(BaseModel):
-    """What `finqa plugins show vllm` lists."""
+    """Options of the `vllm` engine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -152,9 +152,9 @@ class VllmEngineConfig(BaseModel):
         return "none" if self.addresses else "several"
 
     def connection(self, base_url: str) -> ServerConfig:
-        """How to talk to a server.
+        """Options of the connection to a server.
 
-        Retries are few: vLLM has no rate limits, and a server that is gone is for the supervisor to restart.
+        There is one retry only: vLLM has no rate limits, and the supervisor restarts a dead server.
         """
         return ServerConfig(
             base_url=base_url,
@@ -173,5 +173,5 @@ def _address(url: str) -> str:
 
 
 def _short_for(name: str, ours: str) -> bool:
-    """Parsers of arguments take an unambiguous beginning of a long argument for the whole."""
+    """Whether `name` may abbreviate `ours`: argparse accepts every unambiguous prefix of a long argument."""
     return name.startswith("--") and len(name) > 4 and ours.startswith(name)

@@ -1,4 +1,4 @@
-"""Why a server ended before it answered, and the error that names the fix; how much memory it needs on each device."""
+"""Explains why a server ended at start, with a remedy, and estimates the memory that it needs on each device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ VLLM_SEQUENCES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Bytes on each device, activations left out.
+    """Bytes that a server needs on each device, without activations.
 
     Attributes:
         weights: Weights of the model.
-        adapters: All adapters that are served at once.
-        context: KV cache of one sequence of full length: less than this does not start.
+        adapters: All adapters that are loaded at once.
+        context: KV cache of one sequence of full length; with less the server does not start.
         length: That length in tokens.
         sequences: Sequences of full length that would be decoded together at most.
     """
@@ -39,7 +39,7 @@ class Need:
 
     @property
     def least(self) -> int:
-        """What it takes to start."""
+        """Bytes that are needed to start."""
         return self.weights + self.adapters + self.context
 
     def describe(self) -> str:
@@ -66,12 +66,12 @@ def need(
 
     Args:
         model: Folder with config.json and safetensors.
-        dtype: What is computed in.
+        dtype: Data type of weights, keys and values.
         length: Longest sequence in tokens; None: the model's own limit.
         sequences: Sequences decoded together; None: vLLM's default.
         tensor_parallel_size: Devices that share the model.
-        lora_rank: Rank that the server reserves room for; 0: no adapters.
-        loras: Adapters at once.
+        lora_rank: Rank that the server reserves memory for; 0: no adapters.
+        loras: Number of adapters loaded at once.
     """
     try:
         facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def need(
     return Need(
         weights=size * sum(math.prod(shape) for shape in shapes.values()) // tensor_parallel_size,
         adapters=size * low_rank * loras // tensor_parallel_size,
-        # a key head is on one device at least
+        # each device has at least one key head
         context=2 * layers * -(-heads // tensor_parallel_size) * width * size * length,
         length=length,
         sequences=sequences or VLLM_SEQUENCES,
@@ -104,7 +104,7 @@ def _gib(size: int) -> str:
 
 
 USAGE_STATUS = 2
-"""argparse's exit status."""
+"""argparse's exit status for wrong arguments."""
 
 _PREFIX = re.compile(r"^\((?:\w+[ -]?)+\w* pid=\d+\)\s?|^(?:ERROR|WARNING|INFO) \d\d-\d\d [\d:]+ \[[^\]]*\]\s?")
 _ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?\w*(?:Error|Exception|error): ?\S")
@@ -118,7 +118,7 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 _KILLED = re.compile(r"^\[finqa\] the server ended with status -9$|Failed core proc\(s\): \{[^}]*: -9\b", re.MULTILINE)
-"""Killed by the kernel, which ends processes that take too much memory: nothing else would."""
+"""Killed by SIGKILL: the kernel ends processes that use too much memory, and nothing else sends this signal."""
 
 _NO_VLLM = re.compile(r"No module named '?vllm'?(?![\w.])")
 _TAIL_LINES = 5
@@ -129,10 +129,10 @@ class Death:
     """How a server ended before it answered.
 
     Attributes:
-        status: Exit status of the guard; None: it still ran.
-        output: The end of what it wrote.
-        log_path: All of it.
-        python: The interpreter.
+        status: Exit status of the guard; None if it was still running.
+        output: The end of the server's output.
+        log_path: File with all output.
+        python: Interpreter of the server.
     """
 
     status: int | None
@@ -142,7 +142,7 @@ class Death:
 
 
 def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need: Need | None) -> FinqaError:
-    """The error for the person who started the run."""
+    """The error that reports to the user why the server ended, and what to do."""
     said = last_words(death.output)
     log = f"Its output is in {death.log_path}."
     if _NO_VLLM.search(death.output):
@@ -170,7 +170,7 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
 
 
 def last_words(output: str) -> str:
-    """The cause in the server's own words: its last error that does not just report another process's, else its end."""
+    """The cause in the server's output: its last error that does not merely repeat another one, else the last lines."""
     lines = [stripped for line in output.splitlines() if (stripped := _without_prefix(line)).strip()]
     errors = [index for index, line in enumerate(lines) if _ERROR.match(line)]
     errors = [index for index in errors if not _ECHO.search(lines[index])] or errors

@@ -1,4 +1,4 @@
-"""What this machine has for vLLM, found out without torch: a GPU, and the interpreter that runs the servers."""
+"""Detects, without torch, whether this machine has a GPU, and which interpreter runs vLLM servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finqa_cli.venvs import find_venv
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 
 _DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""NVIDIA's driver, AMD's, and either below Windows."""
+"""Device files of NVIDIA's driver, AMD's driver, and either in WSL."""
 
 
 def visible_devices() -> tuple[str, ...] | None:
@@ -37,12 +37,12 @@ SETUP = "finqa setup vllm"
 def interpreter(config: VllmEngineConfig, home: Path | None) -> Path:
     """The interpreter of servers that the engine starts.
 
-    What was set up comes before the interpreter of finqa: it was made from tested pins, checked, and asked for. Where
-    nothing has vllm it is the interpreter of finqa, and the error of its server names the remedy.
+    An environment of `finqa setup vllm` comes before the interpreter of finqa: it has tested releases and was checked.
+    If neither has vllm, the result is the interpreter of finqa, and the error of its server names the remedy.
 
     Args:
         config: The options.
-        home: FINQA_HOME; None: nothing was set up.
+        home: FINQA_HOME, where `finqa setup vllm` writes; None: nothing was set up.
     """
     if config.python is not None:
         return config.python.expanduser().absolute()
@@ -51,7 +51,7 @@ def interpreter(config: VllmEngineConfig, home: Path | None) -> Path:
 
 
 def remedy(config: VllmEngineConfig, home: Path | None) -> str:
-    """What gives the engine an interpreter that has vllm; one that was set up and lost it is made again."""
+    """The remedy for an interpreter without vllm; an environment of `finqa setup vllm` is created again."""
     if config.python is None:
         return SETUP if home is None or find_venv(home, NAME) is None else f"{SETUP} --recreate"
     return f"leave out engine.options.python, then {SETUP}; or name an interpreter that has vllm"

@@ -13,7 +13,7 @@ NAME = "vllm"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """One token engine. It needs no package here: its servers have an interpreter of their own, or a URL."""
+    """The `vllm` engine. It needs no package here: its servers have their own interpreter, or a URL."""
     return [
         Component(
             kind="engine",
@@ -37,7 +37,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """Interpreter, devices and ranks, or the servers by URL, where vLLM is to be the engine."""
+    """Checks of interpreter, devices and ranks, or of the servers by URL, if the engine is `vllm`."""
     if settings["engine"]["name"] != NAME:
         return []
     from finqa_plugins.engines.vllm.vllm_doctor import checks

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class ReadersWriterLock:
-    """Readers run side by side; a writer waits for them to leave, and later readers wait for the writer."""
+    """Readers run concurrently; a writer waits for them to leave, and later readers wait for the writer."""
 
     def __init__(self) -> None:
         self._readers = 0

@@ -1,4 +1,4 @@
-"""Keeps one server running: starts it, watches that it answers and makes tokens, restarts it when it died or hangs."""
+"""Keeps one server running: starts it, checks that it answers and produces tokens, restarts it if it died or hangs."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:r
 """Prometheus counters of vLLM that grow with its work (vllm/v1/metrics/loggers.py)."""
 
 _REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-"""Gauges of the requests that it has, from there as well."""
+"""Gauges of the requests in the server, from the same file."""
 
 _LONGEST_STEP = 0.6
-"""Share of the patience between two readings of the clock: a quarter each for answer and counters, and a pause."""
+"""Largest step of the clock as a share of `patience_s`: a quarter each for health and counters, and a pause."""
 
 
 class Pulse:
-    """Looks at one server, on connections of its own: those of the requests may all be taken.
+    """Health checks of one server, on its own connections: those for requests may all be in use.
 
     Args:
         connection: The server.
         key: Key of the server.
         busy: Whether requests are in progress.
-        patience_s: Longest silence of a living server.
+        patience_s: Seconds without an answer, or without a token for waiting requests, until a server counts as hung.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class Pulse:
         self.forget()
 
     def forget(self) -> None:
-        """A server starts, so its silence begins now."""
+        """Starts to measure again, because the server was just started."""
         self._seen = time.monotonic()
         self._answered = self._worked = self._watched_s
 
     def heard(self) -> None:
-        """A completion came: a server that is overloaded may have no time for looks, but it is running."""
+        """Records that a completion came: an overloaded server may not answer health checks, but is running."""
         self._answered = self._worked = self._now()
 
     async def answers(self, timeout_s: float) -> bool:
-        """Whether it reports now that it is healthy. Never raises."""
+        """Whether the server reports that it is healthy. Never raises."""
         try:
             return (await self._transport.send("GET", "/health", timeout_s=timeout_s, root=True)).status == 200
         except PassingError:
             return False
 
     async def look(self) -> str:
-        """What is wrong with it; empty when nothing is. A server that is overloaded is given `patience_s`."""
+        """Checks the server; returns what is wrong, "" if nothing. An overloaded server has `patience_s` to answer."""
         now = self._now()
         if not await self.answers(self._patience_s / 4):
             silent = self._now() - self._answered
             return f"it has not answered for {silent:.0f} s" if silent >= self._patience_s else ""
         self._answered = now
         work, asked = await self._work_done()
-        # Its API may answer while the process that computes hangs.
+        # The API may answer while the process that computes hangs.
         if work is None or work != self._work or not (asked or self._busy()):
             self._work, self._worked = work, now
         idle = now - self._worked
@@ -93,14 +93,14 @@ class Pulse:
         await self._transport.close()
 
     def _now(self) -> float:
-        """Seconds on a clock that runs while we watch. What our own event loop was busy is no silence of the server."""
+        """Seconds on a clock of limited steps: while our own event loop is busy, we cannot see the server answer."""
         now = time.monotonic()
         self._watched_s += min(now - self._seen, self._patience_s * _LONGEST_STEP)
         self._seen = now
         return self._watched_s
 
     async def _work_done(self) -> tuple[float | None, bool]:
-        """The sum of its counters, and whether it has requests, also of processes that it is lent to."""
+        """The sum of its counters (None: unknown), and whether it has requests, also of processes it is lent to."""
         try:
             answer = await self._transport.send("GET", "/metrics", timeout_s=self._patience_s / 4, root=True)
         except PassingError:
@@ -118,16 +118,17 @@ START_POLL_S = 0.2
 START_ANSWER_S = 5.0
 PORT_TRIES = 3
 LOOKS_PER_PATIENCE = 12
+"""Health checks in `health_timeout_s`."""
 FAILED_CHECKS = 2
-"""A first look without an answer may be the doing of our own event loop, if that was busy."""
+"""Health checks before a restart: the first may fail only because our own event loop was busy."""
 
 
 class Supervisor:
-    """One server. Its address and key stay the same over restarts.
+    """Runs one server, which has the same address and key after restarts.
 
     Args:
         config: The options.
-        context: What the run asks for.
+        context: What the run needs from its engine.
         gpu: Whether the server computes on a GPU.
         busy: Whether requests are in progress.
     """
@@ -158,15 +159,16 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Process group of the server; None when there is none."""
+        """Process group of the server; None before it is started."""
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> str:
-        """Starts the server and waits until it answers; gives the address of its API.
+        """Starts the server and waits until it answers; returns the address of its API.
 
         Raises:
-            ConfigError: vllm is not installed, memory does not suffice, an option is wrong.
-            ServiceUnavailableError: It died for another reason or was not ready in time; the message has its output.
+            ConfigError: Memory does not suffice, or an option is wrong.
+            MissingDependencyError: vllm is not installed.
+            ServiceUnavailableError: The server died for another reason or was not ready in time; with its output.
         """
         python = self._config.python
         if python is not None and shutil.which(str(python.expanduser())) is None:
@@ -193,7 +195,7 @@ class Supervisor:
         return launched.base_url
 
     def serve(self, model: str) -> None:
-        """Makes later starts load the weights of this folder, which the running server was given in place."""
+        """Makes later starts load the weights of this folder, which the running server has already loaded."""
         self._context = replace(self._context, model=model)
         if self._launch is not None:
             self._launch = self._launch_at(self._launch.port)
@@ -204,10 +206,10 @@ class Supervisor:
             self._pulse.heard()
 
     async def revive(self) -> None:
-        """Returns once a server answers; restarts it if it is dead or hung. Callers at the same time share a restart.
+        """Returns once a server answers; restarts it if it is dead or hung. Concurrent callers share a restart.
 
         Raises:
-            ServiceUnavailableError: It died more often than the settings allow, or does not start again.
+            ServiceUnavailableError: The server died more often than the settings allow, or does not start again.
             EngineError: The engine is closed.
         """
         if self._revival is None or self._revival.done():
@@ -221,7 +223,7 @@ class Supervisor:
             raise
 
     async def close(self) -> None:
-        """Ends the server and all its processes. Idempotent. Of a server that failed the output is kept."""
+        """Ends the server and all its processes. Idempotent. The log of a server that failed is kept."""
         sound = self._process is not None and self._process.running() and not self._wrong
         for task in (self._watch, self._revival):
             if task is not None:
@@ -282,7 +284,7 @@ class Supervisor:
         log.info("the vLLM server is ready", seconds=round(time.monotonic() - began, 1), log=str(self._log_path))
 
     async def _watch_it(self) -> None:
-        """Ends a server that hangs, so that its requests fail and are repeated once `revive` has started another."""
+        """Ends a server that hangs, so that its requests fail and are retried after `revive` has restarted it."""
         assert self._pulse is not None
         while True:
             await asyncio.sleep(self._config.health_timeout_s / LOOKS_PER_PATIENCE)

@@ -1,4 +1,4 @@
-"""Command line and environment of a server. Pure, but for what it is given of this machine."""
+"""Command line and environment of a server. Starts nothing; only looks for the interpreter and the model folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SERVED_NAME = "policy"
 """Name of the base model on a server that the engine starts."""
 
 IN_SERVER = Path(__file__).with_name("in_server")
-"""Folder of what the server imports."""
+"""Folder of the code that the server imports."""
 
 KV_CACHE_GB_WITHOUT_GPU = 1.0
-"""There gpu_memory_utilization would be a share of the machine's memory, which others use too."""
+"""GB; without a GPU, gpu_memory_utilization would be a share of main memory, which other programs use too."""
 
 _PASSED = re.compile(
     r"(PATH|LD_LIBRARY_PATH|LD_PRELOAD|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|SSL_CERT_\w+"
@@ -35,7 +35,7 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start one server; `key` guards its API against other users of this machine."""
+    """How to start one server. The environment contains the key that protects its API from other users."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -58,7 +58,7 @@ def launch(
     gpu: bool,
     environ: Mapping[str, str],
 ) -> Launch:
-    """The server of this replica.
+    """How to start the server of this replica.
 
     Raises:
         ConfigError: The adapter rank is above what vLLM serves, or there are no devices for this replica.
@@ -72,20 +72,20 @@ def launch(
 
 
 def listens_at(config: VllmEngineConfig, context: EngineContext) -> str:
-    """The address of the server: loopback where it opens vLLM's development routes, which run any method."""
+    """The address of the server: loopback if it opens vLLM's development routes, which can call any method."""
     return HOST if changes_weights(config, context) else context.host
 
 
 def served_dtype(config: VllmEngineConfig, *, gpu: bool) -> str:
-    """What the server computes in."""
+    """Data type in which the server computes."""
     return config.dtype if config.dtype != "auto" else "bfloat16" if gpu else "float32"
 
 
 def server_rank(rank: int) -> int:
-    """The least --max-lora-rank that serves adapters of this rank.
+    """The smallest --max-lora-rank that serves adapters of this rank.
 
     Raises:
-        ConfigError: vLLM serves none so large.
+        ConfigError: vLLM does not serve so large a rank.
     """
     fitting = [allowed for allowed in LORA_RANKS if allowed >= rank]
     if not fitting:
@@ -102,7 +102,7 @@ def changes_weights(config: VllmEngineConfig, context: EngineContext) -> bool:
 
 
 def _program(config: VllmEngineConfig, context: EngineContext) -> tuple[str, ...]:
-    # Not `vllm serve`: that asks for the distribution `vllm`, which builds for the CPU are not called.
+    # Not `vllm serve`: that looks for the distribution `vllm`, but builds for the CPU have another name.
     return (str(interpreter(config, context.home)), "-m", "vllm.entrypoints.openai.api_server")
 
 
@@ -134,8 +134,8 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
     if config.enforce_eager if config.enforce_eager is not None else not gpu:
         arguments.append("--enforce-eager")
     if not gpu:
-        # vLLM 0.32 ends on a CPU when the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
-        # model runner asks the generator for an offset, which those of CPUs do not have
+        # vLLM 0.32 crashes on a CPU if the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
+        # model runner needs the offset of the generator, which generators for CPUs do not have
         arguments.append("--no-enable-chunked-prefill")
     if listens_at(config, context) != HOST:
         arguments += ["--middleware", "finqa_vllm_key.RequireKey"]
@@ -145,7 +145,7 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
 
 
 def model_path(model: str) -> str:
-    """Absolute where it is a folder: the server has another current folder."""
+    """The model, as an absolute path if it is a folder: the server has another working directory."""
     return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 

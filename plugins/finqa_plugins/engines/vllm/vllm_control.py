@@ -1,6 +1,6 @@
 """Calls of vLLM's development routes: weights in place, sleep and wake (vllm/entrypoints/serve/dev, rl/online).
 
-Also the checks of a model folder whose weights a server is to load.
+Also checks a model folder before a server loads its weights.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from finqa_plugins.engines._http.refusals import ControlError
 from finqa_plugins.engines.vllm.vllm_command import model_path
 
 SLEEP_LEVEL = "1"
-"""Weights go to the memory of the machine and come back as they were; level 2 would drop them."""
+"""Weights are moved to main memory and back; level 2 would drop them."""
 
 
 class Control:
-    """What a run does to a server beside asking for tokens."""
+    """Control calls of a run to a server; each raises EngineError if the server refuses or does not answer."""
 
     def __init__(self, client: Client, *, timeout_s: float) -> None:
         self._client = client
         self._timeout_s = timeout_s
 
     async def check(self) -> None:
-        """Proves that the routes are there.
+        """Proves that the server has these routes.
 
         Raises:
             ConfigError: The server does not have them.
-            EngineError: It does not answer.
+            EngineError: The server does not answer.
         """
         try:
             await self._post("/resume")
@@ -45,21 +45,21 @@ class Control:
             ) from error
 
     async def sleep(self) -> None:
-        """Frees the GPU once nothing is in progress."""
+        """Frees the GPU once no request is in progress."""
         await self._post("/sleep", query={"level": SLEEP_LEVEL, "mode": "wait"})
 
     async def wake(self) -> None:
-        """Takes the GPU again."""
+        """Moves the weights back to the GPU."""
         await self._post("/wake_up")
 
     async def load_weights(self, folder: str) -> None:
-        """Replaces all weights by those of a model folder of the same architecture, and drops what they cached.
+        """Replaces all weights by those of a model folder of the same architecture, and drops the cached prefixes.
 
         Args:
             folder: Absolute path, or hub id.
 
         Raises:
-            EngineError: The server refused; it may then have parts of both.
+            EngineError: The server failed; it may then have a mixture of old and new weights.
         """
         await self._post("/pause", query={"mode": "wait"})
         try:
@@ -77,10 +77,10 @@ class Control:
 
 
 class Weights:
-    """Which weights a server has, where a run trains all of them.
+    """The weights that a server has, for runs that train all weights.
 
     Attributes:
-        folder: What they were loaded from.
+        folder: Folder or hub id that they were loaded from.
     """
 
     def __init__(self, control: Control, model: str, *, gpu: bool) -> None:
@@ -92,7 +92,7 @@ class Weights:
         """Loads the weights of another folder in place; no request may be in progress.
 
         Raises:
-            EngineError: The folder is incomplete, or the server cannot take it; it has the old weights.
+            EngineError: The folder is incomplete, or the server cannot load it; the server keeps the old weights.
         """
         try:
             await asyncio.to_thread(check_folder, folder)
@@ -108,10 +108,10 @@ class Weights:
 
 
 def check_folder(model: str) -> None:
-    """Looks whether a model folder is complete: vLLM would report it after half a minute only.
+    """Checks that a model folder is complete: vLLM would report it only after half a minute.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: The folder is incomplete.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -127,13 +127,13 @@ def check_folder(model: str) -> None:
 
 
 def check_replaceable(model: str, *, gpu: bool) -> None:
-    """Looks whether a server can take other weights in place.
+    """Checks that a server can load other weights in place.
 
-    Without a GPU vLLM keeps a packed copy of the output matrix, and of one that is tied to the embeddings it keeps the
-    old (seen in 0.32): it would continue with parts of both versions and report nothing.
+    Without a GPU vLLM keeps a packed copy of the output matrix. If that matrix is tied to the embeddings, the copy is
+    not updated (seen in 0.32): the server would continue with parts of both versions and report nothing.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: The server cannot.
     """
     if gpu:
         return

@@ -1,4 +1,4 @@
-"""What `finqa doctor` and `finqa setup vllm` find out about vLLM: interpreter, devices, and whether servers answer."""
+"""Checks of vLLM for `finqa doctor` and `finqa setup vllm`: interpreter, devices, and whether servers answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIND = (
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`."""
+    """Results of all checks, within a few seconds; `settings` are those of the hook `doctor_checks`."""
     try:
         config = VllmEngineConfig.model_validate(settings["engine"]["options"])
     except ValidationError:
@@ -70,7 +70,7 @@ def _interpreter(config: VllmEngineConfig, home: Path) -> Check:
 
 
 def _devices() -> list[Check]:
-    """Only that there is no GPU: how servers are placed on GPUs is a check of its own."""
+    """A warning if there is no GPU; the placement of servers on GPUs is checked elsewhere."""
     if machine.has_gpu():
         return []
     detail = "no GPU: the servers run on the CPU, which needs a CPU build of vLLM and is meant for tests"
@@ -94,7 +94,7 @@ async def _names(client: Client) -> list[str]:
 
 
 IMPORT_S = 600.0
-"""Everything is compiled and read from disk for the first time."""
+"""Seconds for one command: the first import compiles everything and reads it from disk."""
 
 TOKENS = 8
 _IMPORT = """
@@ -109,11 +109,10 @@ _NO_DEVICE = ("infer device type", "libcuda.so", "No CUDA", "no NVIDIA driver", 
 def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -> Mapping[str, str]:
     """Versions of vllm, torch and transformers; see `VenvSpec.check`.
 
-    A server is started where it can compute: on a GPU, or when vllm is built for the CPU. Elsewhere its arguments are
-    read by `--help`.
+    If there is a GPU or vllm is built for the CPU, `start` starts a server. Otherwise `--help` of the server is run.
 
     Raises:
-        FinqaError: Something does not work; the message has the program's output.
+        FinqaError: A step fails; the message has the program's output.
     """
     log = folder / "check.log"
     written = _run([str(python), "-I", "-c", _IMPORT], log, "vllm cannot be imported")
@@ -138,7 +137,7 @@ def check(python: Path, folder: Path, say: Callable[[str], None], start: bool) -
 
 
 async def _serve(python: Path, folder: Path) -> None:
-    """A server of the embedded policy, in the way in which a training uses it, with little memory."""
+    """Starts a server of the embedded policy as training does, but with little memory, and samples from it."""
     policy = registry().hook.resolve_policy(reference="embedded")
     config = VllmEngineConfig(python=python, enforce_eager=True, max_num_seqs=8)
     context = EngineContext(
@@ -159,10 +158,10 @@ async def _serve(python: Path, folder: Path) -> None:
 
 
 def _run(command: list[str], log: Path, what: str) -> str:
-    """What it wrote on stdout.
+    """Runs a command and returns its standard output; all output is written to `log`.
 
     Raises:
-        FinqaError: It failed or did not end.
+        FinqaError: The command failed, wrote nothing, or did not end within `IMPORT_S`.
     """
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S, check=False)

@@ -1,4 +1,4 @@
-"""The `vllm` engine: a supervised server, or a running one, behind the contracts of token engines."""
+"""The `vllm` engine: implements the contract of token engines with a supervised or a running server."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FLOAT32_TOLERANCE = 1e-4
 
 
 class VllmEngine(TokenEngine):
-    """A vLLM server; it batches continuously, so that seats mean nothing to it.
+    """A token engine on a vLLM server. The server batches continuously, so seats have no effect.
 
-    A policy version is an adapter under a name of its own, so that swaps pass requests in progress; a version without
+    A policy version is an adapter under its own name, so swaps do not wait for requests in progress. A version without
     adapter whose model is another folder (full training) is loaded in place, after the requests in progress.
     """
 
@@ -63,7 +63,7 @@ class VllmEngine(TokenEngine):
         Raises:
             ConfigError: Model, options, memory, devices or the server's abilities do not fit.
             AuthenticationError: The server refuses the key.
-            ServiceUnavailableError: It does not come up or does not answer.
+            ServiceUnavailableError: The server does not start or does not answer.
             EngineError: The engine was closed.
         """
         async with self._starting:
@@ -102,7 +102,7 @@ class VllmEngine(TokenEngine):
         """Samples one completion under the loaded policy version. Cancellation frees its place.
 
         Raises:
-            EngineError: The request failed, was repeated on a restarted server where there is one, and failed again.
+            EngineError: The request failed, also after a retry on a restarted server if the engine started it.
             ServiceUnavailableError: The server failed more often than `restarts` allows.
         """
         served = self._open()
@@ -118,7 +118,7 @@ class VllmEngine(TokenEngine):
         """Switches to another policy version; see the class.
 
         Raises:
-            EngineError: It cannot be loaded; the old version keeps serving.
+            EngineError: The version cannot be loaded; the old version keeps serving.
             UnreachableEngineError: A server that the engine did not start does not answer.
         """
         served = self._open()
@@ -142,7 +142,7 @@ class VllmEngine(TokenEngine):
                 await served.load(self._on_server(policy))
 
     async def probe(self, request: GenerateRequest) -> Mapping[int, Completion]:
-        """The request's completion under the current version, from no cache.
+        """The request's completion under the current version, without cached prefixes; see `ServedTokenEngine.probe`.
 
         Raises:
             EngineError: The server failed.
@@ -154,8 +154,8 @@ class VllmEngine(TokenEngine):
     def _find_tolerance(self) -> float | Literal["measured"]:
         """Return the largest difference to the learner's log-probabilities that rounding explains (nats).
 
-        Server and learner both compute in float32 where there is no GPU. In bfloat16 every kernel rounds in another
-        way, so there the run measures it.
+        Without a GPU, server and learner both compute in float32. In bfloat16 every kernel rounds differently, so there
+        the run measures the difference.
         """
         if self._config.probe_tolerance is not None:
             return self._config.probe_tolerance
@@ -172,7 +172,7 @@ class VllmEngine(TokenEngine):
 
     @property
     def seeded(self) -> bool:
-        """Whether requests carry their seeds. Running servers are taken for servers with a GPU, wherever they are."""
+        """Whether requests carry their seeds. Servers by URL are assumed to have a GPU."""
         if self._config.seeded is not None:
             return self._config.seeded
         return not self._gpu and not self._config.addresses
@@ -197,7 +197,7 @@ class VllmEngine(TokenEngine):
                 self._asleep = True
 
     async def wake(self) -> None:
-        """Takes the GPU again; serves the version that it served before. Idempotent.
+        """Moves the weights back to the GPU; the server has the same version as before. Idempotent.
 
         Raises:
             EngineError: The server failed.
@@ -214,7 +214,7 @@ class VllmEngine(TokenEngine):
             self._asleep = False
 
     def lend(self) -> EngineLoan | None:
-        """Keeps the current version on the server. None where weights are replaced in place, or while it sleeps."""
+        """Lends the server; see `ServedTokenEngine.lend`. None if weights are replaced in place, or while it sleeps."""
         if self._served is None or self._asleep or not self._context.lora_rank:
             return None
         loan, supervisor = self._served.lend(), self._supervisor
@@ -223,7 +223,7 @@ class VllmEngine(TokenEngine):
         return replace(loan, heard=lambda replica: supervisor.heard())
 
     def usage(self, episode: str) -> Mapping[str, Any]:
-        """Tokens that the episode used."""
+        """What the episode used; see `ServedTokenEngine.usage`. Empty before `start`."""
         return self._served.usage(episode) if self._served is not None else {}
 
     @property
@@ -244,7 +244,7 @@ class VllmEngine(TokenEngine):
             self._served = None
 
     async def _revive(self, served: ServedTokenEngine, error: NoAnswerError) -> None:
-        """Has the server answer again and serve the current version."""
+        """Restarts the server if needed, and loads the current version again."""
         if self._supervisor is None:
             raise away(error) from error
         await self._supervisor.revive()
@@ -284,11 +284,11 @@ class VllmEngine(TokenEngine):
         return addresses[self._context.replica]
 
     def _make_neutral(self) -> bool:
-        """Makes an adapter that changes nothing where the base model is to be served under one; False elsewhere.
+        """Makes an adapter that changes nothing, if the base model must be served under one; returns whether it did.
 
         vLLM's kernels for the CPU (lora/ops/torch_ops) read the index -1, "no adapter", as that of the last adapter: a
         request for the base model that shares a batch with requests for adapters is served with one of theirs, without
-        an error (https://github.com/vllm-project/vllm/pull/48421; seen in 0.32). Those for GPUs skip it.
+        an error (https://github.com/vllm-project/vllm/pull/48421; seen in 0.32). Kernels for GPUs skip that index.
         """
         if self._gpu or not _on_this_machine(self._config.addresses) or not self._context.lora_rank:
             return False

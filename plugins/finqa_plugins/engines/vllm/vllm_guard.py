@@ -1,9 +1,9 @@
-"""Runs a command of which nothing is left once this process or its parent is gone: `vllm_guard.py FOLDER COMMAND...`.
+"""Runs a command and ends all its processes when this process or its parent ends: `vllm_guard.py FOLDER COMMAND...`.
 
-vLLM starts processes of its own that outlive a killed server. This one is the reaper of all of them: it ends when the
-command does, when its standard input closes, or when its parent is gone, and takes every descendant and the folder
-along. Should it be killed itself, the command dies with it (PR_SET_PDEATHSIG). It runs outside of packages and imports
-the standard library only.
+vLLM starts processes of its own that outlive a killed server. This process is their subreaper: it ends when the command
+does, when its standard input closes, or when its parent is gone, and then kills every descendant and deletes FOLDER. If
+it is killed itself, the command dies too (PR_SET_PDEATHSIG). It runs outside of packages and imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
 GRACE_S = 3.0
-"""Seconds for the server to end by itself: it has nothing that must be saved."""
+"""Seconds for the server to end by itself; it has nothing to save."""
 TRACKERS_S = 10.0
-"""Seconds for Python's resource trackers to unlink what other processes left in shared memory."""
+"""Seconds for Python's resource trackers to unlink shared memory that other processes left."""
 SHARED_MEMORY = ("/dev/shm/psm_", "/dev/shm/sem.mp-")
-"""How the names begin that Python gives to the shared memory and the semaphores of `multiprocessing`."""
+"""Prefixes of the files with shared memory and semaphores of Python's `multiprocessing`."""
 
 
 def main() -> int:
-    """The command's exit status, as a shell reports it."""
+    """Runs the command and returns its exit status, as a shell reports it; 137 if the command had to be killed."""
     parent = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
@@ -73,10 +73,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _end_descendants(left: set[str]) -> None:
-    """Until there are none: the orphans of what is killed become our own children, being its reaper.
+    """Kills all descendants: orphans of a killed process become children of this one, so it repeats until none is left.
 
-    Resource trackers come last: they end by themselves once all who shared one are gone, and unlink what those left.
-    A server that ends badly kills some of its trackers itself, so what was mapped, and what is in `left`, goes as well.
+    Resource trackers come last: they end by themselves once their processes are gone, and unlink the shared memory that
+    these left. A server that ends badly kills some of its trackers itself, so files that were mapped, and those in
+    `left`, are unlinked here.
     """
     deadline = time.monotonic() + TRACKERS_S
     left.update(_shared_memory())

@@ -1,4 +1,4 @@
-"""One server process on loopback, with all its child processes and temporary files: started, watched and ended."""
+"""One server process on loopback, with all its child processes and temporary files: starts, watches and ends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finqa_plugins.engines.vllm.vllm_command import HOST, Launch
 TEMPORARY_PREFIX = "finqa-vllm-"
 
 LONGEST_SOCKET = 103
-"""Bytes in the path of a Unix socket: what macOS takes; Linux takes 107."""
+"""Longest path of a Unix socket in bytes on macOS; Linux allows 107."""
 
 _NAMES = len(f"/{TEMPORARY_PREFIX}12345678/12345678-1234-1234-1234-123456789abc")
 """Bytes in the names of the folder and of a socket in it, which vLLM names by a uuid (vllm/utils/network_utils.py)."""
@@ -35,7 +35,7 @@ def make_temporary_folder(environment: Mapping[str, str]) -> Path:
         environment: Environment of the server.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
     usual = _usual(environment)
     fits = len(os.fsencode(usual)) + _NAMES <= LONGEST_SOCKET
@@ -43,10 +43,11 @@ def make_temporary_folder(environment: Mapping[str, str]) -> Path:
 
 
 def temporary_variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables under which a server puts its temporary files there.
+    """The environment with which a server puts its temporary files into `folder`.
 
     Compiled kernels stay where torch keeps them (torch/_inductor/runtime/cache_dir_utils.py), for the next start.
-    TMPDIR comes first: setproctitle, which names vLLM's processes, needs the first in place, and torch sets the other.
+    TMPDIR is the first variable: setproctitle, which renames vLLM's processes, needs the first one to stay unchanged,
+    and torch sets TORCHINDUCTOR_CACHE_DIR.
     """
     kernels = _usual(environment) / f"torchinductor_{_user()}"
     others = {name: value for name, value in environment.items() if name != "TMPDIR"}
@@ -67,13 +68,13 @@ def _user() -> str:
 
 POLL_S = 0.05
 STOP_S = vllm_guard.GRACE_S + vllm_guard.TRACKERS_S + 5.0
-"""Seconds for the guard to end what it guards, before it is ended as well."""
+"""Seconds for the guard to end the server, before the guard is killed as well."""
 
 _TAIL_BYTES = 64 * 2**10
 
 
 def free_port(host: str = HOST) -> int:
-    """A port of an address of this machine that no process listens on now; vLLM takes no socket that is open."""
+    """A port of an address of this machine that no process listens on now; vLLM does not accept an open socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((host, 0))
@@ -82,7 +83,7 @@ def free_port(host: str = HOST) -> int:
 
 
 class ServerProcess:
-    """Starts on construction, below a guard (see `vllm_guard`) in a session of its own.
+    """A server process below a guard (see `vllm_guard`) in its own session; the constructor starts it.
 
     Raises:
         StorageError: The log cannot be written or the process cannot be started.
@@ -113,7 +114,7 @@ class ServerProcess:
         return None if ended is None else ended.si_status
 
     def output(self) -> str:
-        """The end of what it wrote since it was started."""
+        """The end of the output since the start."""
         try:
             with self.log_path.open("rb") as log:
                 end = log.seek(0, os.SEEK_END)
@@ -160,7 +161,7 @@ class ServerProcess:
             raise StorageError(f"Cannot start a vLLM server with its log at {self.log_path}: {error}.") from error
 
     def _remove_scratch(self) -> None:
-        """The guard does, unless it was killed."""
+        """Deletes the temporary folder; the guard did so before, unless it was killed."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 

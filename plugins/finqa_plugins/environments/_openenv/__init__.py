@@ -1,1 +1,1 @@
-"""OpenEnv's wire protocol, for environments that speak it. A library for environments; it registers nothing."""
+"""OpenEnv's wire protocol: a library for environments that use it. It registers nothing."""

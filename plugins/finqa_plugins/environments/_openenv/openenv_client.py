@@ -1,12 +1,12 @@
 """Client of OpenEnv's wire protocol over one websocket. Needs `websockets` and `pydantic_core`.
 
 The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
-socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. A unexpected
-frame ends the session as well, as does a reply of another kind or another tool than was asked. A repeated
-reply that comes so late that it passes for the next one shifts all that follow; the first request of another kind then
-gets a reply of the wrong kind, so callers that need certainty about the past request `state`.
+socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. An unexpected
+frame ends the session as well, as does a reply of another kind or of another tool than requested. A duplicate reply
+that arrives late may be taken for the next reply, and then shifts all replies that follow. The first request of another
+kind then gets a reply of the wrong kind. So callers that must be sure that no reply was shifted request `state`.
 
-This client asks for notices of servers that have a queue: `{"type": "queue", "data": {"waiting": true}}` before the
+This client asks servers with a queue for notices: `{"type": "queue", "data": {"waiting": true}}` before the
 reply while the request waits there, and `"waiting": false` when its work begins. The time limit of the reply begins
 again with each, and the episode's time does not count while the request waits.
 """
@@ -37,11 +37,11 @@ REFUSALS = ("VALIDATION_ERROR", "INVALID_JSON")
 """Codes with which a server refuses the form of a request."""
 
 FAILED_STEP = "EXECUTION_ERROR"
-"""Code by which it reports that the environment raised an exception."""
+"""Code with which a server reports that the environment raised an exception."""
 
 QUEUE_NOTICES = {"X-OpenEnv-Queue-Notices": "1"}
 LONGEST_QUEUE_S = 1800.0
-"""Seconds after which a request that only waits is taken for lost: as long as a session may be idle."""
+"""Seconds in the queue after which a request counts as lost: as long as a session may be idle."""
 
 _NOTICE = '{"type": "queue"'
 _ADDRESS = re.compile(r"\w+://\S+")
@@ -57,10 +57,10 @@ class NoFreeSessionError(SandboxError):
 
 
 class _WithoutRedirects(connect):
-    """A connection that goes to no other address: a token is for one server."""
+    """A connection that follows no redirects: a token is for one server."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
-        """Follow nothing."""
+        """Return the error instead of following a redirect."""
         return exc
 
 
@@ -78,7 +78,7 @@ class OpenEnvClient:
         tools: Collection[str] = (),
         refusals: Collection[str] = REFUSALS,
     ) -> None:
-        """Nothing is sent yet.
+        """Store the options; nothing is sent yet.
 
         Args:
             url: Address of the server.
@@ -86,9 +86,9 @@ class OpenEnvClient:
                 may contain a key to the sandbox in its host name (Daytona's signed preview URLs), its path or its
                 query.
             token: Bearer token of a server that needs one; sent to the server of this address only.
-            connect_timeout_s: Seconds for the connection to stand.
+            connect_timeout_s: Seconds for opening the connection.
             reply_timeout_s: Seconds for each reply.
-            tools: Names of the server's tools, where they are known: replies of one are no replies of another.
+            tools: Names of the server's tools, if known: a reply that names another tool than the call is an error.
             refusals: Codes of errors that refuse a request and leave the session as it was.
         """
         self._url = websocket_url(url)
@@ -250,7 +250,7 @@ class OpenEnvClient:
         return str(kind), data
 
     def _unread(self) -> str | bytes | None:
-        """Return a frame that has arrived and was not read, None when there is none. It waits for nothing."""
+        """Return a frame that has arrived and was not read, or None. It does not wait."""
         receiving = self._receive()
         try:
             receiving.send(None)  # runs to its end when a frame is there, else to where it starts to wait
@@ -281,7 +281,7 @@ class OpenEnvClient:
             async with asyncio.timeout(self._reply_timeout_s):
                 return await self._receive(request)
         except TimeoutError:
-            # The reply may be here unread, where our own event loop was busy all the time.
+            # The reply may have arrived unread, if our own event loop was busy all the time.
             if (unread := self._unread()) is not None:
                 return unread
         self._drop()
@@ -308,7 +308,7 @@ class OpenEnvClient:
         return f"in sandbox {self._sandbox}" if self._sandbox else f"at {_shown(self._url)}"
 
     def _reason(self, error: Exception) -> str:
-        """Describe what went wrong without the address, which redirections and certificates of other hosts name."""
+        """Describe an error without the address, which errors about redirects and certificates contain."""
         host = urlsplit(self._url).hostname
         if not self._sandbox or not host:
             return str(error)
@@ -336,7 +336,7 @@ class OpenEnvClient:
 
 
 def _queue_notice(frame: str | bytes) -> bool | None:
-    """Whether the request waits in the server's queue, where the frame is a notice of that; None where it is none."""
+    """Whether the request waits in the server's queue, from a queue notice; None if the frame is another one."""
     if not isinstance(frame, str) or not frame.startswith(_NOTICE):
         return None
     with suppress(ValueError, RecursionError, LookupError, TypeError):

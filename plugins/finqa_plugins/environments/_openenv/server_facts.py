@@ -29,7 +29,7 @@ class ServerFacts:
     Attributes:
         name: Name of the environment, such as `EchoEnvironment`; empty if the server does not report it.
         description: Its description of the environment.
-        action: JSON schema of its actions; empty where it has none.
+        action: JSON schema of its actions; empty if it has none.
     """
 
     name: str = ""
@@ -42,12 +42,12 @@ async def read_facts(url: str, *, sandbox: str = "", token: str = "", timeout_s:
 
     Args:
         url: Address of the server.
-        sandbox: Id of the sandbox that it runs in, if any: errors name it, for signed addresses contain a key.
+        sandbox: Id of the sandbox that it runs in, if any. Errors name it: its address may contain a key.
         token: Bearer token of a server that needs one.
-        timeout_s: Seconds for each of both answers.
+        timeout_s: Seconds for each of the two replies.
 
     Raises:
-        SandboxError: It does not answer in time, or what answers is not an OpenEnv server, or it refuses where we ask.
+        SandboxError: The server does not answer in time, is not an OpenEnv server, or refuses the connection.
         AuthenticationError: A running server that is not in a sandbox needs a token, or another one.
     """
     where = f"in sandbox {sandbox}" if sandbox else f"at {url.partition('?')[0]}"
@@ -108,7 +108,7 @@ async def _get(url: str, path: str, where: str, token: str, timeout_s: float) ->
         raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
     except (OSError, ValueError, HTTPException) as error:
         raise SandboxError(
-            f"The server at {where} is not an OpenEnv server: /{path} gave {type(error).__name__}.",
+            f"The server {where} is not an OpenEnv server: /{path} gave {type(error).__name__}.",
             remedy="correct the address",
         ) from None
 

@@ -1,4 +1,4 @@
-"""The bearer token of a running server: which variable has it, and the error of a refusal."""
+"""The bearer token of a running server: reads it from the environment, and makes the error if it is refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LONGEST_DETAIL = 200
 
 
 def read_token(variable: str) -> str:
-    """Return the token that a variable of the environment has; empty where no variable is named.
+    """Return the token in an environment variable; empty if no variable is named.
 
     Raises:
-        AuthenticationError: The variable is not set, or its value can be no token.
+        AuthenticationError: The variable is not set, or its value cannot be a token.
     """
     if not variable:
         return ""
@@ -34,17 +34,17 @@ def read_token(variable: str) -> str:
 
 
 def authorization(token: str) -> Mapping[str, str]:
-    """Return the header that carries a token; none without one."""
+    """Return the HTTP header with a token; no header without one."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def refusal(status: int, body: bytes | None, *, where: str, token: str) -> FinqaError:
-    """Return the error of an answer with 401 or 403.
+    """Return the error for a reply with status 401 or 403.
 
     Args:
         status: The HTTP status.
         body: Body of the answer; our server gives the reason in `detail`.
-        where: The server as messages call it.
+        where: The server in messages, such as `at ADDRESS`.
         token: The token that was sent, if any; it is not shown.
     """
     if status == 401 and token:

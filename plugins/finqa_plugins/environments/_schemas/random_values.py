@@ -1,4 +1,4 @@
-"""Random values of a JSON schema. Pure; words and numbers come from a given text, so that some of them make sense."""
+"""Random values of a JSON schema. Words and numbers come from a given text, so that some of them make sense. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _QUOTED = re.compile(r"""(?<!\w)(?P<quote>['"`])(?P<word>[\w-]+)(?P=quote)(?!\w)
 def draw_value(
     schema: Any, rng: random.Random, text: str, *, root: Mapping[str, Any] | None = None, depth: int = 0
 ) -> Any:
-    """Draw a value that fits a schema, as far as its keywords are known; others are not looked at.
+    """Draw a value that fits a schema, as far as its keywords are known; other keywords are ignored.
 
     Args:
         schema: A JSON schema: `enum`, `const`, `$ref` into `$defs`, `anyOf`, `oneOf`, `type`, limits of numbers and
             lengths, and a `pattern` of fixed words count.
         rng: Source of every choice.
-        text: Texts are words of it, or words that the schema's description has in quotes; numbers without limits are
-            numbers of it.
-        root: The schema that `$ref` is looked up in; this one where None.
-        depth: Nesting so far; from `MAX_DEPTH` on optional parts are left out.
+        text: Source of strings and of numbers without limits. A string may also be a word that the schema's description
+            has in quotes, such a number also one from 0 to 9.
+        root: The schema in which `$ref` is looked up; None: `schema`.
+        depth: Nesting so far; from `MAX_DEPTH` on, optional parts are left out.
     """
     root = root if root is not None else schema if isinstance(schema, Mapping) else {}
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Texts and images of messages, as users write them: parts of a content, bytes of an image, or an image of Pillow."""
+"""Reads texts and images of messages as users write them: content parts, bytes of an image, or a Pillow image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
-"""First bytes of the image formats that models read; WebP is distinguished by two places."""
+"""First bytes of the image formats that models read; WebP is recognized by bytes at two positions."""
 
 
 def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
@@ -20,7 +20,7 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
             Source: https://platform.openai.com/docs/api-reference/chat/create.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The content is something else.
     """
     if isinstance(content, str):
         return content, ()
@@ -40,11 +40,11 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def image_address(value: Any) -> str | None:
-    """Return the address of an image, mostly as a data URI; None where the value is not an image.
+    """Return the address of an image, usually as a data URI; None if the value is not an image.
 
     Args:
-        value: Bytes of a PNG, JPEG, GIF or WebP file, an image of Pillow, or a part with an `image_url`, which is an
-            address of the web or a data URI.
+        value: Bytes of a PNG, JPEG, GIF or WebP file, a Pillow image, or a part with an `image_url`, which is a web
+            address or a data URI.
     """
     if isinstance(value, bytes):
         kind = next((kind for start, kind in _SIGNATURES.items() if value.startswith(start)), None)

@@ -1,4 +1,4 @@
-"""Tasks as mappings that a user gives: ids, splits and clusters are made where there are none."""
+"""Reads tasks that a user gives as mappings, and adds ids, splits and clusters that are missing."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from finqa_cli.types.splits import SPLIT_NAMES
 from finqa_plugins.environments._task_files.content_parts import read_content
 
 HELD_OUT = 0.15
-"""Share of the clusters in each of `dev` and `test` where the tasks name no split."""
+"""Share of the clusters in each of `dev` and `test` if the tasks name no split."""
 
 _ROLES = ("system", "user", "assistant")
 _TEXTS = ("id", "split", "cluster", "kind")
 _ANSWERS = ("answer", "truth", "target", "expected", "solution")
-"""Keys under which a task has its right answer, the first one first."""
+"""Keys of the right answer in a task; the first one found is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenTask:
-    """A task with the values that the user's code gets of it.
+    """A task with the values that the user's code gets for it.
 
     Attributes:
-        task: The task for the rest of the product.
-        messages: The messages that it opens with; empty where the environment brings them.
+        task: The task in finqa's form.
+        messages: The messages that open an episode; empty if the environment provides them.
         values: All keys of the mapping that the user gave.
     """
 
@@ -47,7 +47,7 @@ def find_answer(values: Mapping[str, Any]) -> str:
 
 
 async def gather(yielded: Any) -> list[Any]:
-    """Return all that `tasks()` yields, plain or async."""
+    """Return a list of the tasks that `tasks()` returned: as an iterable, an async iterable, or an awaitable of one."""
     if isinstance(yielded, AsyncIterable):
         return [each async for each in yielded]
     if inspect.isawaitable(yielded):
@@ -61,10 +61,10 @@ def read_tasks(given: Iterable[Any], place: str, *, bare: bool = False) -> list[
     Args:
         given: The tasks, mappings or texts.
         place: Where they come from, such as `FILE:LINE` of the function that yields them.
-        bare: A task needs no prompt, because the environment brings it; its other values are its text then.
+        bare: Whether tasks need no prompt because the environment provides it; the text of such a task is its JSON.
 
     Raises:
-        DataError: There is none, an id appears twice, or a task has no prompt; the message counts from 1.
+        DataError: There is no task, an id appears twice, or a task has no prompt; messages count tasks from 1.
     """
     tasks = [_read(each, number, f"Task {number} of {place}", bare) for number, each in enumerate(given, start=1)]
     if not tasks:
@@ -101,7 +101,7 @@ def tasks_of_split(splits: Mapping[str, Sequence[Task]], split: str, source: str
 
 
 def digest_of(code: str, tasks: Sequence[GivenTask]) -> str:
-    """`sha256:...` over the code and the tasks."""
+    """Return the digest `sha256:...` of the code and the tasks."""
     whole = hashlib.sha256(code.encode())
     for each in tasks:
         whole.update(to_json(dict(each.values), fallback=repr))
@@ -150,7 +150,7 @@ def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
 
 
 def _divide(tasks: Sequence[GivenTask]) -> list[GivenTask]:
-    """Divide tasks over the splits by a hash of their clusters, so that a cluster is in one split alone."""
+    """Assign tasks to splits by a hash of their clusters, so that all tasks of a cluster are in one split."""
     clusters = sorted({each.task.cluster for each in tasks}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
     held_out = max(1, round(HELD_OUT * len(clusters))) if len(clusters) > 2 else 0
     test = held_out or int(len(clusters) == 2)

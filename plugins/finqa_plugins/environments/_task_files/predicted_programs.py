@@ -13,7 +13,7 @@ from finqa_cli.grading.programs.program import NUMBER_OPERATIONS, TABLE_OPERATIO
 Question = TypeVar("Question")
 _END = "EOF"
 _STEP_TOKENS = 4
-"""Of `add(`, `1`, `2`, `)`."""
+"""Tokens of one step: `add(`, `1`, `2`, `)`."""
 _REMEDY = 'the format is [{"id": "...", "predicted": ["subtract(", "5", "3", ")", "EOF"]}, ...]'
 
 
@@ -29,8 +29,8 @@ def score_programs(
     Args:
         predictions: The JSON value of the file.
         questions: The questions, by the ids that predictions use.
-        cluster: What a question shares with others.
-        compare: Judges the text of a program.
+        cluster: Returns the name of the group that a question belongs to, such as its company.
+        compare: Judges the text of a program for a question.
 
     Raises:
         DataError: The predictions have another form, or an id occurs twice.
@@ -71,8 +71,8 @@ def _read(value: object, number: int) -> tuple[str, str]:
 def program_text(tokens: Sequence[str]) -> str:
     """Join the tokens of a program: `["add(", "1", "2", ")", "EOF"]` is `add(1, 2)`.
 
-    Like the scripts it does not read the last token, which may be any, nor a last step that does not end. An end before
-    the last token leaves no program.
+    The last token is never read, as in the scripts, nor is an unfinished last step. An `EOF` before the last token
+    makes the result `EOF`, which is not a program.
     """
     read = list(tokens[:-1])
     if _END in read:

@@ -1,4 +1,4 @@
-"""Pages of annual reports with their tables, as FinQA and ConvFinQA write them, and how they are answered."""
+"""Pages of annual reports with their tables, as FinQA and ConvFinQA write them, and the instructions to answer them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ divide(#0, 1180)"}"""
 
 
 class PageFields(RowFields):
-    """The fields that rows of FinQA and its neighbours have."""
+    """Fields of the rows of FinQA and related data sets."""
 
     def ticker(self) -> str:
-        """Return the ticker in the file name `AAL/2018/page_13.pdf`; nothing when the row names none."""
+        """Return the ticker in the file name `AAL/2018/page_13.pdf`; empty if the row has none."""
         return self.text("filename", optional=True).partition("/")[0].strip()
 
     def sentences(self, name: str) -> str:
@@ -51,10 +51,10 @@ class PageFields(RowFields):
         return " ".join(part for each in parts if (part := checked_text(name, each, MAX_TEXT).strip()))
 
     def table(self, name: str, *, optional: bool = False) -> Table:
-        """Return a list of rows; nothing only where it is optional.
+        """Return a table; an empty one only if it is optional.
 
         Raises:
-            FieldError: It is missing, empty or ragged, or a cell is no text.
+            FieldError: The table is missing, empty or ragged, or a cell is not a text.
         """
         value = self.get(name)
         if not value and optional:
@@ -67,7 +67,7 @@ class PageFields(RowFields):
         return tuple(tuple(checked_text(name, cell, MAX_TEXT) for cell in row) for row in value)
 
     def truth(self, name: str) -> Value:
-        """Return a finite number, also one that is written as a text, or yes or no.
+        """Return a finite number, which may be written as text, or `yes` or `no`.
 
         Raises:
             FieldError: It is none of these.
@@ -91,10 +91,10 @@ class PageFields(RowFields):
         return number
 
     def extra(self) -> dict[str, Any]:
-        """Return the further facts of a row.
+        """Return the mapping `extra_info` of a row; empty if there is none.
 
         Raises:
-            FieldError: They are no object.
+            FieldError: It is not an object.
         """
         value = self.get("extra_info")
         if value is not None and not isinstance(value, dict):
@@ -110,7 +110,7 @@ def _number(text: str) -> float | None:
 
 
 def page_text(before: str, table: Sequence[Sequence[str]], after: str) -> str:
-    """Return a report page: text, table, text; the table as lines of cells between bars."""
+    """Return a report page: text, table, text. The table has one line per row, with cells between bars."""
     lines = "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in row)} |" for row in table)
     return "\n\n".join(part for part in (before, f"Table:\n{lines}", after) if part)
 

@@ -1,4 +1,4 @@
-"""Environments whose tasks are rows in memory, and among them those with one reply per episode."""
+"""Base classes of environments whose tasks are rows in memory, with any number of replies or with one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RowEnvironment(Environment, Generic[Row]):
 
     @abstractmethod
     def solution(self, row: Row, attempt: int) -> str:
-        """Return the reply that demonstrates a solution at an attempt, counted from 1; empty when there is none."""
+        """Return the reply that demonstrates a solution at an attempt, counted from 1; empty if there is none."""
 
     def data(self) -> DataInfo:
         """Return the name of the file or folder, or `embedded`."""
@@ -44,7 +44,7 @@ class RowEnvironment(Environment, Generic[Row]):
         return tuple(self._tasks)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return all tasks of a split in the order of the source; `validation` and the like are names of `dev`.
+        """Return all tasks of a split in the order of the source; `validation` and similar names mean `dev`.
 
         Raises:
             DataError: There is no such split.
@@ -63,7 +63,7 @@ class RowEnvironment(Environment, Generic[Row]):
         return self.prompt(self._row(task))
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return the solution for the next attempt at a task; of tasks with equal prompts the first one counts."""
+        """Return the solution for the next attempt at a task; if tasks have equal prompts, the first one is used."""
         if not messages or messages[-1].role != "user":
             return None
         asked = list(takewhile(lambda message: message.role != "assistant", messages))
@@ -98,7 +98,7 @@ class SingleReplyEnvironment(RowEnvironment[Row]):
 
     @abstractmethod
     def judge(self, row: Row, task: Task, text: str) -> Rewards:
-        """Judge a whole reply; an episode without a reply is judged like an empty one.
+        """Judge a whole reply; an episode without a reply is judged as an empty reply.
 
         Raises:
             EnvironmentFault: The configured reward failed.

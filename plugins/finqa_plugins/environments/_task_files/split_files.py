@@ -33,11 +33,12 @@ def load_by_split(
         path: File or folder.
         reader: Reads each file.
         split: The split of a single file, or `auto`.
-        divide: Divides the rows of a single file of training data.
-        is_held_out: Whether a row is marked as for evaluation only, which makes all of the data so.
+        divide: Divides the rows of a single file of training data into splits.
+        is_held_out: Whether a row is marked for evaluation only; one such row makes all data for evaluation only.
 
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
+        MissingDependencyError: A Parquet file needs pyarrow, which is not installed.
     """
     if path.is_dir():
         return _load_folder(path, reader, split, is_held_out)

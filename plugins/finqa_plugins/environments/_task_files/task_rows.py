@@ -1,4 +1,4 @@
-"""Reads the files that users write tasks in, and reports what is wrong with them: file, row, field and reason."""
+"""Reads files of tasks that users write, and reports errors in them with file, row, field and reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Identified(Protocol):
 
     @property
     def id(self) -> str:
-        """Unique in its data; the id of its task."""
+        """The id of its task, unique in the data."""
         ...
 
 
@@ -39,7 +39,7 @@ class TaskData(Generic[Row]):
 
 
 def embedded_data(rows: Mapping[str, tuple[Row, ...]], content: str) -> TaskData[Row]:
-    """Return the data of rows that come with an environment; `content` is what its digest is made of."""
+    """Return the data of rows that ship with an environment; its digest is that of `content`."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     return TaskData(info=DataInfo(name="embedded", digest=f"sha256:{digest}"), rows=rows)
 
@@ -54,21 +54,21 @@ def group_by_split(rows: Iterable[tuple[str, Row]]) -> dict[str, tuple[Row, ...]
 
 
 class RowError(ValueError):
-    """What is wrong with a row, a line or a file, in words that follow its place."""
+    """A problem with a row, a line or a file; the message is written to follow the name of its place."""
 
 
 class FieldError(RowError):
-    """What is wrong with a field of a row."""
+    """A problem with a field of a row."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"field {name!r}: {reason}")
 
 
 def required_text(row: Mapping[str, Any], name: str) -> str:
-    """A field that must be a text with something in it.
+    """Return a field that must be a text which is not blank.
 
     Raises:
-        FieldError: It is missing, blank, no text, or has a zero character.
+        FieldError: The field is missing, blank, not a text, or contains a NUL character.
     """
     value = row.get(name)
     if not isinstance(value, str) or not value.strip() or "\x00" in value:
@@ -77,15 +77,15 @@ def required_text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _check_file(path: Path, max_bytes: int) -> None:
-    """Check that a path is a file of a size that can be read.
+    """Check that a path is a file of at most `max_bytes`.
 
     Raises:
-        RowError: It is not.
+        RowError: The path is missing, not a file, too large or unreadable.
     """
     try:
         if not path.exists():
             raise RowError("this file does not exist")
-        if not path.is_file():  # reading a pipe would wait without end
+        if not path.is_file():  # reading a pipe would never end
             raise RowError("is neither a file nor a folder")
         if (size := path.stat().st_size) > max_bytes:
             raise RowError(f"has {size} bytes, but at most {max_bytes} are supported")
@@ -97,7 +97,7 @@ def read_content(path: Path, max_bytes: int) -> bytes:
     """Read a file.
 
     Raises:
-        RowError: It is missing, no file, too large or unreadable.
+        RowError: The file is missing, not a file, too large or unreadable.
     """
     _check_file(path, max_bytes)
     try:
@@ -124,7 +124,7 @@ def _json_rows(content: bytes) -> Iterator[tuple[int, object]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[object]:
-    """Yield the rows of a Parquet file as plain values, dates as texts.
+    """Yield the rows of a Parquet file as plain values, dates as ISO texts.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -156,7 +156,7 @@ def _parse_json(content: bytes) -> object:
     """Parse a JSON text.
 
     Raises:
-        RowError: It is not valid.
+        RowError: It is not valid JSON.
     """
     try:
         value: object = json.loads(content.decode("utf-8"))
@@ -174,7 +174,7 @@ def checked_text(name: str, value: object, max_characters: int) -> str:
     """Return a field's value if it is a valid text.
 
     Raises:
-        FieldError: It is no text, too long, or not valid Unicode.
+        FieldError: The value is not a text, too long, or not valid Unicode.
     """
     if not isinstance(value, str):
         raise FieldError(name, "must be a text")
@@ -193,17 +193,17 @@ class RowFields:
         self._max_characters = max_characters
 
     def get(self, name: str) -> object:
-        """Return the value of a field; None where the row has none."""
+        """Return the value of a field; None if the row has none."""
         value: object = self._row
         for key in name.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def text(self, name: str, *, optional: bool = False) -> str:
-        """Return a text without the spaces around it; empty only where it is optional.
+        """Return a text without surrounding whitespace; empty only if it is optional.
 
         Raises:
-            FieldError: It is missing, empty or no valid text.
+            FieldError: The field is missing, empty or not a valid text.
         """
         value = self.get(name)
         if value is None and optional:
@@ -215,18 +215,18 @@ class RowFields:
 
 
 class RowReader(Generic[Row]):
-    """Reads files of rows, and collects what is wrong with single ones.
+    """Reads files of rows, and collects the problems of single rows.
 
     Args:
         read_row: Called with a value of a file and a name for the row, such as `train-7`; raises RowError.
         max_bytes: Largest file that is read.
         remedy: What to do about a file that cannot be read.
-        endings: Endings of the files that are read; any other is a problem. Empty: all.
+        endings: Allowed file name endings; empty: all.
         id_field: The field that must be unique over all files.
-        skip_bad: Leave out bad rows with a warning; None where the environment has no such option.
+        skip_bad: Whether to skip bad rows with a warning; None if the environment has no such option.
 
     Attributes:
-        remedy: The remedy that it was made with.
+        remedy: See above.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class RowReader(Generic[Row]):
         self._problems: list[str] = []
 
     def read(self, path: Path) -> tuple[list[Row], str]:
-        """Return the good rows of a JSON, JSONL or Parquet file, and the hex sha256 of the file.
+        """Return the valid rows of a JSON, JSONL or Parquet file, and the hex sha256 of the file.
 
         Raises:
             DataError: The file as a whole cannot be read.
@@ -304,18 +304,18 @@ class RowReader(Generic[Row]):
 def files_by_split(
     folder: Path, endings: Sequence[str], *, remedy: str, choose: str, match: str = "", exact_first: bool = False
 ) -> dict[str, Path]:
-    """Return the file of each split in a folder, but no private test file: FinQA's and ConvFinQA's lack answers.
+    """Return the file of each split in a folder; private test files, which have no answers, are ignored.
 
     Args:
-        folder: Where to look.
-        endings: Endings of the files that count.
-        remedy: What to do where the folder has none.
-        choose: What to do where a split has several.
-        match: Part of the names of the files that count.
-        exact_first: Take the file of just the split's name (dev.json) before longer names.
+        folder: The folder.
+        endings: File name endings to consider.
+        remedy: Remedy if the folder has no such file.
+        choose: Remedy if a split has several files.
+        match: Text that file names must contain.
+        exact_first: Whether a file with just the split's name (dev.json) is preferred to longer names.
 
     Raises:
-        DataError: There is none, or there are several of one split.
+        DataError: The folder cannot be read, has no such file, or has several for one split.
     """
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in endings and match in file.name)
@@ -343,9 +343,10 @@ def files_by_split(
 def divide_by_cluster(
     rows: Sequence[Row], cluster_of: Callable[[Row], str], shares: Mapping[str, float], seed: str
 ) -> dict[str, tuple[Row, ...]]:
-    """Give each split its share of the clusters, at least one while there are enough; the rest is `train`.
+    """Assign each split its share of the clusters, at least one while there are enough; the rest is `train`.
 
-    Which cluster falls where depends on the seed and the names alone; rows keep their order, and no split is empty.
+    The split of a cluster depends on the seed and the names of the clusters alone. Rows keep their order, and no split
+    is empty.
     """
     names = {row.id: cluster_of(row) for row in rows}
     clusters = sorted(set(names.values()), key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())

@@ -1,1 +1,1 @@
-"""The code environments `code` and `mbpp`: functions that the policy writes, judged by tests in a sandbox."""
+"""The code environments `code` and `mbpp`: the policy writes functions, which tests judge in a sandbox."""

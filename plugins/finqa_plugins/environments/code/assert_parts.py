@@ -1,8 +1,8 @@
-"""Takes a test apart: what the solution is asked for, and what is expected of it.
+"""Splits a test into expressions that need the solution, and a condition on their values.
 
-`assert isclose(area(2), 4.0)` asks the solution for `area(2)` and no more. That is evaluated in the process of the
-solution and sent by value; whether `isclose(_asked_0, 4.0)` holds is found out in another process, where nothing of
-the solution is. So a solution that patches `==`, ends early or prints what it likes returns other values, at most.
+In `assert isclose(area(2), 4.0)` only `area(2)` needs the solution. It is evaluated in the process of the solution,
+which returns its value. The condition `isclose(_asked_0, 4.0)` is evaluated in another process, which contains no code
+of the solution. So a solution that patches `==`, exits early or prints anything can at most return other values.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dataclasses import dataclass
 ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
 _CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
-"""Builtins that make plain data of an iterable: `set(f(2))` is evaluated as a whole where a solution returns
-a `map`, which is not plain data. Code that fakes these builtins has returned another value, no more.
+"""Builtins that make plain data of an iterable. `set(f(2))` is evaluated as a whole in the solution's process, because
+`f` may return a `map`, which is not plain data. Code that replaces these builtins can only return another value.
 """
 _MAX_CHARACTERS = 100_000
 
 
 class TestProblem(ValueError):
-    """The test cannot be taken apart; the message states why."""
+    """The test cannot be split; the message states why."""
 
     __test__ = False
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A constant that the only asked expression is to equal."""
+    """The constant that the value of the only asked expression must equal."""
 
     value: object
 
@@ -43,10 +43,10 @@ class SplitTest:
     Attributes:
         source: Text of the test in the data.
         asked: Expressions that the solution's process evaluates.
-        verdict: What must hold of their values, which it calls `_asked_0`, `_asked_1`, ...
-        expected: The constant, for `assert ASKED == CONSTANT`, and the truth for `assert ASKED` or `assert not ASKED`:
-            then plain data is compared and nothing is executed.
-        modules: Modules of the standard library that the verdict names.
+        verdict: The condition on their values, which it names `_asked_0`, `_asked_1`, ...
+        expected: The constant of `assert ASKED == CONSTANT`; True for `assert ASKED`, False for `assert not ASKED`.
+            The value is then compared as plain data, and no verdict is executed. None for other tests.
+        modules: Modules of the standard library that the verdict uses.
     """
 
     source: str
@@ -77,15 +77,15 @@ class AssertOutcome:
 
 
 def split_test(source: str, defined: Collection[str]) -> SplitTest:
-    """The parts of a test.
+    """Split a test into its parts.
 
     Args:
         source: One assert statement.
-        defined: Names that the solution and the problem's set-up define; other names that are neither builtins nor
-            modules of the standard library are taken to be the solution's as well.
+        defined: Names that the solution and the problem's set-up define. Other names that are neither builtins nor
+            modules of the standard library also count as names of the solution.
 
     Raises:
-        TestProblem: It is not an assert statement, asks the solution for nothing, or for something inside a loop.
+        TestProblem: The source is not one assert statement, does not use the solution, or uses it inside a loop.
     """
     statement = _parsed(source)
     taking = _Taking(defined)
@@ -102,7 +102,7 @@ def split_test(source: str, defined: Collection[str]) -> SplitTest:
 
 
 def defined_names(source: str) -> frozenset[str]:
-    """Names that a module's statements bind at its top level; none where it cannot be parsed."""
+    """Names that a module's statements bind at its top level; none if it cannot be parsed."""
     try:
         body = _statements(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -139,9 +139,9 @@ def _parsed(source: str) -> ast.Assert:
 
 
 class _Taking(ast.NodeTransformer):
-    """Puts a name in the place of each outermost call, attribute or item that begins with a name of the solution.
+    """Replaces each outermost call, attribute or item that begins with a name of the solution by a name `_asked_N`.
 
-    A container that the test makes of one is taken with it.
+    A container that the test makes of such an expression is part of what is replaced.
     """
 
     def __init__(self, defined: Collection[str]) -> None:
@@ -150,10 +150,10 @@ class _Taking(ast.NodeTransformer):
         self.modules: set[str] = set()
 
     def truth_of(self, node: ast.expr) -> ast.expr:
-        """Visit an expression of which only the truth counts, such as the whole of a bare assert.
+        """Transform an expression of which only the truth value matters, such as the condition of a bare assert.
 
-        The solution's process sends the truth of its part alone, for the value may be no plain data: `re.Match` is
-        true, and whether it is None is known where it is.
+        The solution's process returns only the truth value of its part, because the value itself may not be plain
+        data, such as a `re.Match`. For the same reason a comparison with None is evaluated there.
         """
         match node:
             case ast.UnaryOp(op=ast.Not()):
@@ -189,7 +189,7 @@ class _Taking(ast.NodeTransformer):
         return ast.copy_location(ast.Name(id=f"{ASKED}{len(self.asked) - 1}", ctx=ast.Load()), node)
 
     def _is_asked(self, node: ast.expr) -> bool:
-        """It begins with a name of the solution, or makes a container of such an expression."""
+        """Whether the expression begins with a name of the solution, or makes a container of such an expression."""
         root = _root(node)
         if root is None or self._is_solutions(root.id):
             return root is not None
@@ -225,7 +225,7 @@ def _root(node: ast.expr) -> ast.Name | None:
 
 
 def _constant(verdict: ast.AST) -> Expected | None:
-    match verdict:  # the truth that the solution's process has sent
+    match verdict:  # the solution's process returns the truth value
         case ast.Name(id=name) if name == f"{ASKED}0":
             return Expected(True)
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)) if name == f"{ASKED}0":

@@ -1,7 +1,7 @@
-"""What the environments `code` and `mbpp` share.
+"""Base classes of the environments `code` and `mbpp`.
 
-A function is asked for; the code of a reply is executed in a sandbox and judged outside of it. Which tasks there are
-and how they are judged is in `function_environment` and `mbpp_environment`.
+The policy is asked for a function. The code of its reply is executed in a sandbox and judged outside of it. The tasks
+and how they are judged are in `function_environment` and `mbpp_environment`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PLACES = (
 
 
 class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
-    """Problems, and the judgement of replies to them.
+    """Problems, and how replies to them are judged.
 
     Attributes:
-        attempts: Replies that one episode may try.
+        attempts: Largest number of replies in one episode.
     """
 
     def __init__(self, data: TaskData[Row], *, attempts: int, fresh_sandboxes: bool) -> None:
@@ -41,7 +41,7 @@ class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
         self._fresh = fresh_sandboxes
 
     def sandbox_spec(self) -> ExecutionSpec:
-        """Return a sandbox that executes code."""
+        """Return the specification of a sandbox that executes code."""
         return ExecutionSpec(fresh=self._fresh)
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> CodeSession:
@@ -61,7 +61,7 @@ class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
         return CodeSession(self, problem, task, sandbox)
 
     async def prepare(self, problem: Row, sandbox: ExecutingSandbox) -> None:
-        """Prepare what the judgement of a problem needs, before its first episode.
+        """Prepare a problem for judging, before each of its episodes; by default there is nothing to do.
 
         Raises:
             SandboxError: The sandbox failed.
@@ -73,16 +73,16 @@ class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
         """Judge a reply by executing it.
 
         Raises:
-            SandboxError: The sandbox failed: there is no verdict.
+            SandboxError: The sandbox failed, so there is no verdict.
         """
 
     @abstractmethod
     def feedback(self, problem: Row, verdict: Verdict) -> Observation:
-        """Return what the author of a reply reads; `done` when no further attempt is wanted."""
+        """Return the feedback on a reply; `done` if no further attempt is wanted."""
 
     @abstractmethod
     def rewards(self, task: Task, problem: Row, replies: Sequence[str], verdict: Verdict | None) -> Rewards:
-        """Return the verdict on an episode from its replies and the judgement of the last one, None without a reply.
+        """Return the verdict on an episode from its replies and the verdict on the last one (None without a reply).
 
         Raises:
             EnvironmentFault: The configured reward failed.
@@ -108,7 +108,7 @@ class CodeSession(TextSession):
         return self._environment.prompt(self._problem)
 
     async def reply(self, text: str) -> Observation:
-        """Judge one attempt and return what its author reads.
+        """Judge one attempt and return the feedback.
 
         Raises:
             SandboxError: The sandbox failed; the attempt does not count.
@@ -134,7 +134,7 @@ def extract_code(text: str) -> str:
     """Return the code of a reply.
 
     It is the first ```python block, else the first block of any kind, else `<code>`, else the text without `>>>` lines.
-    Reasoning in `<think>` is left out. A block that the end of the reply cuts reaches to the end.
+    Reasoning in `<think>` is left out. A block without closing mark reaches to the end of the reply.
     """
     said = without_thoughts(text)
     for place in _PLACES:
@@ -145,7 +145,7 @@ def extract_code(text: str) -> str:
 
 
 def without_thoughts(text: str) -> str:
-    """Return the reply without `<think>` parts; one that the template opened ends at `</think>` all the same."""
+    """Return the reply without `<think>` parts; the opening tag may be missing, because the template wrote it."""
     opened, closing, rest = text.partition("</think>")
     said = rest if closing and "<think>" not in opened else text
     return _THOUGHTS.sub("", said)
@@ -154,8 +154,9 @@ def without_thoughts(text: str) -> str:
 def extract_program(text: str, prompt: str, func_name: str) -> str:
     """Return the program in a reply: its code block or, without one, all of it.
 
-    Code that does not define the function continues a prompt that does, as a base model's completion: of it the body
-    is kept, up to the first line that is not indented by four spaces (the seed's rule).
+    A base model completes a prompt that begins the function. If the code does not define the function but the prompt
+    does, the result is the prompt with the body from the reply, up to the first line that is not indented by four
+    spaces (the rule of the original harness of `sorting` and `max_subarray`).
     """
     code = extract_code(text)
     if _defines(code, func_name) or not _opens(prompt, func_name):

@@ -1,4 +1,4 @@
-"""A problem of the `mbpp` environment, whichever file it is read from."""
+"""A problem of the `mbpp` environment, in the form that all files are converted to."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_TESTS = 200
 
 
 class WholeTest(Protocol):
-    """A test that takes a solution as a whole, not as the values of expressions."""
+    """A test that needs the whole solution, not only the values of expressions."""
 
     @property
     def source(self) -> str:
-        """The test as its author may read it."""
+        """The test as the author of a solution may read it."""
 
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
@@ -38,12 +38,12 @@ class CodeProblem:
         id: Its id in the data, or the name of an embedded function.
         text: What is asked.
         tests: Asserts, which are judged outside of the solution's process.
-        whole: Tests that are carried out as a whole.
+        whole: Tests that need the whole solution.
         reference: A solution; empty when the data has none.
-        setup: Executed after the solution.
+        setup: Code that is executed after the solution.
         helpers: Imports and functions that the question gives, executed before the solution.
-        public: How many of the first tests the author may see, at most.
-        careless: What a careless programmer writes instead of the reference; empty for no such demonstration.
+        public: Largest number of tests, counted from the first, that the author may see.
+        careless: What a careless programmer writes instead of the reference; empty if there is none.
     """
 
     id: str

@@ -10,7 +10,7 @@ from finqa_cli.types import ExecutionLimits
 from finqa_cli.types.executions import MIB
 
 WAITING_S = 10.0
-"""Wall time of `code` on top of three times the processor time, for code that waits instead of computing."""
+"""Wall time of `code` in seconds, added to three times the CPU time, for code that waits instead of computing."""
 
 
 class CodeConfig(BaseModel):

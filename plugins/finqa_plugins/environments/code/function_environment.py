@@ -1,7 +1,7 @@
 """The environment `code`: one function per episode, one reply.
 
-Arguments and expected results of the tests are evaluated from the task's reference, in an execution of their own. The
-program of the policy then runs on the arguments alone, and what it returns is compared outside of the sandbox.
+Arguments and expected results of the tests are evaluated from the task's tests and reference, in a separate execution.
+The policy's program then runs on the arguments alone, and its results are compared outside of the sandbox.
 
 | part      | 1 when                                                                                    |
 | --------- | ----------------------------------------------------------------------------------------- |
@@ -10,7 +10,7 @@ program of the policy then runs on the arguments alone, and what it returns is c
 | `banned`  | the code uses what the task bans; it is not executed then                                 |
 | `error`   | there is no code, it is no Python, it raises, ends early, or takes too much of something  |
 
-The total is -1 for `banned` or `error`, else `passed`: the seed's reward.
+The total is -1 for `banned` or `error`, else `passed`, as in the original harness of the tasks.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def _expected(place, make, many):
     return (found(*arguments) if many else found(arguments)) if callable(found) else found
 random.seed({seed})
 """
-"""What tests and references may use: the seed's harness has `random` and `_kadane`."""
+"""Names that tests and references may use. `random` and `_kadane` are those of the tasks' original harness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTruth:
-    """Arguments and expected results of a task's tests. Only the arguments ever leave this process.
+    """Arguments and expected results of a task's tests. Only arguments are sent to sandboxes with the policy's code.
 
     Attributes:
         arguments: One for each test.
@@ -82,14 +82,14 @@ class FunctionTruth:
 
 
 class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
-    """Tasks of files or embedded ones, one reply per episode; a verdict is the rewards themselves."""
+    """Tasks from files or embedded ones, with one reply per episode. The verdict on a reply is its rewards."""
 
     def __init__(self, config: CodeConfig, context: EnvironmentContext) -> None:
         """Read the tasks at once, so that a bad file fails before anything is started.
 
         Raises:
             DataError: The data at `context.data` is missing or malformed.
-            ConfigError: A reward is configured: what code does is no answer that it could compare with a truth.
+            ConfigError: A reward is configured: rewards compare answers, and code is not an answer.
         """
         if context.reward is not None:
             raise ConfigError(
@@ -98,7 +98,7 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
             )
         if context.data is not None:
             info, tasks = load_tasks(context.data)
-            # Training on a user's tasks is evaluated on embedded ones, until some of the user's are held out.
+            # If a user's tasks have no held-out splits, embedded tasks are used for evaluation.
             beside = _held_out_beside(tasks)
             if beside:
                 splits = ", ".join(dict.fromkeys(task.split for task in beside))
@@ -123,7 +123,7 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
         return Prompt(messages=(Message(role="user", content=problem.prompt),), tools=())
 
     async def prepare(self, problem: FunctionTask, sandbox: ExecutingSandbox) -> None:
-        """Find the truth of a task once; where that failed the next episode tries again."""
+        """Find the truth of a task once; after a failure the next episode tries again."""
         async with self._locks.setdefault(problem.id, asyncio.Lock()):
             if problem.id not in self._truths:
                 self._truths[problem.id] = await find_truth(sandbox, problem, self._config.seed)
@@ -183,10 +183,10 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
         return (problem.careless if careless and problem.solution else problem.solution).rstrip()
 
     def measure(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-        """Compute shares of the episodes that have a verdict; none when there is none.
+        """Compute measures over the episodes that have a verdict; empty if there are none.
 
-        `test_pass_rate` is the mean share of tests passed, with 0 for errors and bans; `error_kinds` are counts by
-        exception, where exceptions that code names itself are `Other`.
+        `test_pass_rate` is the mean share of tests passed, with 0 for errors and bans. `error_kinds` counts exceptions
+        by type; types that are not builtin count as `Other`.
         """
         graded = [each.rewards for each in trajectories if each.rewards is not None]
         if not graded:
@@ -210,11 +210,11 @@ def _held_out_beside(own: Sequence[FunctionTask]) -> tuple[FunctionTask, ...]:
 
 
 async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -> FunctionTruth:
-    """Evaluate tests and reference in one process, without anything that the policy wrote.
+    """Evaluate tests and reference in one execution, without any code of the policy.
 
     Raises:
         SandboxError: The sandbox failed.
-        DataError: A test or the reference fails, or gives what cannot be compared.
+        DataError: A test or the reference fails, or gives a value that cannot be compared.
     """
     count = len(task.tests)
     cases = [f"_case(\n{test}\n)" for test in task.tests]
@@ -238,7 +238,9 @@ async def find_truth(sandbox: ExecutingSandbox, task: FunctionTask, seed: int) -
 
 def _check(task: FunctionTask, truth: FunctionTruth) -> None:
     for test, expected in zip(task.tests, truth.expected, strict=True):
-        if not equal(expected, decode(encode(expected)), task.tolerance):  # a NaN inside a list is itself
+        if not equal(
+            expected, decode(encode(expected)), task.tolerance
+        ):  # copied, because the same NaN object in two lists would be equal
             raise DataError(
                 f"Task {task.id!r}: test {test!r} expects NaN, which nothing equals.", remedy="leave the test out"
             )

@@ -30,23 +30,23 @@ _REMEDY = "--data with a TOML file with a table per task, a Python file with TAS
 
 
 class FunctionTask(BaseModel):
-    """A function to write, and what it is judged by. The names of the fields in a file are those of the seed.
+    """A function to write, with its tests. Except for `banned`, fields have the same names in files.
 
     Attributes:
-        id: The name of its table.
-        prompt: What the policy reads: a description, or the beginning of a program that ends in the function's head.
-        func_name: The function.
+        id: Name of its table in the file.
+        prompt: What the policy reads: a description, or the beginning of a program that ends with the function's head.
+        func_name: Name of the function.
         tests: Expressions, each of which gives the argument of one test.
         reference: An expression that gives the right function, or the right result for an argument `xs`.
         banned: What the code may not use, as `_execution.bans` reads it; `banned_patterns` in a file.
         split: `train`, `dev` or `test`.
         tolerance: Largest difference of floats, relative or absolute; 0 compares by `==`.
         many_arguments: Each test gives a tuple of arguments instead of one argument.
-        setup: Trusted code before tests and reference; what the policy wrote never sees it.
-        solution: A whole right program, for demonstrations; may be empty.
-        kind: For breakdowns; may be empty.
-        careless: What a careless programmer writes instead of the solution; empty for no such demonstration. Generated
-            tasks have it, files cannot.
+        setup: Trusted code before tests and reference; it never runs together with code of the policy.
+        solution: A complete correct program, for demonstrations; may be empty.
+        kind: Group in breakdowns of measures; may be empty.
+        careless: What a careless programmer writes instead of the solution; empty if there is none. Only generated
+            tasks have it; it is not allowed in files.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -94,7 +94,7 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
     Args:
         name: Name of the table; becomes the id.
         table: The table as the file has it.
-        split: Split of a table that names none.
+        split: Split of a table without `split`.
 
     Raises:
         RowError: A field is missing, unknown or malformed.
@@ -113,7 +113,7 @@ def read_task(name: str, table: object, split: str) -> FunctionTask:
 
 
 def load_tasks(path: Path) -> tuple[DataInfo, tuple[FunctionTask, ...]]:
-    """Read the tasks at a path. A table without `split` is of the split that its file's name gives, else `train`.
+    """Read the tasks at a path. A table without `split` gets the split in the name of its file, else `train`.
 
     Raises:
         DataError: The path or a task is missing or malformed (file, task, field, reason), or there is no task.
@@ -177,7 +177,7 @@ class _Constants(ast.NodeTransformer):
 
 
 def seed_tasks() -> tuple[FunctionTask, ...]:
-    """Return the embedded `sorting` and `max_subarray` to train on, and a relative of each in `dev` and in `test`."""
+    """Return the embedded tasks: `sorting` and `max_subarray` in `train`, and similar tasks in `dev` and in `test`."""
     text = resources.files("finqa_plugins.environments.code").joinpath("seed_tasks.toml").read_text(encoding="utf-8")
     return tuple(read_task(name, table, "train") for name, table in tomllib.loads(text).items())
 

@@ -1,4 +1,4 @@
-"""Problems of HumanEval (Chen et al., arXiv 2107.03374), and checks that are carried out as a whole.
+"""Problems of HumanEval (Chen et al., arXiv 2107.03374), and checks that need the whole solution.
 
 | field                | meaning                                                          |
 | -------------------- | ---------------------------------------------------------------- |
@@ -8,9 +8,9 @@
 | `canonical_solution` | the rest of the function; may be missing                         |
 | `test`               | defines `check(candidate)`                                       |
 
-Most checks are a list of asserts, which become tests of their own. Of the others, with loops or variables, a process
-without the solution notes what `candidate` is called with, the solution's process is asked for those values, and the
-check runs again on them, where nothing of the solution is.
+Most checks are a list of asserts, each of which becomes a test. The others have loops or variables. For these, a
+process without the solution records the arguments with which the check calls `candidate`. The solution's process then
+evaluates these calls, and the check runs again on their results in a process without the solution.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import Raised, evaluate
 
 MOST_ROUNDS = 20
-"""Most times that the solution is asked, where what a check asks depends on earlier answers."""
+"""Largest number of rounds, if the calls of a check depend on results of earlier calls."""
 
 _REPLAY = """
 import copy as _copy
@@ -77,13 +77,13 @@ def _replay(check, calls, answers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeCheck:
-    """A check that is carried out as a whole.
+    """A check that is executed as a whole, on recorded results of the solution.
 
     Attributes:
         function: Name of the function that it calls.
-        source: Defines `check`.
+        source: Code that defines `check`.
         helpers: Imports and functions that the problem gives.
-        reference: A solution, whose calls show what is asked; empty when the data has none.
+        reference: A correct solution, with which the calls are recorded; empty if the data has none.
     """
 
     function: str
@@ -184,7 +184,7 @@ def _parse(name: str, source: str) -> ast.Module:
 
 
 def _helpers(prompt: str, function: str) -> str:
-    """Return the imports and functions that come with a prompt, without the function that is asked for."""
+    """Return the imports and functions that come with a prompt, without the function to write."""
     body = _parse("prompt", f"{prompt}\n    pass\n").body
     if not any(isinstance(each, ast.FunctionDef) and each.name == function for each in body):
         raise FieldError("prompt", f"does not begin the function {function}")
@@ -200,7 +200,7 @@ def _check_of(source: str) -> ast.FunctionDef:
 
 
 def _asserts(check: ast.FunctionDef, function: str) -> tuple[SplitTest, ...]:
-    """Return the asserts of a check as tests; none where it has other statements, or an assert asks for nothing."""
+    """Return the asserts of a check as tests; none if it has other statements, or an assert without the function."""
     candidate = check.args.args[0].arg
     tests = []
     for statement in check.body:
@@ -211,7 +211,7 @@ def _asserts(check: ast.FunctionDef, function: str) -> tuple[SplitTest, ...]:
         if not isinstance(statement, ast.Assert):
             return ()
         if isinstance(statement.test, ast.Constant) and statement.test.value:
-            continue  # `assert True` holds
+            continue  # `assert True` tests nothing
         renamed = _Renaming(candidate, function).visit(ast.Assert(test=statement.test))
         try:
             tests.append(split_test(ast.unparse(ast.fix_missing_locations(renamed)), {function}))

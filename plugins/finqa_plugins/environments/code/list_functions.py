@@ -1,7 +1,7 @@
-"""The generated family of functions on lists, which `code` and `mbpp` both ask for.
+"""The generated family of functions on lists, used by `code` and `mbpp`.
 
-A function of the family reduces what is left of a filter, after a map. Phrases and numbers of held-out functions occur
-in training, but never in the same combination.
+A function of the family filters a list, maps the remaining items and reduces them. Phrases and numbers of held-out
+functions occur in training, but never in the same combination.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FILTERS = {
     **{f"multiples_{k}": (f" that {k} divides", f" if x % {k} == 0") for k in _NUMBERS},
 }
 _SPLITS = {0: "test", 1: "dev"}
-"""Held-out split by the last digit of a function's place; the others are used for training."""
+"""Held-out split by the last digit of a function's position; the other functions are used for training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class ListFunction:
     """One function of the family.
 
     Attributes:
-        id: Its three parts.
+        id: Names of reducer, map and filter, joined by `-`.
         kind: The reducer.
         split: `train`, `dev` or `test`.
-        text: What is asked for.
-        expression: The result, for an argument `xs`.
+        text: The task in words.
+        expression: Expression of the result for an argument `xs`.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ListFunction:
 
     @property
     def solution(self) -> str:
-        """A whole right program."""
+        """A complete correct program."""
         return f"{_HEAD}return {self.expression}\n"
 
     @property
@@ -68,7 +68,7 @@ class ListFunction:
 
     @property
     def reference(self) -> str:
-        """An expression that gives the function."""
+        """An expression whose value is the function."""
         return f"lambda xs: {self.expression}"
 
 
@@ -76,7 +76,7 @@ _HEAD = f"def {FUNCTION}(xs):\n    "
 
 
 def list_functions(count: int, seed: int) -> tuple[ListFunction, ...]:
-    """Make `count` different functions; the same seed gives the same ones first.
+    """Make `count` different functions; with the same seed, a smaller count gives the first of them.
 
     A tenth is `dev`, another one `test`.
     """

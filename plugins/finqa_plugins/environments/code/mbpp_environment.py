@@ -31,8 +31,8 @@ class MbppVerdict:
     """The verdict on one solution.
 
     Attributes:
-        outcomes: One for each test; none when the reply has no code.
-        error: Why no test could be carried out; empty when they were.
+        outcomes: One for each test; none if the reply has no code.
+        error: Why no test could be executed; empty if tests were executed.
     """
 
     outcomes: tuple[AssertOutcome, ...]
@@ -57,7 +57,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
 
         Raises:
             DataError: The data at `context.data` is missing or malformed.
-            ConfigError: Embedded functions are configured beside data.
+            ConfigError: Both data and embedded functions are configured.
         """
         data = context.data
         if config.family == "functions":
@@ -78,7 +78,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         )
 
     def task(self, problem: CodeProblem, split: str) -> Task:
-        """Return the task of a problem, with the shown tests: MBPP has problems that differ in them only."""
+        """Return the task of a problem, with the shown tests: some problems of MBPP differ only in their tests."""
         prompt = problem.opening(self._config.shown_tests)
         return Task(id=problem.id, prompt=prompt, split=split, cluster=problem.id)
 
@@ -90,8 +90,8 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
     async def judge(self, problem: CodeProblem, text: str, sandbox: ExecutingSandbox) -> MbppVerdict:
         """Execute the solution in a reply and compare its values outside of its process.
 
-        Shown and hidden tests have a process each: the author reads the error of a shown test, so hidden ones
-        must not be there.
+        Shown and hidden tests run in separate processes: the author reads the errors of shown tests, which could
+        otherwise reveal hidden ones.
         """
         code, shown = extract_code(text), self._shown(problem)
         if not code.strip():
@@ -110,7 +110,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         return MbppVerdict(outcomes=tuple(outcomes))
 
     def feedback(self, problem: CodeProblem, verdict: MbppVerdict) -> Observation:
-        """Return which tests failed, as far as the author may know."""
+        """Return which tests failed, without the content of hidden tests."""
         if verdict.passed:
             return Observation(text=PASSED, done=True)
         shown = self._shown(problem)
@@ -159,14 +159,14 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         return f"```python\n{problem.careless if careless else problem.reference}\n```"
 
     def measure(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-        """Compute figures of the graded episodes; none without one.
+        """Compute measures of the graded episodes; empty if there are none.
 
         | figure                 | meaning                                                                            |
         | ---------------------- | ---------------------------------------------------------------------------------- |
         | `pass_at_1_by_attempt` | share solved by attempt 1, by attempt 2 at the latest, ...: one sampled episode    |
         |                        | each                                                                               |
-        | `repair_rate`          | share of those that failed at first that were solved later; only where any failed  |
-        | `attempts_mean`        | attempts that were made                                                            |
+        | `repair_rate`          | share solved later of those that failed at first; only if any failed               |
+        | `attempts_mean`        | mean number of attempts                                                            |
         """
         graded = [(each, each.rewards) for each in trajectories if each.rewards is not None]
         if not graded:
@@ -190,7 +190,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
     async def _outcomes(
         self, problem: CodeProblem, tests: Sequence[SplitTest], code: str, sandbox: ExecutingSandbox
     ) -> tuple[list[AssertOutcome], str]:
-        """Return one outcome for each test, or why no test could be carried out."""
+        """Return one outcome for each test, or the reason why no test could be executed."""
         answers = await evaluate(
             sandbox,
             code=f"{problem.helpers}\n{code}" if problem.helpers else code,
@@ -214,7 +214,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
     async def _holds(
         self, problem: CodeProblem, test: SplitTest, given: Sequence[object], sandbox: ExecutingSandbox
     ) -> AssertOutcome:
-        """Evaluate a verdict that takes Python, in a process where nothing of the solution is."""
+        """Evaluate a verdict that needs Python, in a process without the solution."""
         found = await evaluate(
             sandbox,
             code="",
@@ -239,10 +239,10 @@ def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
 
 
 def describe_failures(problem: CodeProblem, verdict: MbppVerdict, shown_tests: int) -> str:
-    """Return what the author of a wrong solution reads.
+    """Return the feedback on a wrong solution.
 
-    Shown tests are quoted in full; of hidden ones only that they failed and what kind of error was raised, since the
-    text of an error may be what the test asked.
+    Shown tests are quoted in full. Of hidden tests only the number that failed and the types of errors are reported,
+    because the text of an error could reveal the test.
     """
     if verdict.error:
         return f"Your code failed before any test could be carried out.\n\n{verdict.error}\n\n{AGAIN}"
@@ -261,7 +261,7 @@ def describe_failures(problem: CodeProblem, verdict: MbppVerdict, shown_tests: i
 
 
 def _compared(test: SplitTest, answers: Evaluation, place: int) -> AssertOutcome | None:
-    """Return the outcome of a test whose answers begin at a place; None when its verdict takes Python."""
+    """Return the outcome of a test whose answers begin at a place; None if its verdict needs Python."""
     given = answers.values[place : place + len(test.asked)]
     if raised := next((value for value in given if isinstance(value, Raised)), None):
         return AssertOutcome(passed=False, error=raised.error)
@@ -284,7 +284,7 @@ def _kind(error: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of a value, the same in every process (sets are sorted) and not too long."""
+    """Return the `repr` of a value, with sets sorted so that it is the same in every process, cut to `_LONGEST`."""
     text = _shown(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -300,5 +300,8 @@ def _shown(value: object) -> str:
         return f"{{{', '.join(sorted(map(_shown, value)))}}}"
     try:
         return repr(value)
-    except (ArithmeticError, ValueError):  # an integer of more digits than Python writes, a Counter of signalling NaNs
+    except (
+        ArithmeticError,
+        ValueError,
+    ):  # an integer with more digits than Python converts, a Counter of signalling NaNs
         return f"a value of type {type(value).__name__}"

@@ -1,6 +1,6 @@
-"""Problems of MBPP (Austin et al., arXiv 2108.07732), read from rows of any of its published files, or embedded.
+"""Problems of MBPP (Austin et al., arXiv 2108.07732), read from its published files, or embedded.
 
-Rows of HumanEval and of programs are taken too, see `humaneval_problems` and `stdio_problems`. Those of MBPP have:
+Rows of HumanEval and of stdio programs are read too, see `humaneval_problems` and `stdio_problems`. MBPP's rows have:
 
 | field                               | meaning                                                               |
 | ----------------------------------- | --------------------------------------------------------------------- |
@@ -72,12 +72,12 @@ def read_problem(row: object) -> CodeProblem:
 
 
 def _number(problem: CodeProblem) -> int:
-    """Return the number in an id, `7` of `HumanEval/7`; ids without one come first."""
+    """Return the number in an id, such as 7 in `HumanEval/7`; -1 for ids without one, which sort first."""
     return int("".join(filter(str.isdecimal, problem.id)) or -1)
 
 
 def _split(file: Path, problem: CodeProblem) -> str:
-    """Return the split by the name of the file, else by the number of MBPP's problems; others are test data."""
+    """Return the split by the name of the file, else by the number of an MBPP problem; others are test data."""
     of_mbpp = not problem.whole and problem.public == MAX_TESTS
     return split_of_name(file) or (split_of_id(_number(problem)) if of_mbpp else "test")
 
@@ -126,8 +126,8 @@ def embedded_problems() -> TaskData[CodeProblem]:
 def load_problems(path: Path) -> TaskData[CodeProblem]:
     """Read the problems at a path.
 
-    A file called train, dev, validation or test is that split; elsewhere `task_id` gives it. Of a folder the files in
-    its folder `full` are read, where there is one, else its own.
+    A file named train, dev, validation or test is that split; otherwise `task_id` gives the split. If a folder has a
+    subfolder `full`, the files in that are read, else those in the folder itself.
 
     Raises:
         DataError: A file or row is missing or malformed (file, row, field, reason), or two problems have one number.
@@ -179,6 +179,6 @@ def _problem(function: ListFunction) -> CodeProblem:
 
 
 def _results(function: ListFunction) -> list[object]:
-    """Return the results for all arguments. Only the family's own text is evaluated here."""
+    """Return the results for all arguments. `eval` gets only text that this package generated."""
     found: list[object] = eval(f"[({function.reference})(xs) for xs in [{', '.join(_ARGUMENTS)}]]")
     return found

@@ -1,4 +1,4 @@
-"""Registers the environments `code` and `mbpp`: one environment with two kinds of tasks."""
+"""Registers the environments `code` and `mbpp`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FOLDER = "finqa_plugins.environments.code"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """Register both environments. What the policy writes is executed in sandboxes only."""
+    """Register both environments. Code of the policy is executed in sandboxes only."""
     return [
         Component(
             kind="environment",

@@ -1,4 +1,4 @@
-"""Problems whose solution is a program with standard input and output, and the forms in which they are published.
+"""Problems whose solution is a program with standard input and output, in the forms in which they are published.
 
 | form          | fields                                                                                             |
 | ------------- | -------------------------------------------------------------------------------------------------- |
@@ -7,8 +7,8 @@
 | APPS          | `problem_id`, `question`, `input_output` with `inputs`, `outputs` and perhaps `fn_name`; `solutions` |
 | finqa         | `task_id`, `text`, `tests`: a list of objects with `input` and `output`; `code`                    |
 
-Output is right when its lines have the same words as the expected ones, numbers by their value; white space at the ends
-of lines and of the output does not count.
+Output is correct if its lines have the same words as the expected lines. Numbers are compared by value. Whitespace
+between words and at the ends of lines and of the output is ignored.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from finqa_plugins.environments.code.code_problem import CodeProblem
 from finqa_plugins.sandboxes._execution.evaluating import printable
 
 _LONGEST = 1000
-"""Characters of an input or output that a message shows."""
+"""Longest input or output in a message, in characters."""
 
 _LONGEST_PROGRAM = 100_000
-"""Bytes of a program; Linux takes 128 KiB in one argument of a process."""
+"""Longest program in bytes; Linux allows 128 KiB for one argument of a process."""
 
 _MOST_BYTES = 2**27
-"""Bytes that the compressed tests of one problem may unpack to."""
+"""Largest size of the decompressed tests of one problem, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTest:
-    """What a program reads, and what it is to print."""
+    """The input of a program, and the output that it must print."""
 
     input: str
     output: str
 
     @property
     def source(self) -> str:
-        """The test as its author may read it."""
+        """The test as the author of a solution may read it."""
         return f"Input:\n{_cut(self.input)}\nExpected output:\n{_cut(self.output)}"
 
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
     ) -> AssertOutcome:
-        """Run a program on the input, in its own process, and compare what it prints.
+        """Run a program on the input, in its own process, and compare its output.
 
         Raises:
             SandboxError: The sandbox failed.
@@ -106,7 +106,7 @@ def same_output(printed: str, expected: str) -> bool:
 
 
 def _unrunnable(code: str) -> str:
-    """Return why a program cannot be the argument of a process; empty when it can."""
+    """Return why a program cannot be the argument of a process; empty if it can."""
     try:
         size = len(code.encode())
     except UnicodeEncodeError as error:
@@ -181,7 +181,7 @@ def _of_apps(row: Mapping[str, Any]) -> CodeProblem:
 
 
 def _single(wanted: object) -> object:
-    """Return the result of a call, which APPS puts into a list of one."""
+    """Return the result of a call, which APPS wraps in a list with one item."""
     return wanted[0] if isinstance(wanted, list) and len(wanted) == 1 else wanted
 
 
@@ -225,7 +225,7 @@ def _case(name: str, case: object) -> ProgramTest:
 
 
 def _json(name: str, value: object) -> Any:
-    """Return a value that may be written as JSON text."""
+    """Return the value of JSON text; a value that is not a text is returned as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -235,7 +235,7 @@ def _json(name: str, value: object) -> Any:
 
 
 class _TextOnly(pickle.Unpickler):
-    """Reads pickled texts and nothing that needs a class."""
+    """Reads pickled texts; refuses everything that needs a class."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
@@ -245,7 +245,7 @@ def _private(value: object) -> Any:
     """Return private tests, which newer files of LiveCodeBench compress: JSON, pickled, zlib, base64.
 
     Raises:
-        FieldError: It is none of both, or too large.
+        FieldError: The value is neither JSON nor its compressed form, or too large.
     """
     if not isinstance(value, str) or value.lstrip()[:1] in ("[", "{"):
         return _json("private_test_cases", value)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ConvFinQAConfig(BaseModel):
-    """What the policy learns of its earlier answers, and how files are read."""
+    """What the history of a dialogue shows of earlier answers, and how files are read and split."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -1,8 +1,8 @@
-"""The `convfinqa` environment: one episode is a dialogue, each turn of which is answered and judged.
+"""The `convfinqa` environment: one episode is a dialogue, in which each turn is answered and judged.
 
-Each reply is judged as in `finqa_cli.grading.program_reply`, where a bare number is a program too. The parts of the
-reward are means over the turns of the dialogue, turns without a reply count 0, and the total is that of `correct`.
-`dialogue` is 1 when all turns are right.
+Each reply is judged as in `finqa_cli.grading.program_reply`, where a bare number is also a program. The parts of the
+reward are means over the turns of the dialogue, in which turns without a reply count as 0. The total is the part
+`correct`. The part `dialogue` is 1 if all turns are right.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ that stands on the page, the program is that number alone: {"answer": 60.94, "pr
 
 
 class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
-    """Demonstrates the gold programs. Programs that the policy writes are only calculated."""
+    """Dialogues from files. Programs of the policy are calculated by an interpreter, never executed as code."""
 
     def __init__(self, config: ConvFinQAConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
 
         Raises:
-            ConfigError: A reward is configured, which judges single answers.
+            ConfigError: A reward is configured: rewards judge single answers, not dialogues.
             DataError: There is no data, or it is malformed.
         """
         self._config = config or ConvFinQAConfig()
@@ -71,11 +71,11 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         return json.dumps({"answer": plain(turn.truth), "program": turn.program}, ensure_ascii=False)
 
     def right_answer(self, task: Task) -> str:
-        """Return the answer to each question of the dialogue, a line each."""
+        """Return the right answers to the questions of the dialogue, one per line."""
         return "\n".join(str(plain(turn.truth)) for turn in self._row(task).turns)
 
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return the gold reply to the last question of a dialogue; of equal beginnings the first dialogue counts."""
+        """Return the gold reply to the last question of a dialogue; if several begin equally, of the first one."""
         if not messages or messages[-1].role != "user":
             return None
         first, *later = [message.content for message in messages if message.role == "user"]
@@ -93,7 +93,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         return found
 
     def question(self, row: Dialogue, place: int) -> str:
-        """Return what follows a reply: the question at this place, from 1, after the right answer if that is shown."""
+        """Return the message after a reply: question number `place` (from 0), with the right answer if configured."""
         if place >= len(row.turns):
             return ""
         question = f"Question: {row.turns[place].question}"
@@ -110,7 +110,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         return ConvFinQASession(self, self._row(task))
 
     def score_predictions(self, predictions: object) -> ScoredPredictions:
-        """Score predicted programs of single turns, `DIALOGUE_0` being the id of a dialogue's first one.
+        """Score predicted programs of single turns, where `DIALOGUE_0` is the id of a dialogue's first turn.
 
         Raises:
             DataError: The predictions have another form.
@@ -127,9 +127,10 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
         )
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
-        """Compute accuracies in percent: of turns, over all turns; of dialogues, all turns of which are right.
+        """Compute accuracies in percent, of turns and of dialogues, in total and by kind of dialogue.
 
-        Both official measures of ConvFinQA, execution and program accuracy, are of turns.
+        A dialogue is right if all its turns are. The official measures of ConvFinQA, execution and program accuracy,
+        are those of turns.
         """
         found: dict[str, Any] = {}
         by_kind: dict[str, list[Trajectory]] = defaultdict(list)
@@ -151,7 +152,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
 
 
 class ConvFinQASession(TextSession):
-    """One dialogue."""
+    """An episode of one dialogue."""
 
     def __init__(self, environment: ConvFinQAEnvironment, row: Dialogue) -> None:
         self._environment = environment

@@ -1,7 +1,8 @@
 """Dialogues about report pages, read from files of ConvFinQA (arXiv 2210.03849).
 
 Two forms are read: that of its repository (`annotation.dialogue_break`, `turn_program`, `exe_ans_list`), and the
-cleaned one (`dialogue.conv_questions`, `turn_program`, `executed_answers`), whose tables are columns of cells by row.
+cleaned one (`dialogue.conv_questions`, `turn_program`, `executed_answers`), whose tables map each column to its cells
+by row.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _REMEDY = "--data with a ConvFinQA json file of dialogues, or a folder with trai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogueTurn:
-    """One question with its gold program, which may be a bare number, and what that gives."""
+    """One question with its gold program, which may be a bare number, and the value of that program."""
 
     question: str
     program: str
@@ -45,11 +46,11 @@ class Dialogue:
 
     Attributes:
         id: Unique in its data.
-        company: Ticker in the id, or else the page.
+        company: Ticker in the id, or else a name made from the page.
         page: Text and table.
         table: What `table_*` steps read.
         turns: The questions in order, at least one.
-        kind: `simple`, or `hybrid` where it joins two decompositions of one page.
+        kind: `simple`, or `hybrid` if it joins the questions of two FinQA questions about one page.
     """
 
     id: str
@@ -80,7 +81,7 @@ def load(path: Path, config: ConvFinQAConfig) -> TaskData[Dialogue]:
 
 
 def read_dialogue(value: object) -> Dialogue:
-    """Read a dialogue in either form: `doc` marks the second.
+    """Read a dialogue in either form; only the cleaned form has a field `doc`.
 
     Raises:
         RowError: A field is missing or malformed, or a gold program does not give its answer.

@@ -12,7 +12,7 @@ Kind = Literal[
 
 
 class FinQATextConfig(BaseModel):
-    """How files are read, and what is generated when there are none."""
+    """How files are read, and which tasks are generated without files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -1,6 +1,6 @@
 """The `finqa-text` environment: single-turn FinQA, in this process.
 
-The verdict on a reply is that of `finqa_cli.grading.program_reply`, and the total is `correct`; to pay for programs
+The verdict on a reply is that of `finqa_cli.grading.program_reply`, and the total is `correct`; to reward programs
 only, train on another reward.
 """
 
@@ -24,7 +24,7 @@ from finqa_plugins.environments.finqa_text.text_verdict import as_rewards
 
 
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
-    """Demonstrates the gold programs. Programs that the policy writes are only calculated."""
+    """Questions about report pages. Programs of the policy are calculated by an interpreter, never executed as code."""
 
     def __init__(self, config: FinQATextConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
@@ -47,7 +47,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
     def solution(self, row: TextRow, attempt: int) -> str:
         """Return the gold answer and program.
 
-        The share `careless` of the tasks, always the same ones, is demonstrated with a mistake; see `make_mistake`.
+        The share `careless` of the tasks, always the same tasks, is demonstrated with a mistake; see `make_mistake`.
         """
         if attempt > 1:
             return ""
@@ -80,7 +80,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
 
 
 def make_mistake(program: str) -> str:
-    """Forget the last of several steps, or average a row for any figure of it; other programs stay as they are."""
+    """Drop the last of several steps, or turn an operation on a row into its average; other programs are unchanged."""
     shorter, more, _ = program.rpartition("), ")
     return f"{shorter})" if more else re.sub(r"\Atable_\w+", "table_average", program)
 
@@ -97,7 +97,7 @@ def opening(text: str) -> Prompt:
 
 
 def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards:
-    """Judge a whole reply. With a configured reward its total and parts count, and ours stand beside them.
+    """Judge a whole reply. A configured reward gives total and parts; the environment's own parts are kept beside them.
 
     Raises:
         EnvironmentFault: The configured reward failed.

@@ -1,8 +1,8 @@
 """Generates the embedded tasks: invented report pages with questions, programs and truths, from a seed.
 
 A page has a company, a table of figures over three years, and the sentences around it. It looks like the pages of
-FinQA: lower case, blanks around punctuation, negative figures twice (`-32 ( 32 )`). Questions come in the proportions
-of FinQA's own kinds.
+FinQA: lower case, blanks around punctuation, negative figures written twice (`-32 ( 32 )`). The kinds of questions have
+about the same proportions as in FinQA.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def generate(config: FinQATextConfig) -> TaskData[TextRow]:
     """Generate the embedded tasks, divided by company; the same for the same options.
 
     Raises:
-        ProgramError: A program that was written here has no result: a bug.
+        ProgramError: A generated program has no result, which is a bug.
     """
     rng = random.Random(f"finqa-text:{config.seed}")
     rows = []
     for ticker in tickers(config.companies, rng):
-        # A generator of its own: asking for more companies or questions leaves the others as they are.
+        # One generator per company: more companies or questions do not change the others.
         own = random.Random(f"finqa-text:{config.seed}:{ticker}")
         page = invent_page(ticker, own)
         asked = questions(page, config.questions, own, config.kinds)
@@ -156,12 +156,12 @@ _TRIES = 100
 
 
 def questions(page: ReportPage, count: int, rng: random.Random, kinds: Collection[str] = ()) -> Iterator[Asked]:
-    """Yield `count` different questions, or as many as there are; the kinds take turns, beginning anywhere.
+    """Yield `count` different questions, or as many as there are; the kinds alternate, from a random start.
 
     Args:
-        page: What they are about.
-        count: How many.
-        rng: Decides where the kinds begin, and what is asked.
+        page: The page that the questions are about.
+        count: Number of questions.
+        rng: Source of every choice.
         kinds: Keys of `KINDS`; empty for all.
     """
     seen: set[str] = set()
@@ -171,14 +171,14 @@ def questions(page: ReportPage, count: int, rng: random.Random, kinds: Collectio
         kind = KINDS[turns[place % len(turns)]]
         place += 1
         asked = next((asked for _ in range(_TRIES) if (asked := kind(page, rng))[0] not in seen), None)
-        dry = dry + 1 if asked is None else 0  # a kind with few variants runs out of them
+        dry = dry + 1 if asked is None else 0  # a kind has a limited number of different questions
         if asked is not None:
             seen.add(asked[0])
             yield asked
 
 
 def _of_two_years(question: str, program: str) -> Kind:
-    """Return the kind that asks about one row in two years.
+    """Return a kind of questions about one row in two years.
 
     Args:
         question: Template with {row}, {new} and {old} for the years.
@@ -255,7 +255,7 @@ def _row_and_years(page: ReportPage, rng: random.Random) -> tuple[str, int, int]
 
 
 def _positive(page: ReportPage) -> list[str]:
-    """Return the rows whose figures are positive in every year, so that growth and shares mean something."""
+    """Return the rows whose figures are positive in every year, so that growth rates and shares are meaningful."""
     return [name for name, series in page.figures.items() if not any(map(_is_negative, series.values()))]
 
 

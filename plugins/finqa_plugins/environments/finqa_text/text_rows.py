@@ -41,15 +41,15 @@ class TextRow:
 
     Attributes:
         id: Unique in its data.
-        company: Ticker; where the row names no company, the one in its id, or else its page (see `cluster_of`).
-        question: Alone, without its page.
+        company: Company or ticker of the row, else the ticker in its id, else a name from its page (see `cluster_of`).
+        question: The question without its page.
         text: The whole user message: page and question.
-        truth: What the gold program gives.
-        program: The gold program; empty when the data has none.
-        table: What `table_*` steps read; empty when the data has none.
+        truth: The right answer; in original rows the result of the gold program.
+        program: The gold program; empty if the data has none.
+        table: The table that `table_*` steps read; empty if the data has none.
         kind: See `kind_of`; empty without a program.
-        evaluation_only: It is marked as not for training.
-        extra: Further facts about the row, for rewards.
+        evaluation_only: Whether the row is marked as not for training.
+        extra: The row's `extra_info`, for rewards.
     """
 
     id: str
@@ -70,7 +70,7 @@ class TextRow:
 
 
 def read_row(value: object) -> TextRow:
-    """Read a row in either form: `input_text` marks the second.
+    """Read a row in either form; only rows of `finqa data prepare` have a field `input_text`.
 
     Raises:
         RowError: A field is missing or malformed.

@@ -1,4 +1,4 @@
-"""The verdict of `finqa-text` on a reply as a reward that stands alone, with the tests that it must pass.
+"""The verdict of `finqa-text` on a reply as a separate reward, with its tests.
 
 `finqa rewards show|test|score environment` and step 02 of a pipeline use it.
 """
@@ -26,7 +26,7 @@ _PARTS = {
 
 
 class ProgramVerdictReward(Reward):
-    """The total is `correct`."""
+    """Judges a reply as the environment does; the total is the part `correct`."""
 
     def __init__(self, config: None = None) -> None:
         del config
@@ -41,7 +41,7 @@ class ProgramVerdictReward(Reward):
         return as_rewards(judge_reply(request.solution, truth, request.program, request.table))
 
     def spec(self) -> Mapping[str, Any]:
-        """Return what the total and its parts are."""
+        """Return a description of the total and its parts."""
         return {"total": "correct", "parts": _PARTS}
 
     def cases(self) -> Sequence[Case]:
@@ -73,7 +73,7 @@ _TABLE = (("( in millions )", "2009", "2008"), ("net sales", "$ 5829", "$ 5735")
 
 
 def _case(name: str, solution: str, *earned: str, truth: str = "0.01639", program: str = _GROWTH) -> Case:
-    """Return a test: the parts that a reply earns; those that are not named are 0."""
+    """Return a test in which the parts `earned` are 1 and all others 0."""
     expected = {part: float(part in earned) for part in _PARTS if program or part != "program"}
     total = expected["correct"]
     return Case(

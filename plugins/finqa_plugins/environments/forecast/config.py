@@ -15,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ForecastConfig(BaseModel):
-    """How replies are judged, how files are read, and what is generated when there are none."""
+    """How replies are judged, how files are read, and which tasks are generated without files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

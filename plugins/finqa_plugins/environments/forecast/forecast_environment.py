@@ -22,7 +22,7 @@ _OF_FILES = ("match", "skip_bad", "holdout")
 
 
 class ForecastEnvironment(SingleReplyEnvironment[ForecastRow]):
-    """Demonstrates the truths and measures calibration."""
+    """Forecast questions with one reply each, measures of calibration, and demonstrations."""
 
     def __init__(self, config: ForecastConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
@@ -48,7 +48,7 @@ class ForecastEnvironment(SingleReplyEnvironment[ForecastRow]):
     def solution(self, row: ForecastRow, attempt: int) -> str:
         """Return the truth between tags, or without `hindsight` the signal.
 
-        The share `careless` of the tasks, always the same ones, is demonstrated without the tags, and the share
+        The share `careless` of the tasks, always the same tasks, is demonstrated without the tags, and the share
         `overconfident` with confidence 1.
         """
         if attempt > 1:
@@ -75,7 +75,7 @@ class ForecastEnvironment(SingleReplyEnvironment[ForecastRow]):
         return measure(trajectories)
 
     def _has_habit(self, row: ForecastRow, name: str, share: float) -> bool:
-        """Return whether a task is in the share of tasks that are demonstrated in this way."""
+        """Return whether a task belongs to the share of tasks with a habit, by seed, habit and id alone."""
         return random.Random(f"forecast:{self._config.seed}:{name}:{row.id}").random() < share
 
 

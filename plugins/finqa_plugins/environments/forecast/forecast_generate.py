@@ -1,10 +1,10 @@
-"""Generates the embedded tasks: invented shares whose future follows the prompt, but for a known share of noise.
+"""Generates the embedded tasks: invented shares whose future follows from the prompt, except for known noise.
 
-For every row an uncertainty u is drawn. The facts in the prompt have one signal, which depends on the type of the
-question; the truth is the signal with probability 1 - u, and else drawn evenly from all answers. So a policy that
-answers the signal is right with a probability that is known, `extra_info.signal_probability`: the best accuracy, and
-the confidence that is calibrated. The more uncertain a row, the more its prices jitter, so that a policy can see it;
-with `track_record` the prompt states the probability, to a whole percent.
+An uncertainty u is sampled for every row. The facts in the prompt contain one signal, which depends on the type of the
+question. With probability 1 - u the truth is the signal; otherwise it is sampled evenly from `SceneQuestion.answers`.
+So a policy that answers the signal is right with a known probability, `extra_info.signal_probability`. This is the best
+accuracy and the calibrated confidence. The more uncertain a row, the more its prices jitter, so that a policy can see
+it; with `track_record` the prompt states the probability in whole percent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_DAY = datetime.date(2024, 1, 2)
 def generate(config: ForecastConfig) -> TaskData[ForecastRow]:
     """Generate the embedded tasks, divided by company; the same for the same options.
 
-    Asking for more companies or questions leaves the others as they are.
+    More companies or questions do not change the others.
     """
     rows = tuple(_rows(config))
     content = json.dumps([[row.id, row.messages[-1].content, row.truths, row.uncertainty] for row in rows])
@@ -98,7 +98,7 @@ def _tickers(count: int, seed: int) -> list[str]:
 
 SECTORS = ("software", "energy", "retail", "banking", "health")
 DAYS = 4
-"""Close prices in a prompt: few, so that prompts are short."""
+"""Number of close prices in a prompt; few, so that prompts are short."""
 
 _JITTER = 4.0
 _HORIZONS = range(3, 11)
@@ -111,7 +111,7 @@ _HEADLINES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The facts beside the question.
+    """The facts of a prompt, without the question.
 
     Attributes:
         closes: [DAYS] whole prices; the last differs from the first.
@@ -140,8 +140,9 @@ class SceneQuestion:
     """A question about a scene.
 
     Attributes:
-        signal: The likeliest answer.
-        answers: What else the truth may be, drawn evenly where noise decides; the signal may be among them.
+        question: Text of the question.
+        signal: The most likely answer.
+        answers: Answers from which noise samples the truth evenly; the signal may be among them.
     """
 
     question: str
@@ -154,7 +155,7 @@ class SceneQuestion:
 
 
 def invent_scene(rng: random.Random, uncertainty: float) -> Scene:
-    """Invent a scene whose prices follow a line, with more jitter the more uncertain it is."""
+    """Invent a scene whose prices follow a line, with jitter proportional to the uncertainty."""
     first, step = rng.randint(50, 150), rng.choice((-3, -2, -1, 1, 2, 3))
     jitter = [round(rng.uniform(-1.0, 1.0) * uncertainty * _JITTER) for _ in range(DAYS)]
     closes = [float(first + step * day + jitter[day]) for day in range(DAYS)]

@@ -1,4 +1,4 @@
-"""Figures of forecasts beside accuracy: calibration, accuracy by uncertainty, directions, refusals. Pure.
+"""Measures of forecasts besides accuracy: calibration, accuracy by uncertainty, directions, refusals. Pure.
 
 Sources: Brier, "Verification of forecasts expressed in terms of probability" (1950), for two outcomes; the expected
 calibration error of Guo et al., arXiv 1706.04599, equation 3, with ten bins of equal width; log score, Good (1952).
@@ -20,7 +20,7 @@ from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
 BINS = 10
 BUCKETS = 5
 _SURE = 1e-6
-"""Confidences are taken as at least so far from 0 and 1, so that a log score is finite."""
+"""Confidences are clipped to this distance from 0 and 1, so that log scores are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class JudgedForecast:
 
 
 def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Compute all figures of the scored attempts; unknown figures are left out, and {} without any attempt.
+    """Compute all measures of the scored attempts; unknown measures are left out, and {} without any attempt.
 
     `accuracy_by_uncertainty`, `attempts_by_uncertainty`, `confidence_by_uncertainty`, `accuracy_by_confidence`,
-    `attempts_by_confidence` and `score_by_type` are groups of figures; names of bins are their bounds.
+    `attempts_by_confidence` and `score_by_type` are groups of measures; bins are named by their bounds.
     """
     parts = [_parts(each) for each in trajectories if each.rewards is not None and not each.status.is_fault]
     if not parts:
@@ -70,10 +70,10 @@ def measure(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 def calibration(judged: Sequence[JudgedForecast]) -> dict[str, float]:
     """Compute the calibration of the attempts that stated a confidence; {} without any.
 
-    `brier` is the mean of (q - c)^2, `ece` the mean gap between confidence and accuracy over the bins, weighted by
-    their attempts, `log_score` the mean of -ln of the probability that was given to what happened, in nats (all three:
-    lower is better), `confidence` the mean q, and `overconfidence` that less the share that is right. Chance alone
-    makes `ece` greater, the more the fewer attempts a bin has; the others are means.
+    With q for the confidence of an attempt and c for 1 (right) or 0 (wrong): `brier` is the mean of (q - c)^2; `ece` is
+    the mean gap between confidence and accuracy of the bins, weighted by their attempts; `log_score` is the mean of -ln
+    of the probability given to what happened, in nats. For all three, lower is better. `confidence` is the mean q, and
+    `overconfidence` is the mean q minus the share that is right. With few attempts per bin, chance alone raises `ece`.
     """
     if not judged:
         return {}
@@ -98,7 +98,7 @@ def _log_score(one: JudgedForecast) -> float:
 
 
 def _parts(trajectory: Trajectory) -> Mapping[str, float]:
-    """Return the environment's own parts, also where a configured reward has some of the same name."""
+    """Return the environment's own parts, even if a configured reward has parts of the same name."""
     assert trajectory.rewards is not None, "only scored attempts"
     given = trajectory.rewards.components
     return {
@@ -112,7 +112,7 @@ def _values(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _binned(pairs: Iterable[tuple[float, float]], count: int) -> dict[str, list[float]]:
-    """Group numbers by the bin of a value from 0 to 1, bins of equal width in order; empty bins are left out."""
+    """Group the second numbers by the bin of the first, from 0 to 1; bins have equal width, empty ones are left out."""
     found: dict[int, list[float]] = defaultdict(list)
     for value, other in pairs:
         found[_bin(value, count)].append(other)

@@ -1,9 +1,9 @@
-"""How an episode opens: the sections of a prompt, and which of them a combination of inputs keeps.
+"""The prompt of an episode: its sections, and which of them a combination of inputs keeps.
 
 The combinations are those of the published preprocessing (`launchers/fin_text_qa/preprocess_data.py` of asFeng/finqa at
-f34a2a5), each with all that the one before has: `question_only` is company and question, `question_fundamental` adds
-macroeconomic and fundamental data, `question_news` news, and `question_full` prices. Here sections are left out and
-nothing else: a table of prices is not shortened to closes, and a section that a file lacks is not added.
+f34a2a5), each of which includes the one before: `question_only` is company and question, `question_fundamental` adds
+macroeconomic and fundamental data, `question_news` news, and `question_full` prices. Here sections are only left
+out: a table of prices is not shortened to close prices, and a section that a file lacks is not added.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOT_NEEDED: Mapping[QuestionType, frozenset[str]] = {
     "news_sentiment": frozenset({_MACRO, _FUNDAMENTAL}),
     "analysis": frozenset(),
 }
-"""Sections that embedded questions leave out; never prices, since their jitter shows the uncertainty."""
+"""Sections that embedded questions leave out; never prices, because their jitter shows the uncertainty."""
 
 _HEADING = re.compile(r"^=== (?P<name>[^=(\n]{1,100}?) ?(?:\([^=)\n]{0,100}\))? ===[ \t]*$", re.MULTILINE)
 
@@ -77,7 +77,7 @@ def render(facts: PromptFacts) -> str:
 
 
 def reduced(text: str, inputs: Inputs) -> str:
-    """Return the prompt without the sections that the inputs leave out; a text without such headings stays as it is."""
+    """Return the prompt without the sections that the inputs leave out; a text without headings is unchanged."""
     return _without(text, _LEFT_OUT.get(inputs, frozenset()))
 
 
@@ -101,7 +101,7 @@ def _without(text: str, left_out: frozenset[str]) -> str:
 
 
 def opening(row: ForecastRow, config: ForecastConfig) -> Prompt:
-    """Return the row's messages with the wanted sections, and the instructions that they lack; no tools."""
+    """Return the row's messages with the wanted sections and any missing instructions, without tools."""
     messages = [
         replace(message, content=reduced(message.content, config.inputs)) if message.role == "user" else message
         for message in row.messages

@@ -1,8 +1,8 @@
 """Questions with their truths, read from rows in the schema of verl's data sets, as the StockR1 experiments have it.
 
 Columns: `data_source`, `prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`) and `extra_info`
-(`index`, `split`, `question`, `answer`, `ticker`, `date`, `question_type`, `uncertainty`, ...). The nested ones may be
-nested or texts of JSON.
+(`index`, `split`, `question`, `answer`, `ticker`, `date`, `question_type`, `uncertainty`, ...). Nested columns may be
+objects or JSON texts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REMEDY = "--data with a .parquet or .jsonl file in verl's schema, or a folder w
 
 DATA_SOURCE = "financeqa/stock"
 MAX_TEXT = 1_000_000
-"""Characters of one field."""
+"""Longest field in characters."""
 
 _ROLES: Mapping[str, Role] = {"system": "system", "user": "user"}
 
@@ -48,14 +48,14 @@ class ForecastRow:
 
     Attributes:
         id: Unique in its data.
-        messages: How the row asks; the last one is the user's.
-        question: Alone, without company, news and prices.
+        messages: Messages of the prompt; the last one is the user's.
+        question: The question without company, news and prices.
         truths: Accepted answers, at least one.
-        question_type: One of the six types, or anything else for a question that is scored by its text.
-        uncertainty: Uncertainty of the row, 0 to 1; None when the row has none.
+        question_type: One of the six types; any other question is scored by its text.
+        uncertainty: Uncertainty of the row, 0 to 1; None if the row has none.
         ticker: May be empty.
         date: May be empty.
-        data_source: The first argument of verl's reward functions.
+        data_source: Name of the source, the first argument of verl's reward functions.
         extra: The whole `extra_info`, for rewards.
     """
 
@@ -76,7 +76,7 @@ def read_row(value: object, *, name: str) -> ForecastRow:
 
     Args:
         value: The row.
-        name: Its id; `extra_info.index` cannot be it, because it begins again in every file.
+        name: Id of the row; `extra_info.index` is not unique, because it restarts in every file.
 
     Raises:
         RowError: A field is missing or malformed.
@@ -142,7 +142,7 @@ def _messages(value: object) -> tuple[Message, ...]:
 
 
 def _truths(value: object, answer: object) -> tuple[str, ...]:
-    """`ground_truth` as a text, a number, `{"target": ...}` or `{"answer": ...}`; else `extra_info.answer`."""
+    """The accepted answers: of `ground_truth` (a value, a list, {"target": ...} or {"answer": ...}), else `answer`."""
     value = _from_json(value)
     if isinstance(value, Mapping):
         value = value.get("target") if value.get("target") is not None else value.get("answer")
@@ -206,7 +206,7 @@ def _text(name: str, value: object) -> str:
 
 
 def cluster_of(row: ForecastRow, config: ForecastConfig) -> str:
-    """Return what the row shares with others: its ticker or its date; the other one, or its id, where it has none."""
+    """Return the cluster of a row: its ticker or its date, as configured; if missing the other one, else its id."""
     first, second = (row.ticker, row.date) if config.cluster == "ticker" else (row.date, row.ticker)
     return first or second or row.id
 
@@ -222,12 +222,12 @@ def load(path: Path, config: ForecastConfig) -> TaskData[ForecastRow]:
     """Read the rows at a path.
 
     A folder contains one file for each split (train..., dev or val..., test...). A single file called test is `test`,
-    one called dev or val is `dev`; any other is training data. Where there is training data and nothing to look at
-    while training, the share `holdout` of its clusters becomes `dev`.
+    one called dev or val is `dev`; any other is training data. If there is training data but no dev or test
+    file, the share `holdout` of its clusters becomes `dev`.
 
     Raises:
         DataError: The path or a row is missing or malformed (file, row, field, reason), or there is no row.
-        MissingDependencyError: A Parquet file is there and pyarrow is not.
+        MissingDependencyError: A Parquet file needs pyarrow, which is not installed.
     """
     if config.match and not path.is_dir():
         raise DataError(f"Option match={config.match} needs a folder, but {path} is not a folder.", remedy=_REMEDY)

@@ -1,4 +1,4 @@
-"""The verdict on a reply.
+"""The verdict on a reply, and the weight of a row by its uncertainty.
 
 | part                | what                                                           |
 | ------------------- | -------------------------------------------------------------- |
@@ -16,14 +16,14 @@
 | `confidence`        | where one was stated                                           |
 
 RLCR (Damani et al., arXiv 2507.16806, equation 1): R = correct - (q - correct)^2 with the stated confidence q, whose
-expected value is greatest for the q that is the probability of being right. Where no confidence can be read, the
-square is 1, the worst: leaving it out never pays.
+expected value is largest if q is the probability of being right. If no confidence can be read, the square counts as 1,
+the worst value, so that leaving the confidence out is never better.
 
 The weight of a row follows from its uncertainty. The published training multiplies the reward: r' = w(u) r. The
 uncertainty u belongs to the row, so w is the same for all attempts of a group, and GRPO's standardised advantage is
-that of the unweighted rewards, (w r - mean(w r)) / std(w r) = (r - mean(r)) / std(r): but for the 1e-8 that is added to
-the deviation the weighting changes the logged reward and nothing else. Without the division (Dr. GRPO, RLOO) it scales
-the advantages of the group by w, as a factor on the advantage itself does under every method.
+that of the unweighted rewards, (w r - mean(w r)) / std(w r) = (r - mean(r)) / std(r). So, apart from the 1e-8 that is
+added to the deviation, the weighting changes only the logged reward. Without the division (Dr. GRPO, RLOO) it scales
+the advantages of the group by w, as a factor on the advantage itself does with every method.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SCORES = {"strict": strict_forecasts.score, "versatile": versatile.score}
 
 
 def judge(text: str, row: ForecastRow, task: Task, config: ForecastConfig, reward: Reward | None) -> Rewards:
-    """Judge a whole reply. With a configured reward its total and parts count, and ours stand beside them.
+    """Judge a whole reply. A configured reward gives total and parts; the environment's own parts are kept beside them.
 
-    Under `uncertainty=reward` our own total is weighted; what a configured reward gives is not changed, because
-    it knows the uncertainty itself. Under `advantage` the weight goes beside either total.
+    With `uncertainty=reward` the environment's own total is multiplied by the weight. A configured reward is not
+    changed, because it gets the uncertainty itself. With `advantage` the weight is returned beside either total.
 
     Raises:
         EnvironmentFault: The configured reward failed.
@@ -69,7 +69,7 @@ def _verdict(text: str, row: ForecastRow, config: ForecastConfig) -> Rewards:
     stated = stated_answer(said, config.profile)
     answer = (said if config.profile == "versatile" else "") if stated is None else stated
     found, truths = _SCORES[config.profile], row.truths[:1] if config.profile == "versatile" else row.truths
-    # a reply without a word states nothing, for any truth
+    # an empty answer scores 0 for any truth
     score = max(found(answer, truth, row.question_type) for truth in truths) if answer.strip() else 0.0
     correct = score >= config.correct_at - _ROUNDING
     confidence = stated_confidence(text)
@@ -131,7 +131,7 @@ def _why(stated: str | None, confidence: float | None, parts: Mapping[str, float
 def _request(text: str, row: ForecastRow, task: Task) -> RewardRequest:
     extra = {**row.extra, "question_type": row.question_type, "question": row.question}
     extra.pop("uncertainty", None)
-    if row.uncertainty is not None:  # verl's functions weigh wherever the key is there
+    if row.uncertainty is not None:  # verl's functions apply a weight if the key exists
         extra["uncertainty"] = row.uncertainty
     return RewardRequest(task=task, solution=text, truth=row.truths[0], data_source=row.data_source, extra_info=extra)
 
@@ -155,11 +155,10 @@ def uncertainty_weight(uncertainty: float | None, *, u0: float, u_hi: float, w_h
 
 
 def stated_answer(text: str, profile: Profile) -> str | None:
-    """Return the text between the answer tags; None when there is none.
+    """Return the text between the answer tags; None if there is none, in `strict` also if there are several.
 
-    `versatile` takes the last of several answers, and tags in small letters only. `strict` takes one only, since of
-    several the best could be meant, and it looks for it behind the reasoning of models that think between `<think>`
-    tags.
+    `versatile` uses the last of several answers, and only tags in lower case. `strict` needs exactly one answer, after
+    any reasoning that ends with `</think>`.
     """
     if profile == "versatile":
         found = _between(text, text, "answer")
@@ -168,7 +167,7 @@ def stated_answer(text: str, profile: Profile) -> str | None:
 
 
 def stated_confidence(text: str) -> float | None:
-    """Return the number from 0 to 1, or the percentage, in the one pair of confidence tags; None without one."""
+    """Return the confidence in [0, 1], given as number or percentage in one pair of tags; None if there is none."""
     stated = _only(text, "confidence")
     if stated is None:
         return None
@@ -181,7 +180,7 @@ def stated_confidence(text: str) -> float | None:
 
 
 def _only(text: str, name: str) -> str | None:
-    """Return the text in the one pair of tags of this name; None when there are more, or it is empty."""
+    """Return the text in the only pair of tags of this name; None if there are none or several, or it is empty."""
     spoken = text.rpartition("</think>")[2].lower()
     found = _tagged(text.rpartition("</think>")[2], name)
     if len(found) != 1 or spoken.count(f"<{name}>") != 1 or spoken.count(f"</{name}>") != 1:
@@ -190,12 +189,12 @@ def _only(text: str, name: str) -> str | None:
 
 
 def _tagged(text: str, name: str) -> list[str]:
-    """Return the texts between tags of a name; case does not count."""
+    """Return the texts between tags of a name in any case."""
     return _between(text, _lower(text), name)
 
 
 def _between(text: str, searched: str, name: str) -> list[str]:
-    """Return the parts of `text` that have tags around in `searched`. Takes linear time for any text."""
+    """Return the parts of `text` whose positions are between tags in `searched`. Takes linear time for any text."""
     opening, closing = f"<{name}>", f"</{name}>"
     found = []
     place = searched.find(opening)
@@ -210,5 +209,5 @@ def _between(text: str, searched: str, name: str) -> list[str]:
 
 
 def _lower(text: str) -> str:
-    """Return the text with ASCII letters in lower case, so that places stay the same."""
+    """Return the text with ASCII letters in lower case, so that positions stay the same."""
     return text.translate(_SMALL)

@@ -17,7 +17,7 @@ from finqa_plugins.environments.forecast.forecast_rows import as_record
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """One file for each split; an existing one is never overwritten. Returns the exit code."""
+    """Write one file for each split and return the exit code; an existing file is never overwritten."""
     parser = argparse.ArgumentParser(prog="make_rows", description=__doc__)
     defaults = ForecastConfig()
     parser.add_argument("--out", type=Path, required=True, help="folder, created if it is missing")

@@ -1,13 +1,13 @@
-"""The profile `strict`: every answer has one meaning, and only its meaning counts. Pure.
+"""The profile `strict`: an answer must have one meaning, and only its meaning is scored. Pure.
 
-| type                     | 1 when                                                                                 |
+| type                     | the score is 1 if the answer, or part of it, is this; other scores are named           |
 | ------------------------ | -------------------------------------------------------------------------------------- |
 | `pure_forecast`          | exp(-5 relative error) of the one number that the answer is                            |
-| `event_detection`        | it begins with the word yes or no, is the right one, and hedges nowhere                |
+| `event_detection`        | the right one of yes and no as the first word, without the other and without a hedge   |
 | `multi_signal_reasoning` | as above; or the one day (0.7 and 0.3 for one and two days off); or the one strategy   |
-| `macro_fundamental`      | yes or no, or the one direction; counting the words of reasons shows nothing about them |
+| `macro_fundamental`      | yes or no, or the one direction; reasons are not scored                                |
 | `news_sentiment`         | yes or no, or the one sentiment                                                        |
-| `analysis`               | the direction that its first sentence names; where the truth names none, F1 of words   |
+| `analysis`               | the direction in the first sentence; if the truth names none, the score is F1 of words |
 | any other                | the same text, apart from case and punctuation                                         |
 """
 
@@ -57,14 +57,14 @@ STRATEGIES: Mapping[str, tuple[str, ...]] = {
 HEDGES = ("maybe", "perhaps", "possibly", "unsure", "uncertain", "either", "unclear", "depends")
 NEGATIONS = ("not", "no", "never", "neither", "nor", "cannot", "can't", "won't", "isn't", "doesn't", "don't", "without")
 
-# The look behind keeps a long run of digits from being tried at each of them.
+# The lookbehind prevents a search from starting at every digit of a long number.
 NUMBER = r"[+-]?(?<![\d.])(?:\d++(?:\.\d++)?|\.\d++)"
 DAY = re.compile(r"\bday\s{0,3}(\d{1,4})\b", re.IGNORECASE)
 
 _DAYS_OFF = {0: 1.0, 1: 0.7, 2: 0.3}
 _ONE_NUMBER = re.compile(r"([+-]?)[ ]?\$?((?:\d{1,3}(?:,\d{3}){1,6}|\d{1,20})(?:\.\d{1,20})?|\.\d{1,20})[ ]?%?\.?")
 _MAX_STATEMENT = 2_000
-"""Characters of an answer that is not an analysis."""
+"""Longest answer in characters, except for analyses."""
 
 
 def score(answer: str, truth: str, question_type: str) -> float:
@@ -75,7 +75,7 @@ def score(answer: str, truth: str, question_type: str) -> float:
 
 
 def only_number(text: str) -> float | None:
-    """Return the number that the text is, with sign, currency or percent sign, and nothing else beside it."""
+    """Return the number if the text is nothing but a number, with sign, dollar or percent sign; else None."""
     found = _ONE_NUMBER.fullmatch(text.strip().replace("\N{MINUS SIGN}", "-"))
     if found is None:
         return None
@@ -84,7 +84,7 @@ def only_number(text: str) -> float | None:
 
 
 def yes_or_no(text: str) -> str | None:
-    """Return the whole word that the text begins with, unless the other one or a hedge stands anywhere in it."""
+    """Return yes or no if the text begins with that word and has neither the other word nor a hedge; else None."""
     found = words(text)
     if not found or found[0] not in ("yes", "no"):
         return None
@@ -131,13 +131,13 @@ def _same(answer: str, truth: str) -> float:
 
 
 def _one_class(answer: str, truth: str, of: Mapping[str, tuple[str, ...]]) -> float:
-    """Score 1 if the answer names just the class of the truth, or equals a truth that names none or several."""
+    """Return 1 if the answer names only the class of the truth, or equals a truth without one class; else 0."""
     wanted = _meant(truth, of)
     return float(_meant(answer, of) == wanted) if wanted else _same(answer, truth)
 
 
 def _meant(text: str, of: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the one class that the text names; nothing for several, and where a hedge or a negation leaves it open."""
+    """Return the class that the text names; "" if it names none or several, or has a hedge or a negation."""
     found = classes(text, of)
     return found.pop() if len(found) == 1 and not {*HEDGES, *NEGATIONS} & set(words(text)) else ""
 
@@ -153,19 +153,19 @@ def _f1(answer: list[str], truth: list[str]) -> float:
 
 
 def closeness(value: float, truth: float) -> float:
-    """Return exp(-5 |value - truth| / |truth|); a truth of about 0 takes only about 0. From 0 to 1."""
+    """Return exp(-5 |value - truth| / |truth|), in [0, 1]; for |truth| < 1e-6, 1 if |value| < 1e-6 and else 0."""
     if abs(truth) < 1e-6:
         return float(abs(value) < 1e-6)
     return math.exp(-5.0 * (abs(value - truth) / abs(truth)))
 
 
 def same_sign(value: float, truth: float) -> bool:
-    """Whether both rise, both fall, or both stay."""
+    """Whether both numbers are positive, both negative, or both 0."""
     return (value > 0) - (value < 0) == (truth > 0) - (truth < 0)
 
 
 def first_number(text: str, *, form: str = NUMBER) -> float | None:
-    """Return the first percentage, else the first number, anywhere in a text; commas do not count.
+    """Return the first percentage, else the first number, anywhere in a text, without commas; None if there is none.
 
     Args:
         text: Any text.

@@ -1,11 +1,11 @@
-"""The profile `versatile`: the published scores, with their holes. Pure.
+"""The profile `versatile`: the published scores, including their errors. Pure.
 
-Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); what it does is
-written again here, with the phrases that it looks for, since they decide what is paid. Known holes: lengths and key
-words are paid for with any meaning, one word of the truth anywhere earns 0.5, "notable", "not sure" and "I know" are
-read as no, a percentage counts before an earlier plain number, and ".5" is 5. `strict` closes them.
+Source: `launchers/fin_text_qa/reward_versatile.py` of asFeng/finqa at f0df4f0 (its header: Apache-2.0); it is
+reimplemented here with its phrases, because they determine the scores. Known errors: length and key words score for any
+meaning, one word of the truth anywhere scores 0.5, "notable", "not sure" and "I know" are read as no, a percentage is
+used before an earlier plain number, and ".5" is read as 5. `strict` does not have them.
 
-One departure: a number too large for a float is none, where the source would compute with infinity.
+One difference: a number too large for a float counts as no number, where the source would compute with infinity.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _REFUSALS = (
 )
 _DOUBTS = ("i don't know", "i do not know", "it's unclear", "it is unclear", "uncertain", "not sure", "hard to say",
            "difficult to say")  # fmt: skip
-"""Refusals where no number stands beside them."""
+"""Phrases that are refusals if the text has no number."""
 
 _STRATEGIES = {
     "scale in": ("scalein", "buymore", "increaseposition"),
     "scale out": ("scaleout", "sell", "reduceposition", "decreaseposition"),
     "stay flat": ("stayflat", "hold", "maintain", "nochange", "neutral"),
 }
-"""In order: the first one found counts. Spaces do not."""
+"""In order of precedence, without spaces."""
 
 _TERMS = ("cpi", "volatility", "cash flow", "sales", "baseline", "investing", "fundamental", "macro", "inflation",
           "earnings", "revenue", "profit", "margin", "growth", "decline")  # fmt: skip
@@ -65,13 +65,13 @@ def score(answer: str, truth: str, question_type: str) -> float:
     Args:
         answer: The text between the tags, or without tags the whole reply.
         truth: The right answer.
-        question_type: One that is unknown is scored by equal text, or a common word.
+        question_type: Type of the question; an unknown type is scored by equal text, or a common word.
     """
     return _SCORES.get(question_type, _fallback)(answer, truth)
 
 
 def yes_or_no(text: str) -> str | None:
-    """Return what the text begins with, or else the only one of the two that occurs in it, if only inside a word."""
+    """Return the word that the text begins with, else the only one of both that occurs in it, even inside a word."""
     plain = _normalized(text)
     for word in ("yes", "no"):
         if plain.startswith(word):
@@ -81,7 +81,7 @@ def yes_or_no(text: str) -> str | None:
 
 
 def number(text: str) -> float | None:
-    """Return the first percentage, else the first number; commas do not count."""
+    """Return the first percentage, else the first number; commas are ignored."""
     return first_number(text, form=_NUMBER)
 
 
@@ -141,7 +141,7 @@ def _news_sentiment(answer: str, truth: str) -> float:
 
 
 def _analysis(answer: str, truth: str) -> float:
-    del truth  # the source does not look at it
+    del truth  # the source ignores the truth
     lower = answer.lower()
     indicators, length = _count(lower, _INDICATORS), len(answer.split())
     twentieths = 4 * sum(_names(lower, phrases) for phrases in (_DIRECTIONS, _RISKS, _CHANCES))
@@ -155,7 +155,7 @@ def _fallback(answer: str, truth: str) -> float:
 
 
 def _normalized(text: str) -> str:
-    """Return the text in lower case, without ASCII punctuation, articles and superfluous spaces."""
+    """Return the text in lower case, without ASCII punctuation, articles and repeated spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -164,13 +164,13 @@ def _any_word(answer: str, truth: str) -> float:
 
 
 def _strategy(text: str) -> str:
-    """Return the strategy that the text names first; empty where it names none."""
+    """Return the first strategy in the order of `_STRATEGIES` that the text names; empty if it names none."""
     joined = _normalized(text).replace(" ", "")
     return next((name for name, phrases in _STRATEGIES.items() if _names(joined, phrases)), "")
 
 
 def _sentiment(text: str) -> str:
-    """Return the sentiment that the text names, negative before positive; empty where it names none."""
+    """Return the sentiment that the text names, negative before positive; empty if it names none."""
     lower = text.lower()
     return "negative" if _names(lower, _NEGATIVE) else "positive" if _names(lower, _POSITIVE) else ""
 

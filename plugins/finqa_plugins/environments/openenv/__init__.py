@@ -1,1 +1,1 @@
-"""Any environment that serves OpenEnv's protocol."""
+"""The `openenv` environment: any server that implements OpenEnv's protocol."""

@@ -1,4 +1,4 @@
-"""Actions and observations of any OpenEnv server as tools and texts. Pure."""
+"""Converts actions and observations of any OpenEnv server to tools and texts. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
 
 def action_tool(schema: Mapping[str, Any]) -> ToolSpec:
-    """Make one tool of the schema of a server's actions.
+    """Make one tool from the schema of a server's actions.
 
     Raises:
-        EnvironmentFault: It is no schema of an object.
+        EnvironmentFault: The schema is not that of an object.
     """
     properties = schema.get("properties")
     if not isinstance(properties, dict):
@@ -35,7 +35,7 @@ def action_tool(schema: Mapping[str, Any]) -> ToolSpec:
 
 
 def only_text(tool: ToolSpec) -> str:
-    """Return the name of the action's only required field where that is a text; empty otherwise."""
+    """Return the name of the action's only required field if that is a free text; empty otherwise."""
     required: list[str] = tool.parameters.get("required") or []
     if len(required) != 1 or tool.parameters["properties"][required[0]].get("type") != "string":
         return ""
@@ -43,7 +43,7 @@ def only_text(tool: ToolSpec) -> str:
 
 
 def text_of_observation(observation: Mapping[str, Any], only: Sequence[str] = ()) -> str:
-    """Return what the model reads of a typed observation: its only text, or a line `name: value` for each field.
+    """Return a typed observation as text for the model: the only field, or a line `name: value` for each field.
 
     Fields of every observation (done, reward, metadata) and empty ones are left out.
 
@@ -72,9 +72,12 @@ def shorten(text: str, limit: int | None) -> str:
 
 
 def text_of_result(observation: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return what the model reads of a tool's reply, and whether that is an error.
+    """Return a tool's reply as text for the model, and whether it is an error.
 
     A result is a value, or an MCP result with `data`, `structured_content` or text parts.
+
+    Raises:
+        EnvironmentFault: The result has parts that are not text.
     """
     error = observation.get("error")
     if error:

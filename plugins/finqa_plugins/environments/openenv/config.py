@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class OpenEnvConfig(BaseModel):
-    """Which server, which tasks, and how its rewards become one."""
+    """Which server and tasks are used, and how rewards of steps are combined."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # variables.N=3
 

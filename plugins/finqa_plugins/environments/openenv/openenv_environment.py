@@ -1,4 +1,4 @@
-"""Any OpenEnv server as an environment: tools by discovery or from its schema of actions, rewards summed over steps."""
+"""Any OpenEnv server as an environment: tools from its list or its schema of actions, rewards summed over steps."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ _OVER = Observation(text="Error: the episode is over.", done=True, is_error=True
 
 
 class OpenEnvEnvironment(Environment):
-    """The client side; tasks are seeds, or rows with the arguments of `reset`."""
+    """The client of an OpenEnv server. Tasks are seeds, or rows with the arguments of `reset`."""
 
     def __init__(self, config: OpenEnvConfig | None, context: EnvironmentContext) -> None:
         """Read the tasks; no sandbox is started yet.
 
         Raises:
-            ConfigError: No server is named, a reward is given, or tasks are wanted of a server that lists none.
+            ConfigError: No server is named, a reward is given, or the server should list its tasks but cannot.
             DataError: The file of tasks is missing or malformed.
-            SandboxError: A server whose tasks are wanted does not answer.
+            SandboxError: The server that should list its tasks does not answer.
         """
         if config is None or not (config.url or config.module or config.image):
             raise ConfigError(
@@ -84,7 +84,7 @@ class OpenEnvEnvironment(Environment):
         self._looking = asyncio.Lock()
 
     def sandbox_spec(self) -> ServerSpec | None:
-        """Return the sandbox of the server; None when the options name a running one."""
+        """Return the specification of the server's sandbox; None if the options name a running server."""
         return self._spec
 
     def data(self) -> DataInfo:
@@ -108,11 +108,11 @@ class OpenEnvEnvironment(Environment):
         return find_answer(self._given[task.id].values)
 
     async def check_ready(self) -> None:
-        """Look at a running server, so that a wrong or unresponsive one is named before anything is started.
+        """Check a running server, so that a wrong or unresponsive one is reported before anything is started.
 
         Raises:
-            SandboxError: It does not answer, or is not an OpenEnv server.
-            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
+            SandboxError: The server does not answer, or is not an OpenEnv server.
+            AuthenticationError: The server needs a token, or another one; or the token's variable is not set.
         """
         if self._config.url:
             self._facts = await read_facts(self._config.url, token=read_token(self._config.token_env))
@@ -122,7 +122,8 @@ class OpenEnvEnvironment(Environment):
 
         Raises:
             SandboxError: The server cannot be reached or has no session free.
-            EnvironmentFault: It refuses the reset, or has neither tools nor a schema of actions.
+            EnvironmentFault: The server refuses the reset, or has neither tools nor a schema of actions.
+            ConfigError: Neither a serving sandbox nor the address of a server is given.
         """
         if isinstance(sandbox, ServingSandbox):
             url, name = sandbox.url(), sandbox.id
@@ -137,7 +138,7 @@ class OpenEnvEnvironment(Environment):
         for attempt in itertools.count(1):
             try:
                 return await self._begin(given, url, name)
-            except NoFreeSessionError:  # servers often allow one session, and free it a moment after its end
+            except NoFreeSessionError:  # servers often allow one session, and release it a moment after its end
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(BACKOFF.pause_s(attempt))
@@ -208,7 +209,7 @@ class OpenEnvSession(Session):
 
     @property
     def takes_text(self) -> bool:  # type: ignore[override]
-        """Whether a turn in plain words is the action."""
+        """Whether a turn in plain text is an action."""
         return bool(self._text_field)
 
     def prompt(self) -> Prompt:
@@ -216,7 +217,7 @@ class OpenEnvSession(Session):
         return self._prompt
 
     async def step(self, call: ToolCall) -> Observation:
-        """Call a tool, or take the typed action; what the server refuses is answered.
+        """Call a tool, or take the typed action; the model gets an error message for what the server refuses.
 
         Raises:
             SandboxError: The connection is lost.
@@ -242,7 +243,7 @@ class OpenEnvSession(Session):
         return Observation(text=shown, done=self._over, is_error=failed and not self._over)
 
     async def reply(self, text: str) -> Observation:
-        """Take a turn in plain words as the action, where actions are one text."""
+        """Use a turn in plain text as the action, if actions are one text."""
         (name,) = self._names if self._text_field else ("",)
         if not name:
             return await super().reply(text)

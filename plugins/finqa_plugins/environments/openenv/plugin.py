@@ -7,7 +7,7 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """Register the environment; its servers have packages of their own."""
+    """Register the environment; its servers have their own packages."""
     package = "finqa_plugins.environments.openenv"
     return [
         Component(

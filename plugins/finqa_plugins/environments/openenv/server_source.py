@@ -30,14 +30,14 @@ except ImportError as error:
         raise
     os.execv(sys.executable, [sys.executable, "-m", "uvicorn", *sys.argv[1:]])
 """
-"""Program of a server's process: uvicorn, without gradio where the app can be imported without it.
+"""Program of a server's process: uvicorn, without gradio if the app can be imported without it.
 
-OpenEnv imports gradio for a web interface that is off by default; it is more than half of the time of a start.
+OpenEnv imports gradio for a web interface that is off by default; it takes more than half of the start-up time.
 """
 
 
 def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
-    """Return the sandbox of a server; None where the options give the address of a running one.
+    """Return the specification of the server's sandbox; None if the options name a running server.
 
     Raises:
         ConfigError: There is no such folder, Dockerfile or Python, or a file of the folder cannot be read.
@@ -47,7 +47,7 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
     if config.image:
         return ServerSpec(image=config.image, port=PORT, environment=config.variables)
     folder = _folder(config.module)
-    # Not resolved: the link in a virtual environment is what makes it one.
+    # Not resolved: Python finds its virtual environment by the path of the link.
     python = Path(config.python).expanduser().absolute() if config.python else Path(sys.executable)
     if not python.is_file():
         raise ConfigError(
@@ -72,7 +72,7 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
 
 
 def _folder(module: str) -> Path | None:
-    """Return the folder that the option names; None for an app that is installed."""
+    """Return the folder that the option names; None if it names an installed app."""
     folder = Path(module).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -96,7 +96,7 @@ def _described(file: Path) -> Mapping[str, Any]:
 
 
 def _source(config: OpenEnvConfig, folder: Path, app: str) -> ServerSource:
-    """Return what images are made of.
+    """Return what providers build images from.
 
     Raises:
         ConfigError: A Dockerfile is wanted and there is none, or pyproject.toml cannot be read.
@@ -117,7 +117,7 @@ def _source(config: OpenEnvConfig, folder: Path, app: str) -> ServerSource:
 
 
 def _project(file: Path) -> Mapping[str, Any]:
-    """Return the document of pyproject.toml; empty where there is none."""
+    """Return the document of pyproject.toml; empty if there is none."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def _project(file: Path) -> Mapping[str, Any]:
 
 
 def _package(project: Mapping[str, Any]) -> str:
-    """Return the package that a project of setuptools makes of its folder; empty where it names none."""
+    """Return the package name that setuptools gives to the project's folder; empty if it gives none."""
     folders = project.get("tool", {}).get("setuptools", {}).get("package-dir", {})
     return next((name for name, folder in folders.items() if name and folder in (".", "./")), "")
 

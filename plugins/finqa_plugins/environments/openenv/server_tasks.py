@@ -1,6 +1,6 @@
 """The tasks that an OpenEnv server lists: its Task API, from openenv 0.4.1 on (https://huggingface.co/docs/openenv).
 
-`reset(split=..., index=...)` begins an episode of one of them. Other facts of a task are not read: it
+`reset(split=..., index=...)` begins an episode of one of them. Other fields of a task are not read: they
 may contain the answer.
 """
 
@@ -27,7 +27,7 @@ START_S = 120.0
 POLL_S = 0.1
 MAX_TASKS = 1_000_000
 RESET = "reset"
-"""Key of a row with the arguments of its reset."""
+"""Key of the arguments of `reset` in a row."""
 
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
 _NO_LIST = "--set environment.options.tasks=200 resets it with seeds, and --data FILE with the arguments in each row"
@@ -37,12 +37,12 @@ def server_tasks(url: str, spec: ServerSpec | None) -> list[dict[str, Any]]:
     """Return a row for each task that a server lists: `id`, `split` and the arguments of `reset`.
 
     Args:
-        url: Address of a running server; empty: the server of the spec runs on this machine while it is asked.
-        spec: How it is started.
+        url: Address of a running server; empty: the server of `spec` is started on this machine for the requests.
+        spec: How the server is started.
 
     Raises:
-        ConfigError: It lists no tasks, or cannot be started here.
-        SandboxError: It does not answer, or what it answers is no list of tasks.
+        ConfigError: The server lists no tasks, or cannot be started here.
+        SandboxError: The server does not answer, or its answer is not a list of tasks.
     """
     if url:
         return _listed(url, f"at {url.partition('?')[0]}")
@@ -89,7 +89,7 @@ def _ask(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
 
 @contextlib.contextmanager
 def _running(spec: ServerSpec) -> Iterator[str]:
-    """Run a server on loopback for the block, and yield its address. It gets no variable that may be a secret."""
+    """Run a server on loopback for the block, and yield its address. It gets no variables that may be secrets."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}

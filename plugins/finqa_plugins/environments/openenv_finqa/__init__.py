@@ -1,1 +1,1 @@
-"""The `finqa` environment: financial questions over SQL tools, spoken through OpenEnv's wire protocol."""
+"""The `finqa` environment: financial questions over SQL tools, over OpenEnv's wire protocol."""

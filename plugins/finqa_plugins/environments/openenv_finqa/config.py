@@ -13,7 +13,7 @@ _OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
 
 
 class FinQAConfig(BaseModel):
-    """Which environment server, and the time limits of the connection to it."""
+    """Which environment server is used, the connection to it, and the options of servers in sandboxes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,7 +1,7 @@
 """The `finqa` environment: its tasks come from a snapshot, its episodes run on the server inside a sandbox.
 
-The server judges answers. On this side, with the truth of the snapshot, exactness is measured and a configured reward
-is applied.
+The server judges answers. This client compares them exactly with the gold answers of the snapshot, and applies a
+configured reward.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEED
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
-"""Limit of a sandbox's server; more than its 4,096 sessions and the checks of its health."""
+"""Limit of a sandbox's server: more than its 4,096 sessions and its health checks need."""
 NO_ANSWER = "no answer submitted"
 _FIELDS = ("id", "company", "user_query", "split")
 
 
 class FinQAEnvironment(Environment):
-    """Financial questions over SQL tools; the client side."""
+    """The client of a server with financial questions over SQL tools."""
 
     def __init__(self, config: FinQAConfig | None, context: EnvironmentContext) -> None:
         assert context.snapshot is not None, "wiring opens one for every environment that is not snapshotless"
@@ -62,11 +62,11 @@ class FinQAEnvironment(Environment):
         self._tools: Sequence[ToolSpec] = TOOL_SPECS if self._config.tools == "own" else ()
 
     def sandbox_spec(self) -> ServerSpec | None:
-        """Return a sandbox with the snapshot and our server; None when the options name a running server."""
+        """Return the specification of a sandbox with the snapshot and our server; None if a running server is named."""
         if self._config.url:
             return None
         environment = {
-            # One more than our own limit, so that the episode ends here and is never interrupted over there.
+            # One more than our own limit, so that the client ends the episode and never the server.
             "FINQA_MAX_STEPS": str(self._max_turns + 1),
             "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
             "FINQA_HINTS": str(int(self._config.hints)),
@@ -75,7 +75,7 @@ class FinQAEnvironment(Environment):
             "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
-            # The pool is the only client of its sandboxes, and comes from one address.
+            # The pool is the only client of its sandboxes, and has one address.
             "FINQA_CONNECTIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
             "FINQA_SESSIONS_PER_PEER": str(CONNECTIONS_PER_PEER),
         }
@@ -94,7 +94,7 @@ class FinQAEnvironment(Environment):
         return DataInfo(name=snapshot.name, digest=snapshot.digest, evaluation_only=evaluation_only)
 
     def splits(self) -> Sequence[str]:
-        """Return train, dev and test first, then others by name."""
+        """Return the splits: train, dev and test first, then others by name."""
         return tuple(self._tasks)
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -111,12 +111,12 @@ class FinQAEnvironment(Environment):
         return self._tasks[split]
 
     async def check_ready(self) -> None:
-        """Look at a running server, so that a wrong or unresponsive one is named before anything is started.
+        """Check a running server, so that a wrong or unresponsive one is reported before anything is started.
 
         Raises:
-            SandboxError: It does not answer within 2 s, or is not an OpenEnv server.
-            AuthenticationError: It needs a token, or another one; or the token's variable is not set.
-            ConfigError: It is another environment.
+            SandboxError: The server does not answer within 2 s, or is not an OpenEnv server.
+            AuthenticationError: The server needs a token, or another one; or the token's variable is not set.
+            ConfigError: The server is another environment.
         """
         url = self._config.url
         if not url:
@@ -125,7 +125,7 @@ class FinQAEnvironment(Environment):
         facts = await read_facts(url, token=read_token(self._config.token_env))
         if not facts.name or "finqa" in facts.name.lower():
             return
-        client = self._client(url, None)  # of a server with another name, an episode shows it
+        client = self._client(url, None)  # with another name, only an episode shows whether it has financial questions
         try:
             await client.connect()
             await client.reset()
@@ -180,7 +180,7 @@ class FinQAEnvironment(Environment):
         return FinQASession(client, task, self._prompt.opening(task, self._tools), self._truths, self._judge)
 
     def inputs(self) -> Mapping[str, str]:
-        """Return digests of the prompt file and of the server's tools, as far as they are chosen and known."""
+        """Return digests of the prompt file and of the server's tools, if they are configured and known."""
         found = {"prompt_file": f"sha256:{self._prompt.sha256}"} if self._config.prompt_file else {}
         if self._config.tools == "server" and self._tools:
             listed = json.dumps([tool.as_function() for tool in self._tools], sort_keys=True)
@@ -188,11 +188,11 @@ class FinQAEnvironment(Environment):
         return found
 
     def opening(self, task: Task) -> Prompt | None:
-        """Return instructions, the question and the tools; None as long as the tools are the server's and unknown."""
+        """Return instructions, the question and the tools; None while the tools of the server are not known."""
         return self._prompt.opening(task, self._tools) if self._tools else None
 
     async def regrade(self, trajectory: Trajectory) -> Rewards:
-        """Return the verdict of the configured grader, as the server reaches it, and of the configured reward.
+        """Return the verdict of the grader, as the server computes it; a configured reward replaces its total.
 
         Raises:
             DataError: The snapshot has no truth for the task, or its file is damaged.
@@ -219,8 +219,8 @@ class FinQAEnvironment(Environment):
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return the next turn of a question's gold solution, if the data marks its gold SQL as the expert.
 
-        That turn is a look at the tables, then at the one with the answer, the gold query, the gold answer. Without
-        that mark None: the wording of generated questions determines what to do.
+        The turns list the tables, describe the one with the answer, run the gold query and submit the gold answer.
+        Return None without that mark: generated questions are solved from their wording.
 
         Raises:
             ConfigError: The data has the mark, and no gold SQL for this question.
@@ -295,22 +295,22 @@ class FinQASession(Session):
             message = refusal.get("message", "") if isinstance(refusal, dict) else refusal
             return Observation(text=f"Error: {message}", done=reply["done"], is_error=True)
         if reply["done"]:
-            return Observation(text=_farewell(call), done=True)
+            return Observation(text=_closing_text(call), done=True)
         text = _result_text(observation)
         return Observation(text=text, is_error=text.startswith("Error"))
 
     async def grade(self) -> Rewards:
         """Return the server's reward, with its reason; 0 for an episode without an answer.
 
-        Its parts are the server's verdict, `correct`, and `exact`: whether the answer is the gold answer, character by
-        character once both are stripped. `exact` is measured on this side and no part of the reward.
+        Its parts are the server's verdict, `correct`, and `exact`: whether the stripped answer equals the stripped gold
+        answer. `exact` is computed by this client and does not affect the total.
 
-        The state is requested first: it shows that question and replies belonged together to the end (see the client).
-        Only a session that was dropped during a call has no connection left, and no answer.
+        The state is requested first: it shows that question and replies belonged together until the end (see
+        `openenv_client`). Only a session that was dropped during a call has no connection left, and no answer.
 
         Raises:
-            SandboxError: The connection is lost, so that nothing shows which episode the reward belongs to.
-            EnvironmentFault: The server broke its protocol, or has another question by now.
+            SandboxError: The connection is lost, so that it is unknown which episode the reward belongs to.
+            EnvironmentFault: The server broke its protocol, or now has another question.
             DataError: The snapshot has no truth for the task.
         """
         answered = self._reward is not None
@@ -351,7 +351,7 @@ class Judge:
         self._truths = truths
 
     def judge(self, task: Task, answer: str, verdict: Rewards) -> Rewards:
-        """Score an answer by the configured reward; the server's parts stay beside, so accuracy stays comparable.
+        """Score an answer by the configured reward; the server's parts are kept, so that accuracy stays comparable.
 
         Args:
             task: The question.
@@ -368,7 +368,7 @@ class Judge:
 
 
 def submitted_answer(trajectory: Trajectory) -> str | None:
-    """Return the answer that ended an attempt, as it was sent; None where no answer was accepted."""
+    """Return the answer that ended an attempt, as it was sent; None if no answer was accepted."""
     steps = [step for turn in trajectory.turns for step in turn.steps]
     if not steps or steps[-1].call.name != SUBMIT:
         return None
@@ -386,7 +386,7 @@ def read_tasks(path: Path, name: str) -> list[Task]:
         name: Name of the snapshot, for the command that builds it again.
 
     Raises:
-        DataError: The file is missing, a line is no JSON object, a field is missing, or an id appears twice.
+        DataError: The file is missing, a line is not a JSON object, a field is missing, or an id appears twice.
     """
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028 too
@@ -405,7 +405,7 @@ def read_tasks(path: Path, name: str) -> list[Task]:
 
 
 def _task(line: str) -> Task:
-    """Read one line; a ValueError states what is wrong with it."""
+    """Read the task in one line; raises a ValueError with a message that follows the number of the line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -425,7 +425,7 @@ def _task(line: str) -> Task:
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    """Return what is sent: the answer always as a text, because OpenEnv's own server fails on a number."""
+    """Return the arguments to send. An answer is always sent as text: OpenEnv's own server fails on a number."""
     if call.name != SUBMIT:
         return call.arguments
     try:
@@ -444,7 +444,7 @@ def _result_text(observation: dict[str, Any]) -> str:
     return text
 
 
-def _farewell(call: ToolCall) -> str:
+def _closing_text(call: ToolCall) -> str:
     if call.name == SUBMIT:
         return f"Answer submitted: {call.arguments.get('answer')}"
     return "The episode is over: the step limit is reached."
@@ -453,12 +453,12 @@ def _farewell(call: ToolCall) -> str:
 async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: int) -> None:
     """Reset, at most `limit` times, until the server's question is the task's.
 
-    OpenEnv's own FinQA server ignores `question_id` and `seed`: each session yields all questions in an order of its
-    own, one a reset, and only `state` shows which. So the state is always requested.
+    OpenEnv's own FinQA server ignores `question_id` and `seed`: each session has its own order of all
+    questions, one per reset, and only `state` shows which one it is. So the state is always requested.
 
     Raises:
         SandboxError: The connection is lost.
-        EnvironmentFault: The server refuses, has another question under this id, or never yields it.
+        EnvironmentFault: The server refuses, has another question with this id, or never yields the question.
     """
     for _ in range(limit):
         await client.reset(question_id=task.id, seed=seed)
@@ -468,10 +468,10 @@ async def assign_task(client: OpenEnvClient, task: Task, *, seed: int, limit: in
 
 
 def is_about(state: Mapping[str, Any], task: Task) -> bool:
-    """Whether this is the state of an episode of the task; by text and company where the server gives no id.
+    """Whether this is the state of an episode of the task; by text and company if the server gives no id.
 
     Raises:
-        EnvironmentFault: The id is right, but text or company differs: its data are not those of the snapshot.
+        EnvironmentFault: The id is right, but text or company differs: the server has other data than the snapshot.
     """
     question_id, company, text = (state.get(key) for key in ("question_id", "current_company", "current_question"))
     same = (company, text) == (task.cluster, task.prompt)

@@ -1,4 +1,4 @@
-"""The opening of an episode: finqa's own short prompt, or one from a file, such as the prompt of a published figure."""
+"""The opening of an episode: finqa's own short prompt, or one from a file, such as the prompt of a published result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FinQAPrompt:
     """Templates of the messages that an episode opens with.
 
     Attributes:
-        system: System message; there is none when it is empty.
+        system: System message; left out if it is empty.
         user: User message.
         sha256: Digest of the file; empty for finqa's own prompt.
     """
@@ -56,8 +56,8 @@ def read_prompt(path: Path | None) -> FinQAPrompt:
     """Return finqa's own prompt without a path, else that of a file.
 
     A `.toml` file has two jinja2 templates, `system` and `user`, that may use `company`, `question`, `id` and `tools`
-    (each with `name`, `description`, `parameters`); either may be left out, for none and for finqa's own. Any other
-    file is the text of the system message as it stands.
+    (each with `name`, `description`, `parameters`). Without `system` there is no system message, without `user` finqa's
+    own is used. Any other file is the text of the system message, unchanged.
 
     Raises:
         ConfigError: The file cannot be read, has another key, or a template is malformed or uses another field.

@@ -72,10 +72,10 @@ class InvalidArgumentsError(ValueError):
 
 
 def validated(tool: ServedTool, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments as strings, in declared order. Numbers are accepted for `answer`: models like to send them.
+    """Return the arguments as strings, in declared order. Numbers are accepted for `answer`: models often send them.
 
     Raises:
-        InvalidArgumentsError: One is missing, unknown, no text or too long.
+        InvalidArgumentsError: An argument is missing, unknown, not a text or too long.
     """
     if unknown := [name for name in arguments if name not in tool.arguments]:
         raise InvalidArgumentsError(f"Unexpected argument {unknown[0][:64]!r}. {_expected(tool)}")

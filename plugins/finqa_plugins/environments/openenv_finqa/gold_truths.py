@@ -1,4 +1,4 @@
-"""Gold answers and gold SQL of a snapshot, and the expert that plays them."""
+"""Gold answers and gold SQL of a snapshot, and the turns of an expert that uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Truth:
 
 
 class Truths:
-    """The gold answers of a snapshot. They are read when the first answer comes, and never sent."""
+    """The gold answers of a snapshot. They are read when the first one is needed, and never sent to the server."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -43,13 +43,13 @@ class Truths:
         return self._rows[task.id].answer
 
     def gold(self, task: Task) -> Truth | None:
-        """Return the solution of a task, or None where there is no gold SQL for it."""
+        """Return the solution of a task, or None if there is no gold SQL for it."""
         truth = self._rows.get(task.id)
         return truth if truth is not None and truth.sql and truth.tables else None
 
     @property
     def gold_count(self) -> int:
-        """How many questions have gold SQL."""
+        """Number of questions with gold SQL."""
         return sum(bool(truth.sql and truth.tables) for truth in self._rows.values())
 
     @cached_property
@@ -73,7 +73,7 @@ def _read(row: Mapping[str, Any]) -> Truth:
 
 
 def gold_turn(task: Task, truth: Truth, turn: int) -> AssistantTurn:
-    """Return a turn of the gold solution, from 0: list the tables, look at each that is queried, query, submit."""
+    """Return a turn of the gold solution, counted from 0: list tables, describe each queried table, query, submit."""
     company = {"company_name": task.cluster}
     calls = [
         ToolCall(name="get_descriptions", arguments=company),

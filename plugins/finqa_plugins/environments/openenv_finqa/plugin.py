@@ -11,7 +11,7 @@ from finqa_cli.types import Check
 
 NAME, OPENENV = "finqa", "openenv"
 SERVER_NEEDS = (OPENENV, "httptools")
-"""Import names that the server needs; the extra `openenv` brings them."""
+"""Import names that the server needs; the extra `openenv` installs them."""
 
 
 @hookimpl
@@ -32,7 +32,7 @@ def register_components() -> list[Component]:
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Check that the server can run where sandboxes are processes of this machine; see `Component.readiness`."""
+    """Check that the server can run if sandboxes are processes of this machine; see `Component.readiness`."""
     chosen = settings["environment"]
     elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == NAME and chosen["options"].get("url"))
     missing = [name for name in SERVER_NEEDS if importlib.util.find_spec(name) is None]
@@ -44,5 +44,5 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """Check that the server can run, where it is to run on this machine."""
+    """Check that the server can run, if the environment is `finqa` and runs on this machine."""
     return readiness(settings) if settings["environment"]["name"] == NAME else []

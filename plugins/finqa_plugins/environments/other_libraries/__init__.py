@@ -1,1 +1,1 @@
-"""Environments of verifiers and tasks of Inspect, played unmodified in an interpreter that has the library."""
+"""Environments of verifiers and tasks of Inspect, run unmodified in an interpreter that has the library."""

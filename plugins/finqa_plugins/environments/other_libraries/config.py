@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LibraryConfig(BaseModel):
-    """Which environment, and in which interpreter it runs."""
+    """Which environment is used, and in which interpreter it runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The process that has the library: started, asked, and ended with this one."""
+"""Starts the process with the library, exchanges requests with it, and ends it with this process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LAST_LINES = 5
 
 
 def load(config: LibraryConfig) -> dict[str, Any]:
-    """Return the tasks of an environment and the version of its library, asked of a process that then ends.
+    """Return the tasks of an environment and the version of its library, from a process that then ends.
 
     Raises:
-        ConfigError: The environment cannot be loaded or cannot be played here; the message has the reason.
+        ConfigError: The environment cannot be loaded or cannot be run here; the message has the reason.
         MissingDependencyError: The interpreter does not have the library.
     """
     return _load(_command(config), config.library, config.source)
@@ -68,13 +68,13 @@ def _load(command: tuple[str, ...], library: str, source: str) -> dict[str, Any]
 
 
 class HostProcess:
-    """Asks a running process; requests of all sessions are in progress side by side.
+    """Sends requests to a running process; those of all sessions run concurrently.
 
-    It runs until `close`, or until this process ends: then its stdin is closed.
+    The process runs until `close`, or until this process ends, which closes its stdin.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, log: IO[bytes], timeout_s: float) -> None:
-        """Serve the requests of one event loop; see `start`."""
+        """Read the replies of the process in the current event loop; use `start` instead."""
         self._process = process
         self._log = log
         self._timeout_s = timeout_s
@@ -87,7 +87,8 @@ class HostProcess:
         """Start the process and wait until it has loaded the environment.
 
         Raises:
-            SandboxError: It ended.
+            SandboxError: The process ended.
+            EnvironmentFault: The environment was not loaded, or not in time.
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         process = await asyncio.create_subprocess_exec(

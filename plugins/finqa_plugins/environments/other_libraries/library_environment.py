@@ -1,4 +1,4 @@
-"""Environments of verifiers and tasks of Inspect: the library's own loop, with our engine in the place of its model."""
+"""Environments of verifiers and tasks of Inspect: the library's own loop, with finqa's engine instead of its model."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class LibraryEnvironment(Environment):
     """Serves the tasks of the library's dataset; sessions run in one process that has the library."""
 
     def __init__(self, config: LibraryConfig, context: EnvironmentContext) -> None:
-        """Load the environment, so that what cannot be played is refused before anything is started.
+        """Load the environment, so that one that cannot be run is refused before anything is started.
 
         Raises:
-            ConfigError: It cannot be loaded or played, or a reward or data is given.
-            DataError: It has no tasks.
+            ConfigError: The environment cannot be loaded or run, or a reward or data is given.
+            DataError: The environment has no tasks.
             MissingDependencyError: The interpreter does not have the library.
         """
         name = f"{config.library}:{config.source}"
@@ -63,7 +63,7 @@ class LibraryEnvironment(Environment):
         return DataInfo(name=self._name, digest=self._digest)
 
     def right_answer(self, task: Task) -> str:
-        """Return the answer or target of the library's dataset; empty when it has none."""
+        """Return the answer or target of the library's dataset; empty if it has none."""
         return self._answers[task.id]
 
     def inputs(self) -> Mapping[str, str]:
@@ -89,10 +89,10 @@ class LibraryEnvironment(Environment):
             raise DataError(error.message, remedy=remedy) from None
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
-        """Start the library's loop on a task, up to its first question to the model.
+        """Start the library's loop on a task, up to its first request to the model.
 
         Raises:
-            EnvironmentFault: It failed, or ended without asking the model.
+            EnvironmentFault: The loop failed, or ended without a request to the model.
             SandboxError: The process ended.
         """
         if self._host is None or not self._host.alive:
@@ -109,7 +109,7 @@ class _Conversation(BaseSession):
     """One episode of the library's loop."""
 
     def __init__(self, host: HostProcess, name: str, outcome: Mapping[str, Any], solved_at: float) -> None:
-        """Begin with what the loop asked first; see `finqa_host.library_host` for the form."""
+        """Begin with the first request of the loop; see `finqa_host.library_host` for its form."""
         self._host = host
         self._name = name
         self._solved_at = solved_at
@@ -126,17 +126,17 @@ class _Conversation(BaseSession):
         )
 
     def prompt(self) -> Prompt:
-        """Return what the loop asked first."""
+        """Return the messages and tools of the loop's first request."""
         return self._prompt
 
     async def reply(self, text: str) -> Observation:
-        """Return the reply of the loop to a turn in words; the episode ends if the loop asks nothing more."""
+        """Return the reply of the loop to a turn in plain text; the episode ends if the loop has no further request."""
         added = await self._say({"role": "assistant", "content": text, "tool_calls": []})
         said, images = _joined(added)
         return Observation(text=said or "Answer received.", done=self._verdict is not None, images=images)
 
     async def grade(self) -> Rewards:
-        """Return the library's score, of an episode cut by a limit or not; 0 if the policy sent nothing to it.
+        """Return the library's score, also of an episode stopped by a limit; 0 if the policy sent nothing to the loop.
 
         Raises:
             EnvironmentFault: A reward or scorer failed.
@@ -184,7 +184,7 @@ class _Conversation(BaseSession):
 
 
 class LibrarySession(_Conversation, Session):
-    """An episode with tools. A turn without a call is passed on as it is."""
+    """An episode with tools. A turn without a call is sent to the loop as text."""
 
     takes_text = True
 
@@ -193,7 +193,7 @@ class LibrarySession(_Conversation, Session):
         self._turn, self._replies = turn, []
 
     async def step(self, call: ToolCall) -> Observation:
-        """Return the reply of the library's tool; the first call of a turn has all of them carried out."""
+        """Return the reply of the library's tool; the first call of a turn executes all calls of it."""
         if not self._replies:
             calls = [_written(each, f"call_{self._turns}_{place}") for place, each in enumerate(self._turn.calls)]
             added = await self._say({"role": "assistant", "content": self._turn.words, "tool_calls": calls})
@@ -203,7 +203,7 @@ class LibrarySession(_Conversation, Session):
     def _observations(
         self, calls: Sequence[Mapping[str, str]], added: Sequence[Mapping[str, Any]]
     ) -> list[Observation]:
-        """A reply to each call; messages that answer none of them follow the last one's text."""
+        """Return an observation for each call; messages that answer no call are appended to the last one."""
         by_call = {message["tool_call_id"]: message for message in added if message["role"] == "tool"}
         others = [message for message in added if message["role"] != "tool"]
         replies: list[Observation] = []
@@ -219,7 +219,7 @@ class LibrarySession(_Conversation, Session):
 
 
 class LibraryTextSession(_Conversation, TextSession):
-    """An episode without tools: every turn is passed on as it is."""
+    """An episode without tools: every turn is sent to the loop as text."""
 
 
 def _without_split(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _read(message: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _joined(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
-    """The texts of messages below each other, and their images."""
+    """Return the texts of messages, separated by empty lines, and their images."""
     read = [_read(message) for message in messages]
     return "\n\n".join(text for text, _ in read if text), tuple(image for _, images in read for image in images)
 

@@ -9,7 +9,7 @@ from finqa_cli.extend import Component, hookimpl
 def find_component(kind: str, name: str) -> Component | None:
     """Return the environment of `verifiers:NAME`, `inspect:FILE@TASK` or `inspect:PACKAGE/TASK`; else None.
 
-    Before `python_file`, to which `verifiers:NAME` is an attribute of a module.
+    It must run before `python_file`, which would read `verifiers:NAME` as an attribute of a module.
     """
     library, _, source = name.partition(":")
     if kind != "environment" or library not in ("verifiers", "inspect") or not source:

@@ -1,1 +1,1 @@
-"""Environments that are one Python file or one class of a user: no package, no registration."""
+"""Environments from one Python file or class of a user, without package or registration."""

@@ -11,7 +11,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @hookimpl
 def find_component(kind: str, name: str) -> Component | None:
-    """Return the environment in a file that ends with `.py`, or behind `module:attribute`; None for other names."""
+    """Return the environment in a file that ends with `.py`, or at `module:attribute`; None for other names."""
     if kind != "environment" or not (name.endswith(".py") or _MODULE.fullmatch(name)):
         return None
     package = "finqa_plugins.environments.python_file"

@@ -50,14 +50,14 @@ _OVER = Observation(text="Error: the episode is over.", done=True, is_error=True
 
 
 class PythonEnvironment(Environment):
-    """Serves the tasks of a user's file, and plays its expert."""
+    """Serves the tasks of a user's file, and demonstrations of its expert."""
 
     def __init__(self, config: PythonFileConfig, context: EnvironmentContext) -> None:
         """Import the file and read its tasks, so that mistakes are found before anything is started.
 
         Raises:
             ConfigError: The file is missing or has no usable environment, or a reward or data is given.
-            DataError: Its tasks cannot be used.
+            DataError: The tasks of the file cannot be used.
         """
         if context.reward is not None:
             raise ConfigError(
@@ -96,14 +96,14 @@ class PythonEnvironment(Environment):
         return tasks_of_split(self._splits, split, self._config.source)
 
     def opening(self, task: Task) -> Prompt | None:
-        """Return the prompt of a task; None where `reset` adds to it."""
+        """Return the prompt of a task; None if the code has `reset`, which may add to it."""
         return None if self._code.has("reset") else self._prompt(self._own(task))
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session | TextSession:
         """Make the user's object for an episode of this task.
 
         Raises:
-            EnvironmentFault: Its constructor or `reset` raised.
+            EnvironmentFault: The constructor or `reset` raised an exception, or did not return in time.
         """
         own = self._own(task)
         calls = _Calls(self._config, self._code)
@@ -130,10 +130,10 @@ class PythonEnvironment(Environment):
         return None if own is None else self.demonstrate_task(own.task.id, messages)
 
     def demonstrate_task(self, task: str, messages: Sequence[Message]) -> AssistantTurn | None:
-        """Return what the file's `expert` does next; it gets the replies to what it did so far.
+        """Return the next turn of the file's `expert`, which gets the replies to its turns so far.
 
         Raises:
-            EnvironmentFault: The expert raised, or yielded what is neither a call nor a text.
+            EnvironmentFault: The expert raised an exception, or yielded neither a call nor a text.
         """
         own = self._tasks.get(task) if self._code.has("expert") else None
         if own is None:
@@ -152,7 +152,7 @@ class PythonEnvironment(Environment):
         return None if step is None else self._turn(step, expert)
 
     def _random_turn(self, own: GivenTask, messages: Sequence[Message]) -> AssistantTurn:
-        """Return a random call, or without tools random words, that follows from the task and the conversation."""
+        """Return a random call, or without tools random words, seeded by the task and the number of messages."""
         rng = random.Random(f"careless:{own.task.id}:{len(messages)}")
         text = "\n".join(message.content for message in messages if message.role in ("user", "tool"))
         if not self._code.tools:
@@ -230,7 +230,7 @@ class _Calls:
             raise _fault(self._config, name, method, error) from error
 
     async def tool(self, name: str, method: Callable[..., Any], call: Callable[[], Any]) -> Observation | Any:
-        """Return what a tool returns, or the error message that the model reads if the options are set so."""
+        """Return what a tool returns, or with `tool_exceptions=model` an error message for an exception."""
         if self._config.tool_exceptions == "fault":
             return await self.call(name, method, call)
         try:
@@ -247,7 +247,7 @@ class _Calls:
 
 
 class _OwnSession:
-    """What sessions with and without tools share."""
+    """Base class of sessions with and without tools."""
 
     def __init__(self, code: UserCode, calls: _Calls, thing: Any, prompt: Prompt) -> None:
         self._code = code
@@ -262,7 +262,7 @@ class _OwnSession:
         return self._prompt
 
     async def reply(self, text: str) -> Observation:
-        """Take an answer in words, without the reasoning before it."""
+        """Take an answer in plain text, without the reasoning before it."""
         if self._over:
             return _OVER
         self._answer = _REASONING.sub("", text).strip()
@@ -275,7 +275,11 @@ class _OwnSession:
         return Observation(text="Answer received.", done=True) if said is None else _observation(said, self._over)
 
     async def grade(self) -> Rewards:
-        """Return the reward: of the method, or the number that tools have changed."""
+        """Return the result of the method `reward`, or the value of the attribute `reward`.
+
+        Raises:
+            EnvironmentFault: The method failed, or the result is not a number.
+        """
         reward = getattr(self._thing, "reward", None)
         if callable(reward):
             verdict = await self._calls.call("reward", reward, fill(reward, {"answer": self._answer}))
@@ -295,15 +299,15 @@ class WordsSession(_OwnSession, TextSession):
 
 
 class ToolSession(_OwnSession, Session):
-    """An episode with tools; a turn in plain words is an answer where the code takes one."""
+    """An episode with tools; a turn in plain text is an answer if the code takes answers."""
 
     @property
     def takes_text(self) -> bool:  # type: ignore[override]
-        """Whether the code takes an answer in words."""
+        """Whether the code takes answers in plain text."""
         return self._code.takes_answers
 
     async def step(self, call: ToolCall) -> Observation:
-        """Call a tool. Unknown tools and wrong arguments are answered; see the option `tool_exceptions`."""
+        """Call a tool. Unknown tools and wrong arguments get an error message; for exceptions see `tool_exceptions`."""
         if self._over:
             return _OVER
         tool = self._code.tools.get(call.name)
@@ -323,7 +327,7 @@ class ToolSession(_OwnSession, Session):
 
 
 def _run(gathering: Callable[[Any], Any], call: Callable[[], Any]) -> Any:
-    """Run a coroutine to its end in a thread with an event loop of its own: this one may have a running loop."""
+    """Run `gathering(call())` to its end in a thread with its own event loop: this thread may have a running loop."""
     found: list[Any] = []
     failures: list[BaseException] = []
 
@@ -347,7 +351,7 @@ def _run(gathering: Callable[[Any], Any], call: Callable[[], Any]) -> Any:
 def _next_step(steps: Any, messages: Sequence[Message]) -> Any:
     """Run an expert's generator through the replies so far, and return what it yields next; None at its end.
 
-    A sequence of steps serves as well, for experts that need no reply.
+    An expert that needs no replies may return a sequence of steps instead.
     """
     replies: list[Any] = []
     for place, message in enumerate(messages):
@@ -369,7 +373,7 @@ def _next_step(steps: Any, messages: Sequence[Message]) -> Any:
 
 
 def _value_of(reply: str) -> Any:
-    """The value that a tool returned, read from its reply where that is JSON."""
+    """The value that a tool returned: its reply parsed as JSON, or the text if it is not JSON."""
     try:
         return json.loads(reply)
     except (ValueError, RecursionError):
@@ -394,7 +398,7 @@ def _with_text(prompt: Prompt, text: str) -> Prompt:
 
 
 def _observation(value: Any, done: bool) -> Observation:
-    """What a tool returned: an image or a list with one is shown, everything else as text."""
+    """Convert the result of a tool: images, also in a list, stay images; everything else becomes text."""
     if not has_images(value):
         return Observation(text=_text_of(value), done=done)
     members = value if isinstance(value, list | tuple) else [value]
@@ -405,7 +409,7 @@ def _observation(value: Any, done: bool) -> Observation:
 
 
 def _text_of(value: Any) -> str:
-    """A text as it is; `ok` for None; other values as JSON."""
+    """Return a text unchanged, `ok` for None, and other values as JSON."""
     if value is None:
         return "ok"
     if isinstance(value, str):
@@ -428,7 +432,7 @@ def _rewards(verdict: Any, explanation: str, name: str, place: str) -> Rewards:
 
 
 def _number(value: Any, name: str, place: str) -> float:
-    if hasattr(type(value), "__float__"):  # numbers of numpy and torch too
+    if hasattr(type(value), "__float__"):  # also numbers of numpy and torch
         return float(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
     raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).")

@@ -1,7 +1,7 @@
-"""A thread for the calls of one session, so that a slow tool stops no other episode.
+"""A thread for the calls of one session, so that a slow tool does not block other episodes.
 
-Each session has one thread for all its plain calls, from the constructor on: objects such as connections of SQLite may
-be used in the thread alone that made them.
+Each session has one thread for all its plain calls, from the constructor on: objects such as SQLite connections can
+only be used in the thread that made them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _Work = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]
 
 
 class SessionThread:
-    """Runs calls one after the other in a thread that starts with the first one."""
+    """Runs calls one after the other in a thread, which starts with the first call."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._started = False
 
     async def run(self, call: Callable[[], Any], timeout_s: float) -> Any:
-        """Return what a call returns; what a coroutine function returns is awaited in the event loop.
+        """Return the result of a call; if that is awaitable, it is awaited in the event loop.
 
         Raises:
-            TimeoutError: It takes longer than `timeout_s` seconds. Its thread is left behind.
+            TimeoutError: The call takes longer than `timeout_s` seconds. It continues in its thread.
         """
         async with asyncio.timeout(timeout_s):
             result = await self._in_thread(call)
@@ -40,7 +40,7 @@ class SessionThread:
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         if not self._started:
             self._started = True
-            # a daemon: the interpreter would wait for a pool's thread in which a call hangs
+            # a daemon thread, because the interpreter would wait for a pool thread with a hanging call
             threading.Thread(target=_serve, args=(self._work,), daemon=True).start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -72,6 +72,6 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_result(result)
     elif isinstance(error, Exception):
         future.set_exception(error)
-    else:  # SystemExit and the like would end the event loop
+    else:  # SystemExit and similar exceptions would end the event loop
         named = RuntimeError(f"{type(error).__name__}: {error}")
         future.set_exception(named.with_traceback(error.__traceback__))

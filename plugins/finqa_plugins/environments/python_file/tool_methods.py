@@ -20,7 +20,7 @@ _ARGUMENT = re.compile(r"^\s+\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.+(?:\n\s{8,}.+)*
 
 
 class WrongArgumentsError(Exception):
-    """What is wrong with the arguments of a call, in words for the model."""
+    """The arguments of a call are wrong; the message is meant for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class ToolMethod:
         """Return the arguments of a call by parameter, converted to their types.
 
         Raises:
-            WrongArgumentsError: One is missing, unknown or of a wrong type.
+            WrongArgumentsError: An argument is missing, unknown or of a wrong type.
         """
         try:
             read = self.arguments.model_validate(dict(given))
@@ -51,15 +51,15 @@ class ToolMethod:
 
 
 def make_tool(name: str, method: Callable[..., Any], *, hidden: Collection[str] = ()) -> ToolMethod:
-    """Make a tool of a function or method.
+    """Make a tool from a function or method.
 
     Args:
         name: Name of the tool.
-        method: The function; of a class unbound, so that `self` is left out.
+        method: The function, or an unbound method, whose `self` is left out.
         hidden: Parameters that the environment fills in.
 
     Raises:
-        ConfigError: A parameter has no type hint, or one that no JSON schema can be made of.
+        ConfigError: A parameter has no type hint, or one without a JSON schema.
     """
     text = inspect.cleandoc(method.__doc__ or "")
     described = dict(_described(text))
@@ -93,7 +93,7 @@ def _parameters(method: Callable[..., Any], hidden: Collection[str]) -> Iterator
 
 
 def _described(text: str) -> Iterator[tuple[str, str]]:
-    """Name and description of the parameters in a docstring with a Google-style `Args:` section."""
+    """Yield name and description of each parameter in a docstring with a Google-style `Args:` section."""
     parts = _SECTION.split(text)
     for heading, body in zip(parts[1::2], parts[2::2], strict=True):
         if heading in ("Args", "Arguments", "Parameters"):

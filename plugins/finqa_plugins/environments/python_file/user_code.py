@@ -1,12 +1,12 @@
-"""The user's class, factory or functions: what is in a file, and what each part is for.
+"""Imports a user's class, factory or functions, and finds the parts of an environment in it.
 
-Names without an underscore at the beginning are tools, except these:
+Functions whose names do not begin with an underscore are tools, except these:
 
-    tasks()    yields the tasks, each a mapping with a `prompt`; what else is in it can be a parameter of the others
+    tasks()    yields the tasks, each a mapping with a `prompt`; its other keys can be parameters of the functions below
     reset()    called before the first turn; a text that it returns is added to the prompt
-    answer()   takes an answer in plain words; None ends the episode, a text is the reply to it
-    reward()   the verdict at the end; or `reward` is a number that tools change
-    expert()   yields what a perfect policy does
+    answer()   takes an answer in plain text; None ends the episode, a text is the reply to it
+    reward()   returns the verdict at the end; or `reward` is a number that tools change
+    expert()   yields the calls of a perfect policy
     close()    called at the end
     done       true once the episode is over
 
@@ -35,22 +35,22 @@ from finqa_plugins.environments.python_file.tool_methods import ToolMethod, make
 
 RESERVED = ("tasks", "reset", "answer", "reward", "expert", "close", "done", "explanation")
 FACTS = ("task", "seed")
-"""Parameters that are filled in beside the values of the task."""
+"""Parameters that are filled in, besides the values of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCode:
-    """What a file has.
+    """The parts of an environment in a user's code.
 
     Attributes:
         name: Name of the environment, as the user gave it.
         file: The file of the code.
         about: The docstring of the class or module: the system message.
-        make: Makes the object of one episode of the values that it takes.
+        make: Makes the object of one episode; its parameters are values of the task.
         tasks: Yields the tasks.
-        methods: The parts of the object by name, functions as they are defined.
+        methods: Functions and methods by name, unbound.
         tools: The tools by name.
-        several_calls: One turn may call several of them.
+        several_calls: Whether one turn may call several tools.
     """
 
     name: str
@@ -73,7 +73,7 @@ class UserCode:
 
     @property
     def judges_answers(self) -> bool:
-        """Whether `reward` takes the policy's answer in words."""
+        """Whether `reward` has a parameter for the policy's answer in plain text."""
         return self.has("reward") and "answer" in inspect.signature(self.methods["reward"]).parameters
 
     @property
@@ -90,7 +90,7 @@ def load(source: str, attribute: str = "") -> UserCode:
         attribute: Which class or function of a file; empty: its only public class, else its functions.
 
     Raises:
-        ConfigError: The file is not there, cannot be imported, or has no environment; the message names the line.
+        ConfigError: The file does not exist, cannot be imported, or has no environment; the message names the line.
     """
     module, file = _import(source)
     plugin_homes.add(file)
@@ -102,7 +102,7 @@ def load(source: str, attribute: str = "") -> UserCode:
 
 
 def fill(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a call of a function with those values that are its parameters."""
+    """Return a call of a function with the values for its parameters; other values are left out."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return partial(function, **values)
@@ -145,7 +145,7 @@ def _import_module(name: str) -> tuple[ModuleType, Path]:
 
 
 def _make_importable(folder: Path) -> None:
-    """Let the code import modules beside it; installed packages of the same name have priority."""
+    """Let the code import modules in the same folder; installed packages of the same name have priority."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -199,7 +199,7 @@ def _of_class(source: str, target: Any, module: ModuleType, file: Path) -> UserC
 
 
 def _returned(function: Callable[..., Any]) -> type:
-    """The class that the annotation of a factory returns."""
+    """The class in the return annotation of a factory."""
     made = typing.get_type_hints(function).get("return")
     if not isinstance(made, type):
         place = definition(function)
@@ -241,7 +241,7 @@ def _of_functions(source: str, module: ModuleType, file: Path) -> UserCode:
 
 
 def _bound(function: Callable[..., Any], values: Mapping[str, Any], *, answered: bool) -> Callable[..., Any]:
-    """A function with the values of the task; those that take the answer in words keep that parameter."""
+    """A function with the values of the task; with `answered` it keeps the parameter `answer`."""
     parameters = inspect.signature(function).parameters
     kept = {"answer"} if answered else set()
     return partial(function, **{name: value for name, value in values.items() if name in parameters.keys() - kept})

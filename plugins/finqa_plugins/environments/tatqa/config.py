@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TatQAConfig(BaseModel):
-    """How files are read."""
+    """How files are read and split."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -7,7 +7,7 @@ from finqa_cli.extend import Component, hookimpl
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The environment. It runs in this process and needs nothing installed."""
+    """The `tatqa` environment. It runs in this process and needs no extra packages."""
     return [
         Component(
             kind="environment",

@@ -4,7 +4,7 @@ The verdict is that of TAT-QA's evaluation script (see `finqa_cli.grading.tatqa`
 
 | part     | what it is                                                                     |
 | -------- | ------------------------------------------------------------------------------ |
-| `em`     | exact match of answer and scale together; it is the reward                     |
+| `em`     | exact match of answer and scale together; this is the total                    |
 | `f1`     | numeracy-focused F1; that of calculations and counts is `em`                   |
 | `scale`  | whether the scale is right                                                     |
 | `format` | whether the reply is the JSON object that was asked for                        |
@@ -42,14 +42,14 @@ _PARTS = ("em", "f1", "scale")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TatQAReply:
-    """A reply in its parts; numbers as texts, because the published script takes the number 0 for no answer."""
+    """A parsed reply; numbers are texts, because the published script treats the number 0 as no answer."""
 
     answer: list[str] | str
     scale: str
 
 
 class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
-    """Demonstrates the gold answers."""
+    """Questions about tables and paragraphs, with one reply each."""
 
     def __init__(self, config: TatQAConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
@@ -85,7 +85,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         return " ".join(filter(None, ("; ".join(map(str, answers)), row.scale)))
 
     def judge(self, row: TatQARow, task: Task, text: str) -> Rewards:
-        """Return the measures of a reply; a configured reward takes their place in the total, and they stand beside it.
+        """Return the measures of a reply; a configured reward replaces the total, and the measures are kept beside it.
 
         Raises:
             EnvironmentFault: The configured reward failed.
@@ -98,7 +98,7 @@ class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
         return self._reward.score_beside(RewardRequest(task=task, solution=text, truth=truth, extra_info=extra), own)
 
     def score_predictions(self, predictions: object) -> ScoredPredictions:
-        """Score `{uid: [answer, scale]}` as TAT-QA's script does: over all questions, those without a prediction wrong.
+        """Score `{uid: [answer, scale]}` as TAT-QA's script does: questions without a prediction count as wrong.
 
         Raises:
             DataError: The predictions have another form.
@@ -138,7 +138,7 @@ def parse(text: str) -> TatQAReply:
     """Read a reply.
 
     Raises:
-        MalformedReplyError: It is not the JSON object that was asked for.
+        MalformedReplyError: The reply is not the JSON object that the prompt asks for.
     """
     reply = parse_object(text)
     if unknown := [name for name in reply if name not in ("answer", "scale")]:
@@ -180,6 +180,6 @@ def _predicted(uid: str, value: object) -> tuple[Any, str]:
 
 
 def _is_answer(value: object) -> bool:
-    """Whether it is a text, a number, None or a list of texts and numbers."""
+    """Whether a value is a text, a number, None or a list of texts and numbers."""
     parts = value if isinstance(value, list) else [value] if value is not None else []
     return all(isinstance(part, str | int | float) and not isinstance(part, bool) for part in parts)

@@ -32,13 +32,13 @@ class TatQARow:
 
     Attributes:
         id: Unique in its data.
-        page: Id of its table, which all questions of a page share.
-        question: Alone, without its page.
+        page: Id of the table, which all questions of a page share.
+        question: The question without its page.
         text: The whole user message: table, paragraphs and question.
-        answer: The truth: texts of a span, or the text of a number.
+        answer: The right answer: one text for each span, or the text of a number.
         scale: One of `SCALES`.
         kind: One of `KINDS`.
-        source: Where the answer stands: `table`, `text` or `table-text`; empty if the data does not name it.
+        source: Where the answer is found: `table`, `text` or `table-text`; empty if the data does not name it.
     """
 
     id: str
@@ -53,7 +53,7 @@ class TatQARow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A table with its paragraphs, and all questions about them. The id is that of the table."""
+    """A table with its paragraphs, and all questions about them. Its id is that of the table."""
 
     id: str
     questions: tuple[TatQARow, ...]

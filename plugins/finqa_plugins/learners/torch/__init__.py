@@ -1,1 +1,1 @@
-"""The PyTorch learner: LoRA or full training on one device."""
+"""The PyTorch learner: LoRA or full training on one or several devices."""

@@ -8,14 +8,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
-"""Options of a model's configuration by which its head is more than a projection, and their values when it is not."""
+"""Options of a model's configuration that scale or cap its logits, and their values without an effect."""
 
 MOST_LAYERS = 1000
-"""Layers of a model; a configuration that asks for more is broken."""
+"""Largest number of layers of a model; a configuration with more is invalid."""
 
 
 class TorchLearnerConfig(BaseModel):
-    """Options of `torch`; what every learner needs is in the learner's context."""
+    """Options of learner `torch`; settings that every learner has are in the learner's context."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens that carry loss, and of no others."""
+"""Computes log-probabilities and entropies of the tokens with loss, and only of these."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Inputs:
     """A micro-batch of B sequences; N positions carry loss, sequence by sequence.
 
     Attributes:
-        token_ids: [R, L] int64. Packed: all sequences in one row, R = 1. Otherwise one each, R = B, padded on the right
-            with id 0: attention is causal, so no real position ever sees the padding.
-        positions: [N] int64, flat index into R x L of the position that predicts each token; sequences that begin
-            alike may have some in common.
+        token_ids: [R, L] int64. Packed: all sequences in one row, R = 1. Otherwise one sequence per row, R = B, padded
+            on the right with id 0: attention is causal, so no token attends to the padding.
+        positions: [N] int64, flat index into R x L of the position that predicts each token; sequences with a
+            common beginning may share some.
         targets: [N] int64, the tokens.
         old_logprobs: [N] float32, the sampler's.
         advantages: [N] float32.
-        proximal_logprobs: [N] float32, or None when the samples carry none.
-        reference_logprobs: [N] float32, or None when the samples carry none.
-        values: [N] float32, of the value function before the first step, or None when the samples carry none.
-        returns: [N] float32, or None when the samples carry none.
-        weights: [N] float32, or 1.0 when each is 1.
-        lengths: B numbers that add up to N: how many of the tokens are in each sequence.
+        proximal_logprobs: [N] float32, or None if the samples carry none.
+        reference_logprobs: [N] float32, or None if the samples carry none.
+        values: [N] float32, of the value function before the first step, or None if the samples carry none.
+        returns: [N] float32, or None if the samples carry none.
+        weights: [N] float32, or 1.0 if all are 1.
+        lengths: B numbers with sum N: the number of tokens with loss of each sequence.
         position_ids: [1, L] int64 of a packed row, else None.
-        segments: What sees what in a packed row, else None.
+        segments: Segments of a packed row, else None.
     """
 
     token_ids: torch.Tensor
@@ -62,25 +62,25 @@ class Inputs:
     segments: Segments | None = None
 
     def by_sequence(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The numbers [N] of each sequence."""
+        """Splits numbers [N] by sequence into B tensors."""
         return torch.split(tokens, list(self.lengths))
 
     def spread(self, sequences: torch.Tensor) -> torch.Tensor:
-        """[N] the number [B] of its sequence for each token."""
+        """[N] for each token the number [B] of its sequence."""
         lengths = torch.tensor(self.lengths, device=sequences.device)
         return sequences.repeat_interleave(lengths, output_size=sum(self.lengths))
 
 
 def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = False) -> Inputs:
-    """Tensors of a micro-batch of samples with loss. The last loss token and what follows it are cut off: they
-    predict nothing that is needed.
+    """Tensors of a micro-batch of samples with loss. The last token with loss and those after it are cut off:
+    they predict nothing that is needed.
 
     Args:
-        samples: Each has at least one token with loss; all of them carry proximal log-probabilities, or none, and
-            likewise those of the reference, values and returns.
-        device: Where the tensors go.
-        packed: All in one row without padding, and what they begin with alike only once; for models that
-            `use_packed_rows` found to take it.
+        samples: Each has at least one token with loss. Either all or none carry proximal log-probabilities; the same
+            holds for those of the reference, values and returns.
+        device: Device of the tensors.
+        packed: Whether all sequences are in one row without padding, with common beginnings only once; for models
+            that `use_packed_rows` accepted.
     """
     chosen = [np.flatnonzero(sample.loss_mask) for sample in samples]
     sequences = [sample.token_ids[: places[-1]] for sample, places in zip(samples, chosen, strict=True)]
@@ -133,9 +133,9 @@ def collate(samples: Sequence[Sample], device: torch.device, *, packed: bool = F
 
 
 def scoring_batches(samples: Sequence[Sample], *, packed: bool, most: int = 0) -> list[list[int]]:
-    """Indices of the samples with loss, in forwards of at most 16,384 tokens with padding, but for a longer sample.
+    """Indices of the samples with loss, in batches of at most 16,384 tokens with padding, except for longer samples.
 
-    They are cut as steps are; see `pack`. `most` above 0: a lower limit.
+    They are formed like micro-batches of steps; see `pack`. `most` is a smaller limit of tokens; 0: none.
     """
     bearing = [index for index, sample in enumerate(samples) if sample.loss_mask.any()]
     budget = min(most or _TOKENS_PER_SCORING_FORWARD, _TOKENS_PER_SCORING_FORWARD)
@@ -155,8 +155,8 @@ def state_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
 
-    The head runs on these states only, so the full [B, L, V] logits never exist; with the entropy's gradient as
-    without it. `wide` logits are float32 also where the head computes in 16 bits; see `wide_logits`.
+    The head runs on these states only, in chunks, so the full [B, L, V] logits never exist. With `wide` the logits are
+    float32 even if the head computes in 16 bits; see `wide_logits`.
     """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
@@ -177,7 +177,7 @@ def _chunk_logprobs(
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)
-    del logits  # so that no more than two tensors of this size exist at once where nothing carries a gradient
+    del logits  # so that at most two tensors of this size exist at once without gradients
     if entropy_gradient and torch.is_grad_enabled():
         entropy = -(normalised.exp() * normalised).sum(dim=-1)
     else:
@@ -187,10 +187,10 @@ def _chunk_logprobs(
 
 
 def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> bool:
-    """Whether logits are to be float32 although the model computes in another dtype.
+    """Whether logits must be float32 although the model computes in another dtype.
 
     Raises:
-        ConfigError: The options require it, and the head is no plain linear layer, because an adapter is on it.
+        ConfigError: The options require it, and the head is not a plain linear layer, because it has an adapter.
     """
     if dtype == torch.float32 or config.head_dtype == "model":
         return False
@@ -205,13 +205,13 @@ def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> 
 
 
 def wide_logits(head: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-    """[N, V] float32 logits of states [N, H], both rounded to the dtype of the computation before the product.
+    """[N, V] float32 logits of states [N, H], with both inputs rounded to the dtype of the computation.
 
-    A logit near 20 is rounded to 0.06 in bfloat16, so that a head which writes its output in it is the largest part of
-    the difference between two computations of one policy. Products of two 16-bit numbers are exact in float32: only
-    the output has to be wider. MiniMax-M1, arXiv 2506.13585, section 3.2; ScaleRL, arXiv 2510.13786. On CUDA the matrix
+    bfloat16 rounds a logit near 20 to about 0.06, so that a bfloat16 output of the head causes most of the difference
+    between two computations of one policy. Products of two 16-bit numbers are exact in float32, so only the output must
+    be wider. MiniMax-M1, arXiv 2506.13585, section 3.2; ScaleRL, arXiv 2510.13786. On CUDA the matrix
     product takes 16-bit inputs and writes float32, at no cost. Elsewhere head and states are copied to float32 for the
-    product: 4 bytes for each weight of the head, as long as it takes.
+    product: 4 bytes for each weight of the head, for the duration of the product.
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

@@ -1,4 +1,4 @@
-"""Makes a small policy from nothing: a tokenizer learned from demonstrations and a randomly initialised Qwen3 model."""
+"""Makes a small policy from scratch: a tokenizer learned from demonstrations and a randomly initialised Qwen3 model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# As in Qwen3's tokenizer: tokens of their own, but not special, so that decoding keeps them.
+# As in Qwen3's tokenizer: separate tokens, but not special, so that decoding keeps them.
 TAG_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
-# Snake-case words stay whole and a name is cut the same way after a space and after a quote, so that copying one from
-# the question into a query is copying ids. Years are units, other numbers single digits.
+# Snake-case words stay whole, and a name has the same tokens after a space and after a quote, so that a name can be
+# copied from the question into a query id by id. Years are one unit, other numbers are single digits.
 _WORDS = r"[\p{L}_]+|(?<!\p{N})20[012]\p{N}(?!\p{N})|\p{N}|[^\p{L}\p{N}_]+"
 
 _CONTROL = re.compile("|".join(map(re.escape, (*SPECIAL_TOKENS, *TAG_TOKENS))))
 
 
 class ModelSpec(BaseModel):
-    """Sizes of the network; see transformers' Qwen3Config for what each means."""
+    """Sizes of the network; for their meaning see transformers' Qwen3Config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     hidden_size: int = Field(128, ge=8)
@@ -47,7 +47,7 @@ class TokenizerSpec(BaseModel):
     """How the tokenizer is learned.
 
     Attributes:
-        vocab_size: Entries at most: bytes, merges, phrases and control tokens.
+        vocab_size: Largest number of entries: bytes, merges, phrases and control tokens.
         phrases: Boilerplate that becomes one token each.
         line_share: Lines that occur at least this often, relative to the most frequent line, become one token each.
         word_share: Words that occur at least this often, relative to the most frequent line, become one token each.
@@ -64,7 +64,7 @@ class TokenizerSpec(BaseModel):
 
 
 class PolicySpec(BaseModel):
-    """What `configs/models/tiny.toml` contains."""
+    """Contents of a spec file such as `configs/models/tiny.toml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     architecture: Literal["qwen3"] = "qwen3"
@@ -73,7 +73,7 @@ class PolicySpec(BaseModel):
 
 
 def read_spec(path: Path) -> PolicySpec | None:
-    """Reads a spec file; None when it asks for another architecture than Qwen3.
+    """Reads a spec file; None if it names another architecture than Qwen3.
 
     Raises:
         ConfigError: The file is missing, is not TOML, or has an unknown or wrong entry.
@@ -100,8 +100,8 @@ def create_policy(spec: PolicySpec, texts: Sequence[str], folder: Path, seed: in
         spec: Sizes of the network and of the vocabulary.
         texts: Texts of the demonstrations: system texts, tool schemas, questions, calls as JSON, tool replies. Each
             counts as often as it occurs.
-        folder: Is created; files of the same names are overwritten.
-        seed: Decides every weight.
+        folder: Folder to write, created if missing; existing files are overwritten.
+        seed: Seed of all weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _learn_tokenizer(spec.tokenizer, texts)
@@ -168,7 +168,7 @@ def _phrases(spec: TokenizerSpec, lines: Sequence[str]) -> list[str]:
 
 
 def _template_texts() -> list[str]:
-    """What the chat template writes around contents, tools and control tokens."""
+    """The texts that the chat template writes around contents, tools and control tokens."""
     from jinja2 import Environment
 
     slot = "\0"

@@ -1,4 +1,4 @@
-"""Reads what a model is built of from its config.json alone."""
+"""Describes the architecture of a model from its config.json alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MODEL_REMEDY = "name a model folder, or a hub id of a model with a config.json"
 
 
 def inspect(reference: str) -> Architecture:
-    """What a model folder or hub id is built of.
+    """Describes the architecture of a model folder or hub id.
 
     Configurations of common families that are complete are read as they are; for others, transformers builds the
     model without weights, which takes seconds of imports.
@@ -23,7 +23,7 @@ def inspect(reference: str) -> Architecture:
     Raises:
         ConfigError: There is no such model, its config.json is broken, or transformers does not know the architecture
             as a causal language model.
-        AuthenticationError: The hub wants a key, or its licence accepted.
+        AuthenticationError: The hub requires a key, or that the licence is accepted.
         ServiceUnavailableError: The hub cannot be reached.
     """
     folder = Path(reference) if Path(reference).is_dir() else _fetch_config(reference).parent

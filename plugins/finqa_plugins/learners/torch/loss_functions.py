@@ -1,4 +1,4 @@
-"""Which function computes which loss, and those of imitation and of preference pairs."""
+"""The function of each loss, and the functions of imitation and of preference pairs."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from finqa_plugins.learners.torch.policy_loss import policy_gradient
 from finqa_plugins.learners.torch.step_metrics import TokenLoss
 
 LossFunction = Callable[[Any, torch.Tensor, torch.Tensor, Inputs], TokenLoss]
-"""From the loss, log-probabilities and entropies, both [N], under the current weights, and what the micro-batch carries
-to the sum of the token losses, each times its weight in `Inputs.weights`."""
+"""Computes the sum of the token losses, each times its weight in `Inputs.weights`, from the loss, the log-probabilities
+[N] and entropies [N] under the current weights, and the micro-batch."""
 
 TIE = 1e-4
-"""Nats: a difference within it is rounding of the forward passes, and counts as half right."""
+"""Nats: a smaller difference is rounding of the forward passes, and counts as half right."""
 
 
 def cross_entropy(loss: CrossEntropyLoss, logprobs: torch.Tensor, entropy: torch.Tensor, inputs: Inputs) -> TokenLoss:
-    """-log p."""
+    """The weighted sum of -log p over the tokens (nats)."""
     return TokenLoss(loss=-(inputs.weights * logprobs).sum())
 
 
 def preference(loss: PreferenceLoss, logprobs: torch.Tensor, entropy: torch.Tensor, inputs: Inputs) -> TokenLoss:
-    """The sum of the pairs' losses, each times the weight of its samples, and so weighted sums of what they are.
+    """The sum of the losses of pairs, each times the weight of its samples, with weighted sums of their measures.
 
     Rows of the micro-batch are whole pairs, one after the other: the sequences of the chosen attempt, whose advantages
     are above 0, then those of the rejected one, whose are below.
 
-    With h = log pi(chosen)/ref(chosen) - log pi(rejected)/ref(rejected), where log pi is the sum over the tokens that
-    carry loss (so replies of tools count for nothing), and beta the strength of the pull towards the reference:
+    With h = log pi(chosen)/ref(chosen) - log pi(rejected)/ref(rejected), where log pi is the sum over the tokens with
+    loss (so not over replies of tools), and beta the strength of the regularization towards the reference:
 
     - `sigmoid`: -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h), with the share e of labels that may be wrong as
       `label_smoothing`. Rafailov et al., "Direct Preference Optimization", arXiv 2305.18290, equation 7; e: Mitchell,
       "A note on DPO with noisy preferences" (2023, https://ericmitchell.ai/cdpo.pdf).
     - `hinge`: max(0, 1 - beta h), the "hinge-norm" loss of Liu et al., "Statistical Rejection Sampling Improves
       Preference Optimization", arXiv 2309.06657, section 3.
-    - `ipo`: (h - 1 / (2 beta))^2. Azar et al., "A General Theoretical Paradigm", arXiv 2310.12036, equation 17; on
-      sums as there. TRL divides each sum by its number of tokens first.
+    - `ipo`: (h - 1 / (2 beta))^2. Azar et al., "A General Theoretical Paradigm", arXiv 2310.12036, equation 17; with
+      sums over tokens as there. TRL divides each sum by its number of tokens first.
 
     Raises:
         ValueError: The rows are not whole pairs.
@@ -86,7 +86,7 @@ def find_function(loss: Loss) -> LossFunction:
     """The function of a loss: the one that its class names for `torch`, else the learner's own.
 
     Raises:
-        ConfigError: There is none, or the class names one that cannot be imported.
+        ConfigError: There is no function, or the class names one that cannot be imported.
     """
     kind = type(loss)
     if loss.needs_values and not isinstance(loss, PolicyGradientLoss):
@@ -108,10 +108,11 @@ def find_function(loss: Loss) -> LossFunction:
 
 
 def check_samples(loss: Loss, samples: Sequence[Sample]) -> None:
-    """Further rows belong to every sample, or to none, and are as long as the sample.
+    """Checks that all samples or none carry each optional row, and that rows are as long as their sample.
 
     Raises:
-        ValueError: They are missing from some samples, too short, or missing from all and the loss needs them.
+        ValueError: Rows are missing from some samples, of another length, or missing from all although the loss needs
+            them.
     """
     if loss.needs_values:
         for sample in samples:
@@ -144,7 +145,7 @@ def _form(loss: PreferenceLoss, h: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(chosen_rows: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """[B] which pair each row is of, and how many there are.
+    """[B] the pair of each row, and the number of pairs.
 
     Raises:
         ValueError: The rows are not whole pairs.

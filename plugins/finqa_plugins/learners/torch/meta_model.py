@@ -1,4 +1,4 @@
-"""Builds a model on PyTorch's meta device, where no weight exists, and describes what it is built of."""
+"""Builds a model on PyTorch's meta device, without weights, and describes its architecture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUTERS = ("gate", "router", "shared_expert_gate")
 
 
 def build_and_describe(folder: Path, family: str, reference: str) -> Architecture:
-    """Describe the model that transformers builds of a config.json.
+    """Describe the model that transformers builds from a config.json.
 
     Args:
         folder: Folder with the config.json.
@@ -30,7 +30,7 @@ def build_and_describe(folder: Path, family: str, reference: str) -> Architectur
         reference: Name that the user gave.
 
     Raises:
-        ConfigError: transformers does not know the architecture as a causal language model, or its numbers are wrong.
+        ConfigError: transformers does not know the architecture as a causal language model, or its sizes are invalid.
     """
     with _quiet():
         try:
@@ -43,7 +43,7 @@ def build_and_describe(folder: Path, family: str, reference: str) -> Architectur
                 f"{folder / 'config.json'} asks for {layers!r} layers.", remedy="copy the model's config.json again"
             )
         stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None) or ""
-        model = _build(config, reference)  # which writes its own dtype into the configuration
+        model = _build(config, reference)  # overwrites the dtype in the configuration
         return describe(config, model, str(stored).removeprefix("torch."))
 
 
@@ -67,7 +67,7 @@ def _unbuildable(reference: str, family: str, error: Exception) -> ConfigError:
 
 
 def describe(config: Any, model: Any, dtype: str) -> Architecture:
-    """Describe a model that was built of a configuration; `dtype` is the type of its stored weights."""
+    """Describe a model that was built from a configuration; `dtype` is the type of its stored weights."""
     text = config.get_text_config()
     linear = _linear_layers(model)
     heads, hidden = _number(text, "num_attention_heads"), _number(text, "hidden_size")
@@ -95,7 +95,7 @@ def describe(config: Any, model: Any, dtype: str) -> Architecture:
 
 
 def _number(config: Any, name: str) -> int:
-    """A value of a configuration, 0 if it has none: older ones have names of their own."""
+    """A number in a configuration, 0 if it has none: older families use other names."""
     value = getattr(config, name, None)
     return value if isinstance(value, int) else 0
 
@@ -116,16 +116,16 @@ def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
 
 
 def _kv_values_per_token(model: Any) -> int:
-    """What the cache contains after two tokens, halved; 0 where the model keeps something else than keys and values.
+    """Values per token in the cache, measured with two tokens; 0 if it caches other things.
 
-    Measured and not computed, because architectures differ (grouped heads, latent keys, layers without attention).
+    They are measured, because architectures differ (grouped heads, latent keys, layers without attention).
     """
     try:
         with torch.no_grad(), torch.device("meta"):
             cache = model(input_ids=torch.zeros(1, 2, dtype=torch.long), use_cache=True).past_key_values
         layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
         return sum(int(layer.keys.numel() + layer.values.numel()) for layer in layers) // 2
-    except Exception:  # a forward that looks into its tensors cannot run without them
+    except Exception:  # a forward pass that reads values cannot run without weights
         return 0
 
 
@@ -144,7 +144,7 @@ def _warnings(model: Any, linear: tuple[LinearLayer, ...], *, tied: bool, kept: 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' warnings about token ids and kernels, which have nothing to do with the architecture."""
+    """Suppress transformers' warnings about token ids and kernels, which do not concern the architecture."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

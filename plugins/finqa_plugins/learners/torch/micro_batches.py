@@ -1,4 +1,4 @@
-"""Micro-batches: smaller ones for a full device, their distribution over processes, and which one is not finite."""
+"""Micro-batches: splitting for lack of memory, distribution over processes, and search for one that is not finite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 
 
 def count_tokens(rows: Sequence[int], samples: Sequence[Sample], *, packed: bool) -> int:
-    """Tokens of a micro-batch: packed those of its samples, otherwise rows times the longest."""
+    """Tokens of a micro-batch: if packed the sum over its samples, otherwise rows times the longest sample."""
     lengths = [len(samples[row].token_ids) for row in rows]
     return sum(lengths) if packed else len(rows) * max(lengths)
 
@@ -29,16 +29,17 @@ def count_tokens(rows: Sequence[int], samples: Sequence[Sample], *, packed: bool
 def cut(
     microbatches: Sequence[Sequence[int]], samples: Sequence[Sample], budget: int, *, packed: bool, pairs: bool
 ) -> list[list[int]]:
-    """The micro-batches, each of more than `budget` tokens cut into parts that have at most as many.
+    """The micro-batches; those with more than `budget` tokens are cut into parts of at most `budget` tokens.
 
-    Rows stay in order. A row that is longer than the budget is a part of its own, and so is with `pairs` a pair.
+    Rows stay in order. A row (with `pairs`, a pair) that is longer than the budget is a separate part.
 
     Args:
         microbatches: Indices into `samples`.
         samples: Samples of the batch.
         budget: Tokens, as `count_tokens` counts them; 0 cuts nothing.
-        packed: Sequences are in one row; see `count_tokens`.
-        pairs: Rows are whole pairs, those of the chosen attempt (advantages above 0) before those of the rejected.
+        packed: Whether sequences are in one row; see `count_tokens`.
+        pairs: Whether rows are whole pairs, those of the chosen attempt (advantages above 0) before those of the
+            rejected.
     """
     if not budget:
         return [list(rows) for rows in microbatches]
@@ -46,7 +47,7 @@ def cut(
 
 
 def units(rows: Sequence[int], samples: Sequence[Sample], *, pairs: bool) -> list[list[int]]:
-    """What cannot be cut further: each row, or with `pairs` the rows of each pair."""
+    """The smallest parts of a micro-batch: each row, or with `pairs` the rows of each pair."""
     found: list[list[int]] = []
     rejected = True
     for row in rows:
@@ -75,10 +76,10 @@ def too_long(rows: Sequence[int], samples: Sequence[Sample], device: torch.devic
 
 @contextlib.contextmanager
 def named(work: str, device: torch.device | str) -> Iterator[None]:
-    """Names work that fails for lack of memory and cannot be done in smaller parts.
+    """Reports work that fails for lack of memory and cannot be done in smaller parts.
 
     Raises:
-        DeviceMemoryError: It fails so.
+        DeviceMemoryError: The memory of the device is full.
     """
     try:
         yield
@@ -98,17 +99,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first sentence or line of the message of PyTorch."""
+    """The first sentence or line of PyTorch's message."""
     return str(error).split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
 
 
 def own_micro_batches(
     batches: Sequence[Sequence[int]], samples: Sequence[Sample], *, rank: int, processes: int
 ) -> Iterator[tuple[Sequence[int], bool]]:
-    """The micro-batches that this process takes, each with whether its result is to be dropped.
+    """The micro-batches of this process, each with whether its result must be dropped.
 
-    Every process has as many rounds as the others, because sharded weights are gathered in each: where it has no
-    micro-batch left, it computes the shortest sample and drops the result.
+    Every process has as many rounds as the others, because sharded weights are gathered in each: a process without
+    a micro-batch computes the shortest sample and drops the result.
     """
     if processes == 1:
         yield from ((rows, False) for rows in batches)
@@ -120,14 +121,14 @@ def own_micro_batches(
 
 
 def distribute_jobs(costs: Sequence[int], processes: int) -> list[list[int | None]]:
-    """Which job each process does in each round: like costs with like, because processes wait for each other.
+    """Assigns jobs to processes in rounds of similar costs, because processes wait for each other in each round.
 
     Args:
         costs: Cost of each job.
         processes: Number of processes.
 
     Returns:
-        [processes][rounds] indices into `costs`; None where a process has nothing left to do.
+        [processes][rounds] indices into `costs`; None if a process has no job in a round.
     """
     order = sorted(range(len(costs)), key=lambda job: (-costs[job], job))
     result: list[list[int | None]] = [[] for _ in range(processes)]
@@ -146,7 +147,7 @@ class FiniteCheck:
     Attributes:
         finite: Whether loss and gradient of these rows of the batch, as one micro-batch, are finite.
         logprobs: [N][L] of samples under the weights that failed.
-        by_row: Each row has a loss of its own, apart from its neighbours.
+        by_row: Whether each row has its own loss, independent of the other rows.
     """
 
     finite: Callable[[Sequence[int]], bool]
@@ -185,7 +186,7 @@ def _unfit_number(sample: Sample) -> str:
 
 
 def _place(what: str, row: FloatRow) -> str:
-    """Where the first number is not finite; empty when all are."""
+    """Where the first number is not finite; empty if all are finite."""
     places = np.flatnonzero(~np.isfinite(row))
     return f"{what} {row[places[0]]} at token {places[0]} of {len(row)}" if len(places) else ""
 

@@ -1,9 +1,8 @@
-"""Packed rows: many sequences as one row without padding, in which a beginning that they share stands once.
+"""Packed rows: many sequences as one row without padding, in which a common beginning occurs only once.
 
-`pack_row` builds the row, pure; the rest is attention over it, within each sequence only. It is registered with
-transformers' `AttentionInterface`; `segments` reaches it through the model's keyword arguments, so that what is
-computed again in the backward pass gets the same. Without `segments` it is causal SDPA over rectangles padded on the
-right.
+`pack_row` builds the row; the rest is attention over it, within each sequence only. The attention function is
+registered with transformers' `AttentionInterface`. It gets `segments` through the model's keyword arguments, so that
+recomputation in the backward pass gets them too. Without `segments` it is causal SDPA over rows padded on the right.
 """
 
 from __future__ import annotations
@@ -29,32 +28,32 @@ log = structlog.get_logger(__name__)
 _NAME = "finqa_segments"
 
 _QUERIES_PER_BLOCK = 256
-"""Queries of a block, in a segment that others come before. A block's mask is at most this times the longest sequence,
-and a block computes little that is masked out."""
+"""Queries of a block, in a segment that follows others. The size of a block's mask is at most this times the longest
+sequence, and a block computes little that is masked out."""
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
-"""Relative difference of hidden states that rounding explains; another sequence or position shows far above."""
+"""Largest relative difference of hidden states by rounding; a wrong sequence or position causes a far larger one."""
 
 _LARGEST_HEAD = 256
-"""Largest head that FlashAttention takes."""
+"""Largest size of a head that FlashAttention supports."""
 
 _UNSUPPORTED = ("sliding_window", "softcap", "position_bias", "s_aux", "cache")
-"""What models may want of their attention function that is not computed here."""
+"""Options of attention functions that are not supported here."""
 
 _SHORTEST_SHARED = 32
-"""Ids that sequences must share to share a segment: fewer save less than a further segment costs."""
+"""Ids that sequences must have in common to share a segment: with fewer, another segment costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Segments:
     """The segments of a row, S of them one after the other.
 
-    A token of a segment sees the earlier tokens of its segment and all tokens of the segments on the way to it.
+    A token attends to the earlier tokens of its segment and to all tokens of the earlier segments on its path.
 
     Attributes:
         sizes: [S] tokens of each.
-        paths: [S] the indices of the segments that a sequence has read when it reaches the end of each: the segment
-            itself comes last.
+        paths: [S] the indices of the segments from the beginning of a sequence to the end of each segment, which is
+            last itself.
     """
 
     sizes: tuple[int, ...]
@@ -62,7 +61,7 @@ class Segments:
 
     @cached_property
     def contexts(self) -> tuple[int, ...]:
-        """[S] tokens on the way to each segment and in it."""
+        """[S] number of tokens on the path to the end of each segment."""
         return tuple(sum(self.sizes[index] for index in path) for path in self.paths)
 
     @cached_property
@@ -81,7 +80,7 @@ class PackedRow:
     Attributes:
         token_ids: [T].
         position_ids: [T] place of each token in the sequences that it belongs to.
-        segments: What sees what.
+        segments: The segments, which determine the attention.
         places: [B][L] index into the row of each token of each sequence.
     """
 
@@ -93,7 +92,7 @@ class PackedRow:
 
 def pack_row(sequences: Sequence[Sequence[int]]) -> PackedRow:
     """The sequences as a tree of segments, parents before children: a radix tree whose edges have 32 ids or more,
-    but for those that end a sequence. Equal input, equal output.
+    except for those that end a sequence. Deterministic.
     """
     token_ids: list[int] = []
     position_ids: list[int] = []
@@ -126,13 +125,13 @@ def pack_row(sequences: Sequence[Sequence[int]]) -> PackedRow:
 
 
 def _shared(first: Sequence[int], last: Sequence[int]) -> int:
-    """How many ids both begin with: as many as all that are sorted between them do."""
+    """Number of common first ids. For the first and last of sorted sequences it is that of all between them."""
     alike = (place for place, (left, right) in enumerate(zip(first, last, strict=False)) if left != right)
     return next(alike, min(len(first), len(last)))
 
 
 def _runs(sequences: Sequence[Sequence[int]], rows: Sequence[int], depth: int) -> Iterator[list[int]]:
-    """Sorted rows in runs whose following ids are equal for long enough to share a segment."""
+    """Groups sorted rows whose next `_SHORTEST_SHARED` ids are equal."""
 
     def key(row: int) -> tuple[int, ...]:
         following = tuple(sequences[row][depth : depth + _SHORTEST_SHARED])
@@ -146,10 +145,10 @@ _PROBE = Segments(sizes=(3, 5, 4, 6), paths=((0,), (0, 1), (0, 2), (3,)))
 
 
 def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
-    """Whether the model takes packed rows from now on, which it does where it can unless `packing` is off.
+    """Makes the model use packed rows if it can, unless `packing` is off; returns whether it does.
 
     Raises:
-        ConfigError: Packing is on, and the model cannot.
+        ConfigError: Packing is on, and the model does not support it.
     """
     if packing == "off":
         return False
@@ -167,13 +166,12 @@ def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
 
 
 def use_packed_rows(base: Any) -> str | None:
-    """Makes a causal language model take packed rows, if it computes them right.
+    """Makes a causal language model use packed rows if it computes them correctly.
 
-    Its hidden states for one are compared with those for its sequences as padded rows, as micro-batches are without
-    packing.
+    Its hidden states for a packed row are compared with those of its sequences as padded rows.
 
     Returns:
-        None, or why it cannot; then it is as it was.
+        None, or the reason why it cannot; then the model is unchanged.
     """
     if not getattr(base, "_supports_attention_backend", False):
         return "its architecture does not support a choice of the attention"
@@ -196,7 +194,7 @@ def use_packed_rows(base: Any) -> str | None:
         difference = float((found - wanted).norm() / wanted.norm())
         equal = difference <= _TOLERANCE[base.dtype]
         reason = None if equal else f"its states for one differ by {difference:.0e} from those of its sequences"
-    except Exception as error:  # a model's own code may raise anything at what it does not know
+    except Exception as error:  # a model's own code may raise anything for options that it does not know
         reason = f"{type(error).__name__}: {error}"
     finally:
         base.train(training)
@@ -206,7 +204,7 @@ def use_packed_rows(base: Any) -> str | None:
 
 
 def attend_within_segments(base: Any) -> None:
-    """Makes a model that is known to compute them right take packed rows."""
+    """Makes a model use packed rows, without a check."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, segment_attention)
@@ -232,17 +230,17 @@ def segment_attention(
         query: [1, H, T, D].
         key: [1, K, T, D]; each serves H / K heads.
         value: [1, K, T, D].
-        attention_mask: None: `segments` determines which tokens see each other.
+        attention_mask: None for packed rows: `segments` determines the attention.
         scaling: Factor on the products; None: 1 / sqrt(D).
         dropout: Share of the weights that are dropped.
-        segments: Segments of the row.
+        segments: Segments of the row; None: rows are padded on the right.
         options: Further arguments of the model.
 
     Returns:
         [1, T, H, D], and None for the weights.
 
     Raises:
-        ValueError: The model wants what is not computed here.
+        ValueError: The model uses an option that is not supported here.
     """
     if segments is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -255,7 +253,7 @@ def segment_attention(
     if unknown or attention_mask is not None or key.shape[2] != query.shape[2]:
         raise ValueError(f"packed rows go without masks, earlier keys, {', '.join(_UNSUPPORTED)}")
     kind = query.device.type
-    if torch.is_autocast_enabled(kind):  # SDPA would do it; norms of queries and keys compute in float32
+    if torch.is_autocast_enabled(kind):  # as SDPA does; norms leave queries and keys in float32
         query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
     kernel = _variable_length_kernel()
     if kernel and kind == "cuda" and _fits(query) and not dropout:
@@ -272,7 +270,7 @@ def _by_groups(
     *,
     dropout: float = 0.0,
 ) -> torch.Tensor:
-    """[1, T, H, D]: one call of SDPA for segments of one shape."""
+    """[1, T, H, D], with one call of SDPA for all segments of equal shape."""
     queries, keys, values = (torch.split(part, list(segments.sizes), dim=2) for part in (query, key, value))
     outputs = list(queries)
     for group in segments.alike:
@@ -288,7 +286,7 @@ def _by_groups(
 
 
 def _lower_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """[B, H, Q, D]: causal attention of the last Q tokens of C; key and value are [B, K, C, D]. Options: of SDPA."""
+    """[B, H, Q, D]: causal attention of the last Q of C tokens; key and value are [B, K, C, D]. Options: see SDPA."""
     shared = query.shape[1] != key.shape[1]
     attend: Callable[..., torch.Tensor] = functools.partial(scaled_dot_product_attention, enable_gqa=shared, **options)
     earlier = key.shape[2] - query.shape[2]
@@ -311,7 +309,7 @@ def _variable_length(
     scaling: float | None,
     segments: Segments,
 ) -> torch.Tensor:
-    """[1, T, H, D] by one call for all segments. FlashAttention aligns a causal window at the lower right."""
+    """[1, T, H, D], with one call for all segments. FlashAttention aligns a causal window at the lower right."""
     steps = [step for path in segments.paths for step in path]
     if len(steps) > len(segments.paths):
         key, value = (_gathered(part, segments, steps) for part in (key, value))
@@ -327,7 +325,7 @@ def _variable_length(
 
 
 def _fits(query: torch.Tensor) -> bool:
-    """Whether FlashAttention takes heads of this type and size; SDPA would pad them, the kernel does not."""
+    """Whether FlashAttention supports heads of this dtype and size; SDPA would pad them, the kernel does not."""
     size = query.shape[-1]
     return query.dtype in (torch.bfloat16, torch.float16) and size <= _LARGEST_HEAD and size % 8 == 0
 
@@ -339,13 +337,13 @@ def _gathered(part: torch.Tensor, segments: Segments, steps: list[int]) -> torch
 
 @functools.lru_cache(maxsize=8)
 def _ends(sizes: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """[S + 1] int32: 0, and where each ends. Every layer asks for the same."""
+    """[S + 1] int32: 0 and the end of each segment. Cached, because every layer needs the same."""
     return torch.tensor([0, *sizes], dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
 
 
 @functools.cache
 def _variable_length_kernel() -> Callable[..., torch.Tensor] | None:
-    """`torch.nn.attention.varlen.varlen_attn`, where PyTorch is new enough to have it with windows (2.11)."""
+    """`torch.nn.attention.varlen.varlen_attn`, if PyTorch has it with windows (from 2.11 on)."""
     try:
         kernel: Callable[..., torch.Tensor] = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
@@ -355,12 +353,12 @@ def _variable_length_kernel() -> Callable[..., torch.Tensor] | None:
 
 @functools.cache
 def _shares_heads(kernel: Callable[..., torch.Tensor]) -> bool:
-    """Whether the kernel takes fewer heads of keys than of queries: `varlen_attn` documents it since PyTorch 2.12."""
+    """Whether the kernel supports fewer heads of keys than of queries: `varlen_attn` does since PyTorch 2.12."""
     return "enable_gqa" in inspect.signature(kernel).parameters
 
 
 def _partial_attention(config: Any) -> str | None:
-    """Why layers of this configuration do not see all earlier tokens; None if nothing shows that."""
+    """Why layers of this configuration do not attend to all earlier tokens; None if there is no sign of that."""
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         return f"it has layers of {', '.join(sorted(kinds))}"

@@ -13,7 +13,7 @@ from finqa_cli.types import Architecture, PolicyVersion
 
 @hookimpl
 def register_components() -> list[Component]:
-    """`torch`."""
+    """The `torch` learner."""
     return [
         Component(
             kind="learner",
@@ -30,7 +30,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed: int) -> PolicyVersion | None:
-    """A random Qwen3 with a tokenizer of its own, as `configs/models/tiny.toml` specifies it."""
+    """Make a random Qwen3 with its own tokenizer; None for other architectures. See `initial_policy.PolicySpec`."""
     from finqa_plugins.learners.torch import initial_policy
 
     if (spec := initial_policy.read_spec(specification)) is None:
@@ -41,7 +41,7 @@ def create_policy(specification: Path, texts: Sequence[str], folder: Path, seed:
 
 @hookimpl
 def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
-    """A LoRA adapter in PEFT's format; None for others, and where PEFT is not installed."""
+    """Merge a LoRA adapter in PEFT's format; None for other policies, or if torch or PEFT is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
         return None
     from finqa_plugins.learners.torch import whole_models
@@ -51,7 +51,7 @@ def merge_policy(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
 
 @hookimpl
 def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
-    """Models that transformers reads, FSDP shards in verl's layout, and LoRA adapters; None where PEFT is not there."""
+    """Write a model of transformers, FSDP shards of verl, or an adapter; None if torch or PEFT is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("peft") is None:
         return None
     from finqa_plugins.learners.torch import whole_models
@@ -61,7 +61,7 @@ def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersio
 
 @hookimpl
 def join_processes(learner: str) -> LearnerProcesses | None:
-    """The processes of `torch`, which share sharded weights (FSDP2)."""
+    """Join the processes of learner `torch`, which share sharded weights (FSDP2); None for other learners."""
     if learner != "torch":
         return None
     from finqa_plugins.learners.torch.distributed import distributed_learner
@@ -71,7 +71,7 @@ def join_processes(learner: str) -> LearnerProcesses | None:
 
 @hookimpl
 def inspect_model(reference: str) -> Architecture | None:
-    """Any causal language model that transformers knows; None where transformers or torch is not installed."""
+    """Inspect a causal language model that transformers knows; None if transformers or torch is not installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         return None
     from finqa_plugins.learners.torch import inspection

@@ -2,17 +2,17 @@
 
 Importance weights correct for k = exp(anchor logp - sampler logp) of a token. Truncating k per token (`token`) has
 little variance, but leaves out how tokens change which later states are reached. The product over the sequence
-(`sequence`) is unbiased but for the cap; its spread grows with the length: at 0.03 nats per token and 2,000 tokens the
-deviation of the log product is 1.3. `icepop` masks tokens, and `geometric` rejects sequences by a mean that means the
-same at every length, without a correction of what is kept.
+(`sequence`) is unbiased except for the cap, but its spread grows with the length: at 0.03 nats per token and 2,000
+tokens the standard deviation of the log product is 1.3. `icepop` masks tokens. `geometric` rejects sequences by the
+geometric mean of the ratio, which does not depend on the length, and does not correct the sequences that it keeps.
 
 Sources: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (2025,
 https://fengyao.notion.site/off-policy-rl) for truncation; Liu, Li et al., "When Speed Kills Stability" (2025,
 https://richardli.xyz/rl-collapse) for products, geometric means and masking; Ling Team, "Every Step Evolves", arXiv
 2510.18855, for IcePop. The forms are those of TRL's `vllm_importance_sampling_mode` `token_truncate` and
 `sequence_mask`, and of verl's `rollout_is=token`, `token` with two thresholds (IcePop) and preset `decoupled_geo_rs`,
-with verl's bound exp(20) on any ratio. As in TRL, masked tokens stay in the number that the loss is divided by: the
-estimate is a mean over all that was sampled.
+with verl's bound exp(20) on any ratio. As in TRL, masked tokens stay in the number by which the loss is
+divided: the estimate is a mean over all sampled tokens.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def policy_gradient(loss: PolicyGradientLoss, logprobs: Tensor, entropy: Tensor,
 
     Three policies: the sampler, which w corrects for; the anchor, around which steps are clipped; the current one.
     Decoupled PPO: AReaL, arXiv 2505.24298, section 5.2, after Hilton et al., arXiv 2110.00641. The anchor is computed
-    by the learner: an engine's log-probabilities differ by rounding, which alone is more than the narrow clips of GSPO.
-    Where the samples carry no proximal log-probabilities, the current weights are the anchor: the ratio is 1, and its
-    gradient that of logp. w also weighs the KL term, an expectation over what was sampled; the entropy is exact
-    wherever a token was sampled.
+    by the learner: an engine's log-probabilities differ by rounding, which alone exceeds the narrow clips of GSPO.
+    If the samples carry no proximal log-probabilities, the current weights are the anchor: the ratio is 1, and its
+    gradient that of logp. w also weights the KL term, which is an expectation over samples; the entropy needs no
+    weight, because it is exact for each sampled state.
     """
     current = logprobs.detach()
     anchor = current if inputs.proximal_logprobs is None else inputs.proximal_logprobs
@@ -65,15 +65,15 @@ def surrogate_objective(
     """[N] w f(r) A with gradient, and sums about the ratio without; r = exp(logp - anchor).
 
     - `ppo`: min(r A, clip(r, 1 - low, 1 + high) A), PPO, arXiv 1707.06347, equation 7, per token, with a bound for each
-      side (DAPO, arXiv 2503.14476, section 3.1). With a dual clip, where A < 0 it is at least dual A, so that a token
-      which became much likelier moves nothing: arXiv 1912.09729.
+      side (DAPO, arXiv 2503.14476, section 3.1). With a dual clip, it is at least dual A for A < 0, so that a token
+      that became much more likely has no gradient: arXiv 1912.09729.
     - `gspo`: the same form for s = exp(mean of logp - anchor over the sequence). arXiv 2507.18071, equations 5 and 7,
       in the form of equation 14 (GSPO-token): each token has s as its ratio, with the gradient s grad logp. Summed over
       a sequence whose advantages and weights are equal, value and gradient are those of |o| times equation 5.
     - `cispo`: clip(r, 1 - low, 1 + high) A logp, the ratio without gradient. MiniMax-M1, arXiv 2506.13585, equations 4
-      and 5. No token's gradient is cut off, only its weight is bounded.
+      and 5. Every token keeps its gradient; only its weight is bounded.
 
-    Weights multiply the ratio after its clip: with one step the product is then the ratio to the sampler, to the bit.
+    Weights multiply the ratio after its clip: with one step the product is then exactly the ratio to the sampler.
     """
     advantages, current = inputs.advantages, logprobs.detach()
     if loss.form == "gspo":
@@ -96,7 +96,7 @@ def surrogate_objective(
 
 
 def importance_weights(loss: PolicyGradientLoss, anchor: Tensor, inputs: Inputs) -> tuple[Tensor | float, Sums, Sums]:
-    """W [N] without gradient, or 1.0; and sums over tokens and over sequences, by name."""
+    """The weights w [N] without gradient, or 1.0; and sums over tokens and over sequences, by name."""
     if loss.off_policy == "none":
         return 1.0, {}, {}
     log_ratio = anchor - inputs.old_logprobs
@@ -120,7 +120,7 @@ def kl_term(loss: PolicyGradientLoss, logprobs: Tensor, anchor: Tensor, referenc
     """[N] coefficient times an estimate of KL(current || reference), whose gradient is that of a divergence.
 
     k3 is GRPO's term: exp(reference - logp) - 1 - (reference - logp) (DeepSeekMath, arXiv 2402.03300, equation 4).
-    Differentiated as it stands, its expected gradient on policy is that of KL(reference || current), which has the
+    Differentiated directly, its expected gradient on policy is that of KL(reference || current), which has the
     same minimum. k1 = logp - reference is multiplied by the ratio r to the anchor, because the expected gradient of k1
     by itself is 0; that of r k1 is the gradient of KL(current || reference), also off policy (arXiv 2505.17508 and
     2510.01555).
@@ -139,8 +139,8 @@ def k3(logprobs: Tensor, other: Tensor) -> Tensor:
 
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:
-    """exp, kept within exp(-20) and exp(20), with a gradient of 0 beyond them.
+    """exp(log_ratio), clamped to [exp(-20), exp(20)], with a gradient of 0 outside.
 
-    exp(20) is 4.9e8: a larger ratio is only a danger to the arithmetic.
+    exp(20) is 4.9e8: larger ratios could only overflow.
     """
     return log_ratio.clamp(-20.0, 20.0).exp()

@@ -1,4 +1,4 @@
-"""What a learner writes: adapters and models for engines, and its own state to continue from. No pickles."""
+"""Files of a learner: adapters and models for engines, and its own state for resuming. No pickles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ABOUT, _WEIGHTS, _OPTIMIZER = "learner.json", "trained.safetensors", "optimizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What must agree for a saved state to make sense. `base` is a fingerprint of the base model's weights."""
+    """What must be equal for a saved state to be loaded. `base` is a fingerprint of the base model's weights."""
 
     base: str
     lora_rank: int
@@ -45,8 +45,8 @@ def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor
 
     Args:
         model: The model with its adapter.
-        folder: Replaced when all is written.
-        weights: Weights by name, where the model has only shards of them; None where it has them whole.
+        folder: Folder to write; replaced once everything is written.
+        weights: Weights by name, if the model has only shards of them; else None.
     """
     from peft import get_peft_model_state_dict
 
@@ -71,8 +71,9 @@ def publish_model(
     Args:
         model: The model.
         source: Folder or hub id that has the tokenizer.
-        folder: Replaced when all is written. Weights are in files of at most `LARGEST_FILE`, with an index if several.
-        weights: Weights by name, where they are not those that the model has.
+        folder: Folder to write; replaced once everything is written. Weights are in files of at most `LARGEST_FILE`,
+            with an index if there are several.
+        weights: Weights by name, if they differ from those in the model; else None.
         dtype: Precision of `weights`, which `config.json` names; None: that of the model.
     """
     from transformers import AutoTokenizer
@@ -87,7 +88,7 @@ def publish_model(
 
 
 def moments(trained: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The optimizer's moments by their name and that of the weights; none before the first step."""
+    """The optimizer's moments by name, `MOMENT.WEIGHT`; empty before the first step."""
     return {
         f"{moment}.{name}": optimizer.state[parameter][moment]
         for name, parameter in trained.items()
@@ -103,10 +104,10 @@ def save(
     weights: dict[str, torch.Tensor],
     optimizer_moments: dict[str, torch.Tensor],
 ) -> None:
-    """Writes the learner's state into `folder`: whole tensors, however many processes have pieces of them.
+    """Writes the learner's state into `folder`, with full tensors for any number of processes.
 
     Raises:
-        StorageError: The disk is full or may not be written to.
+        StorageError: The disk is full or is not writable.
     """
     about = {"schema_version": _SCHEMA_VERSION, "step": step, "identity": asdict(identity)}
     with storing(folder):
@@ -122,7 +123,7 @@ def load(
     """Restores weights and moments and returns the step number. Nothing is changed unless all of it fits.
 
     Raises:
-        ConfigError: It was saved under another identity, or a file is missing or damaged.
+        ConfigError: The state has another identity, or a file is missing or damaged.
     """
     step = _check_identity(folder, identity)
     try:
@@ -148,7 +149,7 @@ def load(
 
 
 def _fitting(saved: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """A moment, cut as its parameter is; the step number is no tensor of its shape."""
+    """A moment, sharded like its parameter; the step number, which has another shape, is unchanged."""
     return shard_like(saved, parameter) if saved.shape == parameter.shape else saved
 
 
@@ -176,17 +177,17 @@ def damaged(folder: Path, reason: str) -> ConfigError:
 
 
 def _aside(folder: Path, name: str) -> str:
-    """Return how to resume without the checkpoint that a state belongs to."""
+    """Return the remedy: move the checkpoint of a state aside, and resume from an earlier one."""
     checkpoint = folder.parent
     return shlex.join(("mv", str(checkpoint), f"{checkpoint}.{name}")) + ", and resume from an earlier checkpoint"
 
 
 @contextlib.contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Names the file or folder that is written where that fails.
+    """Converts errors of writing a file or folder into an error that names it.
 
     Raises:
-        StorageError: The disk is full or may not be written to.
+        StorageError: The disk is full or is not writable.
     """
     try:
         yield
@@ -198,7 +199,7 @@ def storing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """A temporary neighbour that takes the folder's place when the block ends well, and goes when it does not."""
+    """A temporary folder next to `folder`, which replaces it if the block succeeds and is deleted otherwise."""
     with storing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

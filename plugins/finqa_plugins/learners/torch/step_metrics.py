@@ -1,4 +1,4 @@
-"""What a micro-batch's loss reports, and the metrics of a step that are accumulated over its micro-batches."""
+"""The loss of a micro-batch with its sums, and the metrics of a step, accumulated over micro-batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TokenLoss:
 
     Attributes:
         loss: Scalar with gradient, weighted.
-        sums: Scalars without gradient by name; divided by the batch's token count they are metrics.
+        sums: Scalars without gradient by name; divided by the batch's tokens with loss they are metrics.
         maxima: Scalars without gradient by name; their maximum over the micro-batches is a metric.
         sequence_sums: Scalars without gradient by name; divided by the batch's sequences with loss they are metrics.
     """
@@ -25,19 +25,19 @@ class TokenLoss:
     sequence_sums: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def plus(self, loss: torch.Tensor, sums: dict[str, torch.Tensor]) -> TokenLoss:
-        """The loss with another term and its sums."""
+        """The loss plus another term, with its sums."""
         return replace(self, loss=self.loss + loss, sums=self.sums | sums)
 
 
 @dataclass(slots=True)
 class StepMetrics:
-    """Accumulates scalar tensors over the micro-batches of a step; nothing waits for the device.
+    """Accumulates scalar tensors over the micro-batches of a step; without waiting for the device.
 
     Attributes:
         sums: Sums over tokens.
         sequence_sums: Sums over sequences with loss.
         maxima: Maxima over micro-batches.
-        sequences: How many sequences had loss.
+        sequences: Number of sequences with loss.
     """
 
     sums: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class StepMetrics:
         self.merge(StepMetrics(sums, part.sequence_sums, part.maxima, sequences))
 
     def merge(self, other: StepMetrics) -> None:
-        """Adds what another accumulator has."""
+        """Adds the contents of another accumulator."""
         for own, theirs in ((self.sums, other.sums), (self.sequence_sums, other.sequence_sums)):
             for name, value in theirs.items():
                 own[name] = own[name] + value if name in own else value

@@ -1,4 +1,4 @@
-"""The learner: owns the weights, takes the step."""
+"""The PyTorch learner: owns the weights, computes gradients and takes optimizer steps."""
 
 from __future__ import annotations
 
@@ -33,24 +33,23 @@ from finqa_plugins.learners.torch.value_model import ValueHead, value_loss
 Result = TypeVar("Result")
 
 _APART = 2**40
-"""Between the dropout seeds of two processes: more than there are steps."""
+"""Difference between the dropout seeds of two processes, larger than any number of steps."""
 
 
 class TorchLearner(Learner):
-    """LoRA (rank > 0) or full training (rank 0) of one causal language model, on one device a process.
+    """LoRA (rank > 0) or full training (rank 0) of one causal language model, with one device per process.
 
     Trained weights and optimizer state are float32. On the CPU equal inputs give equal bits, for a given number of
-    threads. Randomness (adapter initialisation, adapter dropout) follows from the seed and the step number alone, so
-    that no other user of PyTorch's generator in this process can change the result.
+    threads. Randomness (adapter initialisation, adapter dropout) depends on the seed, the step number and the rank of
+    the process alone, so that other users of PyTorch's generator in this process cannot change the result.
 
-    Where the device's memory is full, what was computed of a call is dropped, micro-batches become half as large, from
-    then on (those of steps and those of scoring apart), and the call is done again from its start. Of several processes
-    one that fails leaves the others in the middle of a collective operation, so there it is an error, and a resumed run
-    begins with the smaller ones.
+    If the device's memory is full, the results of the current call are dropped, the limit of micro-batches becomes half
+    the size that failed, separately for steps and for scoring, and the call starts again. With several processes this
+    is an error, because the others wait in a collective operation; a resumed run begins with the smaller limit.
 
     Each of several processes has a learner, and all must get the same calls at the same time (`DistributedLearner`).
-    Their result is that of one process but for rounding, and for adapter dropout, which each draws for itself. Scores
-    are complete in every process; files are written by the first.
+    Their result is that of one process except for rounding, and for adapter dropout, which each samples for itself.
+    Every process gets all scores; the first writes the files.
     """
 
     keeps_reference = True
@@ -97,9 +96,9 @@ class TorchLearner(Learner):
         Raises:
             ConfigError: The loss or one of its parameters is unknown.
             DataError: A sample is longer than the model has positions for.
-            FinqaError: Nothing carries loss, or loss or gradient is not finite; the weights are as they were.
-            DeviceMemoryError: One sequence alone does not fit into the device's memory, or one of several processes ran
-                out of it.
+            FinqaError: No token has loss, or loss or gradient is not finite; the weights are unchanged.
+            DeviceMemoryError: A single sequence does not fit into the device's memory, or one of several processes ran
+                out of memory.
             ValueError: Some samples carry proximal or reference log-probabilities and others do not, or none does
                 and the loss needs them; or one lacks values or returns that it needs.
         """
@@ -126,7 +125,9 @@ class TorchLearner(Learner):
         finally:
             self._clear()
             release_memory(self._device)
-        self._processes.gather(None)  # the first may wake an engine on any of the devices: all have given back
+        self._processes.gather(
+            None
+        )  # the first process may wake an engine on any device: all must have released memory
         self._step += 1
         return UpdateReport(
             loss=metrics.pop("loss"),
@@ -149,10 +150,10 @@ class TorchLearner(Learner):
         return self._score(self._forward, samples)
 
     def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """[N][L] log-probabilities like `logprobs`, under the base model: the adapter is switched off meanwhile.
+        """[N][L] log-probabilities like `logprobs`, under the base model, with the adapter disabled.
 
-        With rank 0 there is none, and a frozen copy of the base model is loaded at the first call and kept: as much
-        memory again as its weights take in the computation's dtype.
+        With rank 0 there is no adapter: a frozen copy of the base model is loaded at the first call and kept. It needs
+        the memory of its weights in the computation's dtype.
         """
         self.start()
         if self._context.lora_rank > 0:
@@ -172,7 +173,7 @@ class TorchLearner(Learner):
         """Writes a PEFT adapter, or with rank 0 a complete model in `publish_dtype`; replaces `folder`.
 
         Raises:
-            StorageError: The disk is full or may not be written to.
+            StorageError: The disk is full or is not writable.
         """
         self.start()
         adapts = self._context.lora_rank > 0
@@ -186,17 +187,17 @@ class TorchLearner(Learner):
         """Writes trained weights, optimizer moments, step number and identity, and the value head if there is one.
 
         Raises:
-            StorageError: The disk is full or may not be written to.
+            StorageError: The disk is full or is not writable.
         """
         self.start()
         self._with_memory("save", lambda: self._write_state(folder))
         self._release_memory()
 
     def load(self, folder: Path) -> None:
-        """Continues where the learner that saved `folder` was; on the CPU to the bit.
+        """Restores the state that a learner saved in `folder`; training then continues, on the CPU bit for bit.
 
         Raises:
-            ConfigError: It belongs to another base model, rank, alpha or set of target modules, or it is damaged.
+            ConfigError: The state has another base model, rank, alpha or set of target modules, or is damaged.
         """
         self.start()
         loading = micro_batches.named("a saved state is loaded", self._device)
@@ -222,7 +223,7 @@ class TorchLearner(Learner):
         self._model = made.model
 
     def _values(self) -> ValueHead:
-        """The value head; only methods that have a value function ask for it, so only they have one."""
+        """The value head, made at first use: only methods with a value function need it."""
         if self._value_head is None:
             self._value_head = ValueHead(self._built.width, self._device)
         return self._value_head
@@ -258,7 +259,7 @@ class TorchLearner(Learner):
         return tuple(result)
 
     def _gradient(self, batch: Batch, loss: Loss) -> dict[str, float]:
-        """Leaves clipped gradients, and gives what was measured, with `grad_norm` and of a value function its own."""
+        """Computes clipped gradients; returns the metrics, including `grad_norm` and any `value_grad_norm`."""
         head = self._values() if loss.needs_values else None
         self._clear()
         metrics = self._accumulate(batch, loss)
@@ -289,7 +290,7 @@ class TorchLearner(Learner):
         return merge_metrics(self._processes.gather(found.portable())).metrics(batch.loss_tokens)
 
     def _not_finite(self, batch: Batch, loss: Loss, value: float, norm: float) -> FinqaError:
-        """Computes the micro-batches again one by one, and names the first that is not finite and its samples."""
+        """The error for a loss that is not finite: computes micro-batches one by one, and names the first such one."""
 
         def finite(rows: Sequence[int]) -> bool:
             one = replace(batch, microbatches=(tuple(rows),))
@@ -324,10 +325,10 @@ class TorchLearner(Learner):
             self._value_head.save(folder)
 
     def _with_memory(self, work: str, attempt: Callable[[], Result]) -> Result:
-        """Does the work, again with smaller micro-batches each time that the device's memory is full.
+        """Runs `attempt`, and runs it again with smaller micro-batches each time that the device's memory is full.
 
         Raises:
-            DeviceMemoryError: What does not fit cannot be cut, or there are several processes.
+            DeviceMemoryError: The work cannot be cut further, or there are several processes.
         """
         failures = 0
         while True:
@@ -338,7 +339,7 @@ class TorchLearner(Learner):
                 if not micro_batches.is_out_of_memory(error):
                     raise
                 reason = micro_batches.first_line(error)
-            # from here on the frames of the attempt are gone, and the tensors that they referred to
+            # here the frames of the attempt are gone, and with them their tensors
             failures += 1
             self._make_room(work, reason, failures)
 
@@ -348,7 +349,7 @@ class TorchLearner(Learner):
         release_memory(self._device)
         facts: dict[str, Any] = {"work": work, "reason": reason}
         alone = self._processes.size == 1
-        if self._tried is None:  # nothing that could be cut; without what was kept for later it may fit
+        if self._tried is None:  # nothing to cut, but it may fit after cached memory was released
             if failures > 1 or not alone:
                 raise DeviceMemoryError(
                     f"{self._device} is out of memory ({work}: {reason}).", remedy=micro_batches.MORE_ROOM
@@ -366,7 +367,7 @@ class TorchLearner(Learner):
                     token_budget=budget,
                 )
             facts["tokens"] = tokens
-            if work == "scoring":  # it may need more than a step does, or come before an engine has left the device
+            if work == "scoring":  # it may need more than a step, or run before an engine has released the device
                 self._scoring_budget = facts["scoring_budget"] = budget
             else:
                 self._budget = facts["token_budget"] = budget
@@ -391,7 +392,7 @@ class TorchLearner(Learner):
         return collate(samples, self._device, packed=self._packs)
 
     def _clip(self) -> float:
-        """Global gradient norm; gradients are scaled down to `max_grad_norm`, and unchanged when it is 0."""
+        """Global gradient norm; gradients are scaled down to `max_grad_norm`, or unchanged if it is 0."""
         return float(sharding.full_tensor(torch.nn.utils.clip_grad_norm_(self._trained.values(), self._largest_norm)))
 
     @contextlib.contextmanager

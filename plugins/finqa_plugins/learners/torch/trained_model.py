@@ -34,7 +34,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:
-    """What the forward pass computes in."""
+    """Data type in which the forward pass computes."""
     if config.dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
@@ -43,7 +43,7 @@ def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dty
 def publish_dtype(config: TorchLearnerConfig, computation: torch.dtype) -> torch.dtype:
     """Precision of the models that full training publishes.
 
-    In bfloat16 that is half the bytes of each sync, and the learner's own forward pass rounds weights alike (autocast).
+    bfloat16 halves the bytes of each sync, and the learner's own forward pass rounds weights alike (autocast).
     """
     chosen = {"auto": computation, "bfloat16": torch.bfloat16, "float32": torch.float32}
     return chosen[config.publish_dtype]
@@ -52,7 +52,7 @@ def publish_dtype(config: TorchLearnerConfig, computation: torch.dtype) -> torch
 def uses_tf32(config: TorchLearnerConfig, device: torch.device, computation: torch.dtype) -> bool:
     """Whether float32 matrix products may round their inputs to TF32 (10 bits of mantissa); on CUDA only.
 
-    Values that are in bfloat16 already are exact in TF32. Where the computation is in float32 it stays exact.
+    Values in bfloat16 are exact in TF32. With `auto`, a computation in float32 stays exact.
     """
     chosen = {"auto": computation == torch.bfloat16, "on": True, "off": False}
     return device.type == "cuda" and chosen[config.tf32]
@@ -89,10 +89,10 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def check_folder(model: str) -> None:
-    """Reports what a local model folder lacks; a hub id passes.
+    """Checks that a local model folder is complete; a hub id is not checked.
 
     Raises:
-        ConfigError: Configuration, weights or tokenizer are missing from it.
+        ConfigError: Configuration, weights or tokenizer are missing.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -112,7 +112,7 @@ def check_folder(model: str) -> None:
 
 
 def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) -> Any:
-    """The base model wrapped in a fresh LoRA adapter whose output is 0; its initialisation is seeded.
+    """The base model wrapped in a new LoRA adapter whose output is 0, with seeded initialisation.
 
     Raises:
         ConfigError: No linear layer has one of the target names.
@@ -136,7 +136,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # where layers of both kinds are adapted, PEFT records for each how it reads the weight
+        # if layers of both kinds are adapted, PEFT records for each how it reads the weight
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         torch.manual_seed(context.seed)
         adapted = get_peft_model(base, options)
@@ -163,16 +163,16 @@ class TrainedModel:
     """A model that is ready to train.
 
     Attributes:
-        device: Device that it computes on.
-        dtype: Type that it computes in.
+        device: Device of the computation.
+        dtype: Data type of the computation.
         identity: What must be equal in a saved state.
         model: The model, with the adapter if it has one.
         causal: The causal language model in it.
         forward: Its forward pass.
-        packs: It takes packed rows.
+        packs: Whether it uses packed rows.
         width: Size of its hidden states.
-        wide: Its logits are float32, also where it computes in 16 bits.
-        positions: Longest sequence that it has embeddings for; None where it computes positions, as with RoPE.
+        wide: Whether its logits are float32 although it computes in 16 bits.
+        positions: Longest sequence that it has position embeddings for; None if it has none, as with RoPE.
     """
 
     device: torch.device
@@ -197,7 +197,7 @@ class TrainedModel:
 
 
 def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: SingleProcess) -> TrainedModel:
-    """The model that is trained.
+    """Loads the model to train, adapts it and shards it.
 
     Raises:
         ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
@@ -205,11 +205,11 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
     device = processes.device(config, context.devices)
     dtype = compute_dtype(config, device)
     if uses_tf32(config, device, dtype):
-        torch.set_float32_matmul_precision("high")  # of the whole process
+        torch.set_float32_matmul_precision("high")  # a setting of the whole process
     adapts = context.lora_rank > 0
     targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
     loading = _loading_device(device, processes)
-    with processes.in_turn():  # so that a machine never holds the whole weights of more than one process
+    with processes.in_turn():  # so that only one process of a machine has the full weights at a time
         base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
         identity = Identity(
             base=fingerprint(base),
@@ -224,7 +224,7 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
             base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         wide = widens_head(config, base, dtype)
         forward = _forward(base, device, processes, wide=wide)
-    if packs := processes.gather(found)[0]:  # one result for all: they must cut batches alike
+    if packs := processes.gather(found)[0]:  # one result for all processes, which must cut batches in the same way
         attend_within_segments(base)
     return TrainedModel(
         device=device,
@@ -259,7 +259,7 @@ def frozen_base(trained: TrainedModel, context: LearnerContext, processes: Singl
 
 
 def _loading_device(device: torch.device, processes: SingleProcess) -> torch.device:
-    # what is to be cut is loaded beside the device, which may hold no more than its pieces
+    # sharded weights are loaded on the CPU: the device may only have room for its shards
     return device if processes.mesh(device) is None else torch.device("cpu")
 
 

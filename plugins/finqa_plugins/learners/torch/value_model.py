@@ -1,4 +1,4 @@
-"""The value function: one linear layer on the policy's last hidden states, and what trains it."""
+"""The value function: one linear layer on the policy's last hidden states, and its loss."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _FILE = "values.safetensors"
 
 
 class ValueHead:
-    """V(s) = w h(s) + b, h the policy's last hidden state where the next token is about to be sampled.
+    """V(s) = w h(s) + b, with the policy's last hidden state h(s) from which the next token is sampled.
 
-    It is float32 and begins at 0, so that the first advantages are those without a value function. It is no part of
-    the model: no published adapter contains it.
+    It is float32 and begins at 0, so that the first advantages are those without a value function. It is not part of
+    the model: published adapters do not contain it.
 
     AdamW moves every weight by about its rate, and a sum over H of them by H times as much; so the rate of the weights
-    is the given one divided by H (Tensor Programs V, arXiv 2203.03466, table 3, output weights under Adam), and one
+    is the given rate divided by H (Tensor Programs V, arXiv 2203.03466, table 3, output weights under Adam), and one
     rate fits models of any width.
     """
 
@@ -49,10 +49,10 @@ class ValueHead:
         self._optimizer.zero_grad(set_to_none=True)
 
     def join_gradients(self, add: Callable[[torch.Tensor], None]) -> None:
-        """Gives each of several processes, all with the same weights, the sum of their gradients.
+        """Replaces the gradients by their sums over all processes, which have the same weights.
 
         Args:
-            add: Makes a tensor the sum of those of all processes.
+            add: Replaces a tensor by its sum over all processes, in place.
         """
         for part in self._named.values():
             if part.grad is None:
@@ -60,11 +60,11 @@ class ValueHead:
             add(part.grad)
 
     def clip(self, largest: float) -> float:
-        """Global gradient norm, then scaled down to `largest`; the policy's is clipped apart."""
+        """Scales the gradient down to the norm `largest`, separately from the policy's; returns the norm before."""
         return float(torch.nn.utils.clip_grad_norm_(self._layer.parameters(), largest))
 
     def step(self, rate: float) -> None:
-        """One AdamW step; see the class for what the rate means."""
+        """One AdamW step; for the meaning of `rate` see the class."""
         weight, bias = self._optimizer.param_groups
         weight["lr"], bias["lr"] = rate / self._width, rate
         self._optimizer.step()
@@ -73,7 +73,7 @@ class ValueHead:
         """Writes weights and moments into the learner's state.
 
         Raises:
-            StorageError: The disk is full or may not be written to.
+            StorageError: The disk is full or is not writable.
         """
         tensors = {name: part.detach() for name, part in self._named.items()}
         tensors |= state.moments(self._named, self._optimizer)
@@ -82,7 +82,7 @@ class ValueHead:
 
     @classmethod
     def load(cls, folder: Path, width: int, device: torch.device) -> ValueHead | None:
-        """What `save` wrote; None when the learner that saved the folder had no value function.
+        """Loads what `save` wrote; None if the learner that saved the folder had no value function.
 
         Raises:
             ConfigError: The file is damaged or of another width.

@@ -1,7 +1,7 @@
-"""Puts sharded FSDP checkpoints together, in the layout of verl's trainers.
+"""Merges sharded FSDP checkpoints in the layout of verl's trainers.
 
 A folder contains `model_world_size_W_rank_R.pt` of each of W processes, state dicts of DTensors (or, from one process,
-of plain tensors), `fsdp_config.json`, and in `huggingface/` the model's configuration and tokenizer. Facts: verl's
+of plain tensors), `fsdp_config.json`, and in `huggingface/` the model's configuration and tokenizer. Sources: verl's
 `verl/model_merger/fsdp_model_merger.py` and `utils/checkpoint/fsdp_checkpoint_manager.py`. Files are read with
 `weights_only`, so nothing in them is executed.
 """
@@ -21,7 +21,7 @@ from finqa_cli.errors import ConfigError, DataError
 
 _RANK = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _REPLICAS = ("ddp", "dp", "dp_replicate", "replicate")
-"""Names of the mesh dimension over which HSDP keeps whole copies."""
+"""Names of the mesh dimension over which HSDP keeps full copies."""
 
 
 def is_sharded(folder: Path) -> bool:
@@ -30,7 +30,7 @@ def is_sharded(folder: Path) -> bool:
 
 
 def description_of(folder: Path) -> Path:
-    """Folder of configuration and tokenizer: `huggingface/`, or in older checkpoints beside the shards.
+    """Folder of configuration and tokenizer: `huggingface/`, or in older checkpoints that of the shards.
 
     Raises:
         DataError: There is no configuration.
@@ -45,11 +45,11 @@ def description_of(folder: Path) -> Path:
 
 
 def load_sharded(folder: Path) -> Any:
-    """The whole model in float32 on the CPU.
+    """The complete model in float32 on the CPU.
 
     Raises:
-        DataError: A shard is missing, damaged, of another model, or cut in a way that cannot be put together.
-        ConfigError: transformers cannot build a causal language model of the configuration.
+        DataError: A shard is missing, damaged, of another model, or sharded in a way that cannot be merged.
+        ConfigError: transformers cannot build a causal language model from the configuration.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -78,10 +78,10 @@ def load_sharded(folder: Path) -> Any:
 
 
 def gathered(folder: Path) -> dict[str, Tensor]:
-    """The tensors of all shards, whole, in float32.
+    """The tensors of all shards, merged, in float32.
 
     Raises:
-        DataError: A shard is missing, damaged, or cut in a way that cannot be put together.
+        DataError: A shard is missing, damaged, or sharded in a way that cannot be merged.
     """
     shards = [_read(path) for path in _files(folder)]
     names = shards[0].keys()

@@ -1,4 +1,4 @@
-"""Whole models: adapters merged into their base, and policies written in a precision.
+"""Complete models: merges adapters into their base, and writes policies in a given precision.
 
 A LoRA adapter is merged as `W + scale * B A` in float32 (Hu et al., 2021, section 4.1).
 """
@@ -34,7 +34,7 @@ _TOKENIZER = (
     "vocab.json",
     "merges.txt",
 )
-"""Kept as the base has them: transformers 5 writes no `tokenizer.model`, which llama.cpp reads for Llama and Gemma, and
+"""Copied from the base: transformers 5 writes no `tokenizer.model`, which llama.cpp reads for Llama and Gemma, and
 names a class in `tokenizer_config.json` that transformers 4, which llama.cpp's converter was long pinned to, lacks."""
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -43,17 +43,17 @@ _COPIED = ".base_layer.weight"
 
 
 def merge_adapter(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
-    """Writes the merged model in float32, with the base's tokenizer,; replaces `folder`.
+    """Writes the merged model in float32, with the base's tokenizer; replaces `folder`.
 
-    It is made on the CPU and takes the base's weights in float32. Weights that two layers share (tied embeddings) come
-    apart where only one of them is adapted.
+    The model is made on the CPU, which needs memory for the base's weights in float32. Weights that two layers share
+    (tied embeddings) are separated if one of the layers is adapted.
 
     Returns:
-        The merged model as version 0; None when the adapter is of another kind than LoRA.
+        The merged model as version 0; None if the adapter is of another kind than LoRA.
 
     Raises:
         ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
-        StorageError: The disk is full or may not be written to.
+        StorageError: The disk is full or is not writable.
     """
     merged = load_merged(policy)
     if merged is None:
@@ -63,7 +63,7 @@ def merge_adapter(policy: PolicyVersion, folder: Path) -> PolicyVersion | None:
 
 
 def load_merged(policy: PolicyVersion) -> Any | None:
-    """The whole model in float32 on the CPU; None when the adapter is of another kind than LoRA.
+    """The merged model in float32 on the CPU; None if the adapter is of another kind than LoRA.
 
     Raises:
         ConfigError: The base cannot be loaded, files are damaged, or the adapter belongs to another architecture.
@@ -112,7 +112,7 @@ def _adapted(base: Any, policy: PolicyVersion, tensors: Mapping[str, Tensor]) ->
 
     try:
         config = PeftConfig.from_pretrained(policy.adapter)
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # the fresh adapter is random
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # the new adapter is random
             warnings.simplefilter("ignore")  # advice for training, on ties and names, and old names of transformers
             model = get_peft_model(base, config)
     except (ValueError, TypeError, KeyError) as error:  # a layer is not there, or an option is not known
@@ -144,15 +144,15 @@ def _misfit(policy: PolicyVersion, reason: str) -> ConfigError:
 def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersion | None:
     """Writes weights, configuration and tokenizer; replaces `folder`.
 
-    Adapters are merged in float32, and the sum is rounded once. The model may be a folder of FSDP shards.
+    Adapters are merged in float32, and the result is rounded once. The model may be a folder of FSDP shards.
 
     Returns:
-        The model; None where the adapter is of another kind than LoRA.
+        The model; None if the adapter is of another kind than LoRA.
 
     Raises:
-        ConfigError: A part cannot be loaded, does not fit, is not finite, or leaves the range of the precision.
+        ConfigError: A part cannot be loaded, does not fit, is not finite, or exceeds the range of the precision.
         DataError: Shards are missing or damaged.
-        StorageError: The disk is full or may not be written to.
+        StorageError: The disk is full or is not writable.
     """
     sharded = is_sharded(Path(policy.model))
     source = str(description_of(Path(policy.model))) if sharded else policy.model

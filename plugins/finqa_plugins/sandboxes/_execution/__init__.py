@@ -1,1 +1,1 @@
-"""Executions in sandboxes: the program that isolates a command there, and the messages exchanged with it."""
+"""Executions in sandboxes: the program that isolates a command in a sandbox, and the messages exchanged with it."""

@@ -1,7 +1,7 @@
-"""What code may not use, found on its syntax tree.
+"""Finds uses of banned names, operators and modules in the syntax tree of code.
 
-A ban is written as in the seed's tasks: `sorted(`, `.sort(`, `heapq`, `import `, `__import__`. It is read as what it
-means, so a comment, a string or a longer name is not a violation, and an alias or a detour is one:
+A ban is written as in the embedded tasks: `sorted(`, `.sort(`, `heapq`, `import `, `__import__`. Its meaning is banned,
+not its text: a comment, a string or a longer name is not a violation, but an alias or a detour is.
 
 | written as         | means                                                                         |
 | ------------------ | ----------------------------------------------------------------------------- |
@@ -41,18 +41,18 @@ _COMPARING = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "n
 _LINE_END = re.compile(r"\r\n?")
 _LAYOUT = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 _BETWEEN = {tokenize.NEWLINE: "\n", tokenize.STRING: "''"}
-"""Tokens that separate two others, with any text of their own."""
+"""Type of tokens that separate others -> one text for all of them."""
 
 
 class UnreadableError(ValueError):
-    """The text is no Python; the message states why in one line."""
+    """The text is not Python; the message states why in one line."""
 
 
 def parse(code: str) -> ast.Module:
     """Return the syntax tree.
 
     Raises:
-        UnreadableError: There is none.
+        UnreadableError: The code is not Python, or too long.
     """
     if len(code) > MAX_CHARACTERS:
         raise UnreadableError(f"longer than {MAX_CHARACTERS} characters")
@@ -65,10 +65,10 @@ def parse(code: str) -> ast.Module:
 
 
 def violations(code: str, banned: Sequence[str]) -> tuple[str, ...]:
-    """Return what of `banned` the code uses, each with its line; empty when nothing, or when nothing is banned.
+    """Return the bans and detours that the code uses, each with its line; empty if there are none or no bans.
 
     Raises:
-        UnreadableError: The code is no Python.
+        UnreadableError: The code is not Python, or too deeply nested.
     """
     if not banned:
         return ()
@@ -105,10 +105,10 @@ def _name_uses(tree: ast.Module, wanted: Collection[str], *, attributes_only: bo
 
 
 def _dotted_uses(tree: ast.Module, owner: str, name: str) -> Iterator[int]:
-    """Uses of `owner.name` that are written in another way.
+    """Yield the lines with uses of `owner.name` that are written in another way.
 
-    Where the module is imported, anything with such an attribute is taken for it, under any name; a text is not, so
-    that `", ".join` is no `os.path.join`.
+    If the module is imported, every attribute of this name counts, under any name of the module. Attributes of texts do
+    not, so that `", ".join` is not `os.path.join`.
     """
     of_builtin = hasattr(builtins, owner)
     if not of_builtin and owner.split(".")[0] not in _imported(tree):
@@ -135,7 +135,7 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 def _operator_uses(tree: ast.Module, code: str, operator: str) -> Iterator[int]:
-    """Uses of an operator in an augmented assignment or by the name of its method."""
+    """Yield the lines with uses of an operator in an augmented assignment or by the name of its method."""
     if method := _BINARY.get(operator):
         yield from _token_uses(tree, code, f"{operator}=")
         yield from _name_uses(tree, {f"__{way}{method}__" for way in ("", "r", "i")}, attributes_only=True)
@@ -144,7 +144,7 @@ def _operator_uses(tree: ast.Module, code: str, operator: str) -> Iterator[int]:
 
 
 def _names(node: ast.AST, *, attributes_only: bool) -> Iterator[str]:
-    """Names by which this node uses something, in the form that Python itself gives to identifiers (NFKC)."""
+    """Yield the names that a node uses, normalized as Python normalizes identifiers (NFKC)."""
     match node:
         case ast.Attribute():
             yield node.attr
@@ -158,11 +158,11 @@ def _names(node: ast.AST, *, attributes_only: bool) -> Iterator[str]:
         case ast.Name(ctx=ast.Load()) if not attributes_only:
             yield node.id
         case ast.AugAssign(target=ast.Name(id=name)) if not attributes_only:
-            yield name  # `sorted |= mine` hands the built-in to `mine.__ror__`
+            yield name  # `sorted |= mine` passes the builtin to `mine.__ror__`
 
 
 def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
-    """Yield the lines on which these tokens follow each other, in the code or in what an f-string computes."""
+    """Yield the lines with this sequence of tokens, in the code or in the expressions of f-strings."""
     wanted = [text for text, _ in _tokens(pattern) if text != "\n"]
     inner = [node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)]
     lines = [_tokens(code), *([(text, node.lineno) for text, _ in _tokens(ast.unparse(node.value))] for node in inner)]
@@ -173,10 +173,10 @@ def _token_uses(tree: ast.Module, code: str, pattern: str) -> Iterator[int]:
 
 
 def _tokens(source: str) -> list[tuple[str, int]]:
-    """Tokens with their lines; all strings are alike, lines and names in the form that Python gives to them."""
+    """Return tokens with their lines; all strings become the same token, and names are normalized as in Python."""
     split = tokenize.generate_tokens(io.StringIO(_LINE_END.sub("\n", source)).readline)
     found: list[tuple[str, int]] = []
-    # A pattern such as "(" is not a whole text; its tokens come before the error.
+    # A pattern such as "(" is incomplete Python; its tokens come before the error.
     with suppress(tokenize.TokenError, SyntaxError):
         for token in split:
             if token.type not in _LAYOUT:
@@ -186,7 +186,7 @@ def _tokens(source: str) -> list[tuple[str, int]]:
 
 
 def check_pattern(pattern: str) -> str:
-    """Return what is wrong with a ban; empty when it can be searched for."""
+    """Return what is wrong with a ban; empty if it can be searched for."""
     says = _NAME.fullmatch(pattern) or any(text not in _BETWEEN.values() for text, _ in _tokens(pattern))
     return "" if says else "says nothing that code could contain"
 
@@ -200,7 +200,7 @@ _HARMLESS_MODULES = _words(
     "math cmath itertools functools collections collections.abc random string re decimal fractions statistics "
     "bisect heapq copy abc numbers array time datetime json json.decoder __future__"
 )
-"""What may be imported beside a ban on something else; other modules contain ways to everything."""
+"""Modules that may be imported although something is banned; other modules give access to everything."""
 
 _HARMLESS_PARTS = {
     "dataclasses": _words("dataclass field KW_ONLY"),
@@ -213,14 +213,15 @@ _HARMLESS_PARTS = {
         "Tuple Type TypeAlias TypeVar TypedDict Union ValuesView cast final overload override runtime_checkable"
     ),
 }
-"""What may be imported from modules that also read attributes by name (`astuple`, `fields`, `_convert_`), evaluate
-texts, or contain modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on, `getattr_static`."""
+"""Names that may be imported from modules that also read attributes by name (`astuple`, `fields`, `_convert_`),
+evaluate texts, or contain modules that do: `typing` has `warnings._getcategory` and, from Python 3.12 on,
+`getattr_static`."""
 
 _INNER_MODULES = _words(
     "builtins bltns sys os importlib operator inspect gc ctypes modules subprocess codecs marshal pickle contextlib "
     "dataclasses enum"
 )
-"""Names under which harmless modules contain such modules: `collections._sys`, `typing.sys`, `re.enum`."""
+"""Names under which harmless modules contain other modules: `collections._sys`, `typing.sys`, `re.enum`."""
 
 _FRAMES = _words(
     "gi_frame gi_code cr_frame cr_code ag_frame ag_code tb_frame tb_next f_back f_builtins f_globals f_locals f_code "
@@ -230,8 +231,8 @@ _READERS = _words(
     "get_type_hints ForwardRef evaluate_forward_ref _eval_type _evaluate Formatter get_field _create_fn _convert_ "
     "singledispatch singledispatchmethod wraps update_wrapper"
 )
-"""What evaluates a text, or gets an attribute by its name, in harmless modules: `singledispatch` evaluates annotations,
-`wraps` copies the attributes that are named to it, or a whole `__dict__`.
+"""Parts of harmless modules that evaluate texts or read attributes by name: `singledispatch` evaluates annotations,
+`wraps` copies attributes that are given by name, or a whole `__dict__`.
 """
 
 _DUNDERS = _words(
@@ -250,9 +251,9 @@ def find_detours(tree: ast.Module) -> list[tuple[int, str]]:
 
 
 def _plain_dataclasses(tree: ast.Module) -> set[ast.expr]:
-    """Decorators that are next to a class without bases.
+    """The decorators directly above classes without bases.
 
-    For another class `dataclass` takes what it inherits under a field's name for the field's default.
+    With bases, `dataclass` would use an inherited attribute with the name of a field as the field's default.
     """
     classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.decorator_list)
     nearest = [node.decorator_list[-1] for node in classes if not node.bases and not node.keywords]
@@ -267,7 +268,7 @@ def _detours_of(node: ast.AST) -> Iterator[str]:
             yield node.attr
         case ast.MatchClass():
             yield from filter(_is_detour, node.kwd_attrs)
-            if node.patterns:  # reads the attributes that `__match_args__` names, which a text may have set
+            if node.patterns:  # reads the attributes in `__match_args__`, which may come from a text
                 yield "a positional class pattern"
         case ast.Import():
             yield from (alias.name for alias in node.names if alias.name not in _HARMLESS_MODULES)

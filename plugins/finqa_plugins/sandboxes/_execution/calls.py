@@ -1,4 +1,4 @@
-"""Writes the request that has a command executed in a sandbox, and reads its reply."""
+"""Writes the request to execute a command in a sandbox, and reads the reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finqa_cli.types import PYTHON, Ending, ExecutionRequest, ExecutionResult
 from finqa_plugins.sandboxes._execution.seccomp import MACHINES, filter_program
 
 OVERHEAD_S = 30.0
-"""Time of a reply beyond the execution's own `wall_s`: two starts of Python on a busy sandbox, and cleaning up."""
+"""Seconds of a reply in addition to `wall_s`: two starts of Python in a busy sandbox, and the clean-up."""
 
 _KEY = secrets.token_bytes(32)
 _FOLDER = files(__package__ or "")
@@ -54,12 +54,12 @@ def command(request: ExecutionRequest) -> tuple[tuple[str, ...], bytes]:
 
 
 def deadline_s(request: ExecutionRequest) -> int:
-    """Return the whole seconds after which the sandbox itself is at fault, not the code."""
+    """Return the seconds, rounded up, after which the sandbox is at fault and not the code."""
     return math.ceil(request.limits.wall_s + OVERHEAD_S)
 
 
 def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> ExecutionResult:
-    """Return the result of the command of a request.
+    """Return the result of a request from the output of its command line.
 
     Args:
         stdout: Everything that the command line wrote; other lines are skipped.
@@ -67,8 +67,8 @@ def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> Executio
         request: The request that `command` was called with, in this process.
 
     Raises:
-        SandboxError: The sandbox could not execute it. Never because of what the code did: code that reaches the
-            supervisor and kills it has `killed` itself.
+        SandboxError: The sandbox could not execute the command. The code cannot cause this: code that kills the
+            supervisor gets the ending `killed`.
     """
     mark = _mark(request).encode() + b" "
     for line in reversed(stdout.splitlines()):
@@ -85,7 +85,7 @@ def result(stdout: bytes, exit_code: int, request: ExecutionRequest) -> Executio
 
 
 def _mark(request: ExecutionRequest) -> str:
-    """Return the mark of a reply, which only this process can make."""
+    """Return the mark of the reply to a request, an HMAC that only this process can compute."""
     content = repr((request.argv, request.stdin, request.limits)).encode()
     return "finqa-" + hmac.new(_KEY, content, hashlib.sha256).hexdigest()
 

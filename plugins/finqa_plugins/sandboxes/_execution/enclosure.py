@@ -1,10 +1,10 @@
-"""A user and limits for one command in a remote sandbox, and the removal of everything that it leaves.
+"""A user and limits for one command in a remote sandbox, and the removal of its processes and files.
 
 Sent there as text: standard library only, Python 3.9 or newer, Linux.
 """
 
 # ruff: noqa: PTH101, PTH104, PTH106, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123, PTH208
-# Importing pathlib would take longer than the rest of a start.
+# Importing pathlib would take longer than the rest of the start-up.
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 CLEAN_S = 10.0
-"""For ending what runs, and once more for removing what it wrote. Both fit into `calls.OVERHEAD_S`, for a late reply is
-a fault of the sandbox, which must not be what code with much to clean gets."""
+"""Seconds for ending processes, and again for removing files. Both fit into `calls.OVERHEAD_S`: otherwise a reply that
+is late because the code left much to clean would count as a fault of the sandbox."""
 OPEN_FILES = 256
 MOST_FILES = 20_000
-"""Files after which a folder counts as full: to look at them must not take longer than the code itself."""
+"""Files after which a folder counts as full: counting them must not take longer than the code itself."""
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 FIRST_UID, UIDS, LAST_RESORT_UID = 20_000, 20_000, 65_534
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVIRONMENT = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-"""One seed for hashes means that sets of texts have one order in every execution, so code gives one result."""
+"""A fixed hash seed gives sets of texts the same order in every execution, so that code is deterministic."""
 _PDEATHSIG, _DUMPABLE, _SECCOMP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 def guard_itself() -> None:
-    """Protect our memory and descriptors, and become the parent of what the command leaves behind."""
+    """Protect our memory and descriptors, and become the subreaper of processes that the command leaves."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -58,7 +58,7 @@ def processes() -> Iterator[tuple[int, int, int]]:
 
 
 def own_uid() -> int:
-    """Return a user id that no process of the sandbox has; our own where we are not root."""
+    """Return a user id that no process of the sandbox has; our own if we are not root."""
     if os.geteuid() != 0:
         return os.geteuid()
     taken = {uid for _, _, uid in processes()}
@@ -70,7 +70,7 @@ def own_uid() -> int:
 
 
 def guard_of(uid: int) -> int:
-    """Return the real user of our own processes that act as the command's user: it cannot stop them, and with them us.
+    """Return the real user id of our processes that act as the command's user, so that the command cannot stop them.
 
     It differs for each user: ending all processes of one must not end those of another supervisor.
     """
@@ -103,7 +103,7 @@ def as_user(uid: int, action: Callable[[], object]) -> bool:
 
 
 def python_for(uid: int) -> str:
-    """Return a Python that this user can run: ours, else the system's."""
+    """Return a Python that this user can run: our interpreter, else the system's."""
 
     def readable() -> None:
         os.close(os.open(sys.executable, os.O_RDONLY))
@@ -116,7 +116,7 @@ def python_for(uid: int) -> str:
 
 
 def confine(limits: dict[str, Any], threads: int, denied: bytes) -> None:
-    """Confine the child, which has its user id already, before its command. `threads`: threads of its user besides."""
+    """Confine the child, which already has its user id, before its command. `threads`: other threads of its user."""
     if os.geteuid() == 0:
         raise Refused("code is never executed as root")
     cpu, most = max(1, math.ceil(limits["cpu_s"])), threads + limits["processes"]
@@ -136,7 +136,7 @@ def confine(limits: dict[str, Any], threads: int, denied: bytes) -> None:
     if denied:
         held = ctypes.create_string_buffer(denied, len(denied))
         program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(denied) // 8, ctypes.addressof(held)))
-        _libc.prctl(_SECCOMP, 2, program, 0, 0)  # a kernel without it has the other walls
+        _libc.prctl(_SECCOMP, 2, program, 0, 0)  # on a kernel without it the other limits remain
 
 
 def used(folder: str, uid: int) -> int:
@@ -154,9 +154,9 @@ def used(folder: str, uid: int) -> int:
                 waiting += [os.path.join(here, name) for name in os.listdir(here)]
                 size += held if here != folder else 0
             else:
-                size += min(held, state.st_size)  # one file of the very limit is not above it
+                size += min(held, state.st_size)  # a file of exactly the limit does not exceed it
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # code that goes so deep hides files there
+            if error.errno == errno.ENAMETOOLONG:  # code that nests folders so deeply could hide files there
                 return sys.maxsize
         if seen > MOST_FILES:
             return sys.maxsize
@@ -164,7 +164,7 @@ def used(folder: str, uid: int) -> int:
 
 
 def holds_more_without_names(uid: int, most: int) -> bool:
-    """Whether the command's processes keep open more bytes than `most` in files that they have removed."""
+    """Whether the command's processes keep more than `most` bytes in open files without a name."""
     supervisor = os.getpid()
 
     def look() -> None:
@@ -197,7 +197,7 @@ def descendants(pid: int, found: list[tuple[int, int]]) -> set[int]:
 
 
 def left_in_shared_folders(uid: int) -> Iterator[str]:
-    """Yield what a user has in folders that every user may write to."""
+    """Yield the paths of a user's files in folders that every user may write to."""
     for shared in SHARED_FOLDERS:
         with contextlib.suppress(OSError), os.scandir(shared) as entries:
             for entry in list(entries):
@@ -207,7 +207,7 @@ def left_in_shared_folders(uid: int) -> Iterator[str]:
 
 
 def remove(path: str, deadline: float) -> None:
-    """Remove a file, or a tree however deep it is: what lies in its folders moves up first. Never raises."""
+    """Remove a file, or a tree of any depth by moving the contents of its folders up first. Never raises."""
     number = 0
     while time.monotonic() < deadline:
         try:
@@ -237,13 +237,13 @@ def remove(path: str, deadline: float) -> None:
 
 
 def kill_all(uid: int, heir: int, deadline: float) -> None:
-    """End everything that descends from us but the heir, and all of the command's user where that is its own.
+    """Kill all our descendants except the heir, and all processes of the command's user if it has its own.
 
-    Returns when it is gone, or at the deadline.
+    Returns when they are gone, or at the deadline.
     """
     while time.monotonic() < deadline:
         if uid != os.geteuid():
-            as_user(uid, lambda: os.kill(-1, signal.SIGKILL))  # at once, so that nothing can fork away
+            as_user(uid, lambda: os.kill(-1, signal.SIGKILL))  # all at once, so that none can escape by forking
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -266,7 +266,7 @@ def tidy(uid: int, folder: str, deadline: float) -> None:
 
 
 class Heir:
-    """A process that ends the command and tidies up should this one be killed. It costs one fork."""
+    """A process that ends the command and cleans up if this process is killed. It costs one fork."""
 
     def __init__(self, uid: int, folder: str) -> None:
         waits, self._wakes = os.pipe()
@@ -275,8 +275,8 @@ class Heir:
             os.close(waits)
             return
         try:
-            os.setsid()  # code that kills us kills our group
-            for descriptor in (0, 1, 2, self._wakes):  # the end of output must not wait for it
+            os.setsid()  # otherwise code that kills our process group would kill this process too
+            for descriptor in (0, 1, 2, self._wakes):  # readers of our output must not wait for this process
                 os.close(descriptor)
             if not os.read(waits, 1):
                 deadline = time.monotonic() + CLEAN_S
@@ -286,6 +286,6 @@ class Heir:
             os._exit(0)
 
     def dismiss(self) -> None:
-        """End the heir, because everything is gone already."""
+        """End the heir, because everything is already cleaned up."""
         os.write(self._wakes, b"1")
         os.waitpid(self.pid, 0)

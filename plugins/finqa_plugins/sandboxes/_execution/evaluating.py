@@ -18,13 +18,13 @@ from finqa_plugins.sandboxes._execution.python_values import decode, encode
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _LONGEST_ERROR, _LONGEST_OUTPUT = 1500, 4096
-"""Longest texts that are kept: the program in the sandbox sends less, but forged frames may be longer."""
+"""Longest texts, in characters: the program in the sandbox sends less, but forged frames may be longer."""
 _FORGED = "The code wrote to the channel of the values."
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Takes the place of a value where the expression raised; `error` is like that of `Evaluation`."""
+    """The value of an expression that raised an exception; `error` is like that of `Evaluation`."""
 
     error: str
 
@@ -35,9 +35,9 @@ class Evaluation:
 
     Attributes:
         values: Values of the expressions, in order, up to the one that failed.
-        error: Why it stopped: a few lines that contain no path, no address and nothing of this module, so that the same
-            code gives the same text; empty when every expression was evaluated.
-        failed_at: Place of the expression that failed; None when none did, also when the code itself failed.
+        error: Why it stopped, in a few lines without paths and memory addresses, so that the same code gives the same
+            text; empty if every expression was evaluated.
+        failed_at: Index of the expression that failed; None if none did, also if the code itself failed.
         ending: How the process ended.
         stdout: The beginning of what the code printed.
     """
@@ -50,7 +50,7 @@ class Evaluation:
 
     @property
     def ok(self) -> bool:
-        """Whether every expression has a value, or `Raised` where that was requested."""
+        """Whether every expression has a value, or with `keep_going` a `Raised`."""
         return not self.error
 
 
@@ -65,25 +65,25 @@ async def evaluate(
     labels: Mapping[str, str] | None = None,
     keep_going: bool = False,
 ) -> Evaluation:
-    """Execute `code`, then `setup`, then evaluates each expression in that namespace, all in one process.
+    """Execute `code`, then `setup`, then evaluate each expression in that namespace, all in one process.
 
-    What code can do to the process is no more than return other values: it ends early, prints, forges a frame or sends
-    two, and the evaluation has failed or contains values that its functions might as well have returned. So nothing
-    that is not to be known may be in any argument, and what is right is decided elsewhere.
+    Code can at most change the values: if it ends early, prints, or forges frames, the evaluation fails or contains
+    values that its functions could also have returned. So no argument may contain secrets, such as expected results,
+    and the values are judged elsewhere.
 
     Args:
         sandbox: Sandbox that runs the process.
         code: Code of the policy; empty for an evaluation of trusted expressions only.
-        expressions: Each is sent by value (see `values`).
-        setup: Executed after the code.
-        names: Bound by value from `setup` on, and afresh for each expression.
+        expressions: Expressions; each value is sent by value (see `python_values`).
+        setup: Code that is executed after `code`.
+        names: Values bound to names before `setup`, and again before each expression.
         limits: Limits of the process.
         labels: See `ExecutionRequest.labels`.
-        keep_going: An expression that raises gives `Raised`, and the next one is evaluated.
+        keep_going: Whether evaluation continues after an expression that raises, whose value is then `Raised`.
 
     Raises:
         SandboxError: The sandbox failed.
-        Unencodable: A name's value is not plain data.
+        Unencodable: A value of `names` is not plain data.
     """
     nonce = secrets.token_hex(16)
     request = {
@@ -116,7 +116,7 @@ def _program() -> str:
 
 
 class _ForgedError(ValueError):
-    """The channel contains what our program does not write."""
+    """The channel contains data that our program does not write."""
 
 
 def _read(result: ExecutionResult, nonce: str, count: int, limits: ExecutionLimits) -> Evaluation:
@@ -153,14 +153,14 @@ def _evaluation(result: ExecutionResult, nonce: str, count: int, limits: Executi
 
 
 def _frames(result: ExecutionResult, nonce: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and payload of each whole line; the last one may be cut where the process did not end by itself."""
+    """Yield kind and payload of each whole line; the last one may be cut if the process did not end by itself."""
     *lines, rest = result.stdout.decode("ascii", "replace").split("\n")
     if rest and not (result.ending is not Ending.EXITED and (rest.startswith(nonce) or nonce.startswith(rest))):
         raise _ForgedError
     for line in lines:
         mark, kind, payload = (*line.split(" ", 2), "", "")[:3]
         if not secrets.compare_digest(mark.encode(), nonce.encode()) or nonce in payload:
-            raise _ForgedError  # also where the code prints the nonce, which must never be readable
+            raise _ForgedError  # also if the code prints the nonce, which must never be readable
         yield kind, payload
 
 

@@ -1,8 +1,8 @@
 """The program inside the sandbox: it executes the code, then evaluates expressions and sends each value to the host.
 
-The source of `python_values` and of this module are one program for `python -c`. The code that it executes lives in the
-same process and can do everything that this module can, so nothing here decides anything: a frame is a claim about a
-value, the expected values are not here, and code that forges a frame has only found another way to return a value.
+The source of `python_values` and of this module are one program for `python -c`. The code that it executes runs in the
+same process and can do everything that this module can. So no verdict is made here: frames only contain values, the
+expected values are not here, and code that forges a frame has only found another way to return a value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Kept(io.RawIOBase):
 
 
 class _Channel:
-    """The way out: lines that begin with the nonce."""
+    """The channel to the host: lines that begin with the nonce."""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
@@ -57,17 +57,17 @@ class _Channel:
             data = data[os.write(self._out, data) :]
 
     def finish(self, kind: str, payload: Any) -> NoReturn:
-        """End the process at once: neither threads nor exit handlers of the code come after the last frame."""
+        """End the process at once: threads and exit handlers of the code cannot run after the last frame."""
         output = self.kept.content.decode("utf-8", "replace")
         self.send(kind, json.dumps([payload, output]))
         os._exit(0)
 
 
 def main() -> None:
-    """Read the request from standard input and carry it out."""
+    """Read the request from standard input and execute it."""
     request = json.loads(sys.stdin.buffer.read())
     channel = _Channel(request["nonce"])
-    module = type(sys)("solution")  # a module of its own, so that dataclasses and the like find it
+    module = type(sys)("solution")  # a registered module, which dataclasses and others look up
     sys.modules[module.__name__] = module
     space = module.__dict__
     names, code = request["names"], request["code"]
@@ -123,7 +123,7 @@ def _described(error: BaseException, source: str) -> str:
 
 
 def _place(error: SyntaxError, source: str) -> list[str]:
-    """Show where the code is no Python: the number of the line, the line, and marks below what was not understood."""
+    """Show a syntax error: the number of the line, the line, and marks below the error."""
     found: list[str] = []
     try:
         number, offset = error.lineno or 1, error.offset or 1
@@ -136,7 +136,7 @@ def _place(error: SyntaxError, source: str) -> list[str]:
         shown, end = text[begin:][:_LONGEST_LINE], begin + _LONGEST_LINE
         below = "".join(character if character == "\t" else " " for character in text[begin:first].ljust(first - begin))
         found += [f"    {shown}", f"    {below}{'^' * max(min(last, end) - first, 1)}"] if shown else []
-    except BaseException:  # one that the code made itself may contain anything
+    except BaseException:  # an error that the code raised itself may contain anything
         return found[:1]
     return found
 

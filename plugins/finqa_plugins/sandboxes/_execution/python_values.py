@@ -1,7 +1,7 @@
-"""Plain data as text, by value: no pickle, no eval, no code of a foreign class. The sandbox runs this same source.
+"""Encodes plain data as text, by value, without pickle or eval. The sandbox runs the same source.
 
 JSON has null, booleans, strings, floats and small integers itself; everything else is a list that begins with its tag:
-`["tuple", 1, 2]`. Only exact types are taken: a subclass may have an `==` of its own.
+`["tuple", 1, 2]`. Only exact types are accepted: a subclass may have its own `==`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 MAX_DEPTH = 64
 MAX_ITEMS = 200_000
 MAX_MEMBERS = 10_000
-"""Most members of one set or mapping."""
+"""Largest number of members of a set or mapping."""
 MAX_ALIKE = 64
-"""Members with one hash: more were chosen so, for each is compared with all the others."""
+"""Largest number of members with equal hashes: each is compared with all others, so more would be an attack."""
 MAX_BITS = 2**16
 _PLAIN_BITS = 63
 
@@ -56,9 +56,9 @@ def encode(value: object) -> str:
 
 
 def decode(text: str) -> Any:
-    """Decode a value. Any text gives plain data, in bounded time.
+    """Decode a value. Safe for any text: the result is plain data, in bounded time.
 
-    A defaultdict comes back without its factory and a deque without its limit: neither is part of its value.
+    A defaultdict loses its factory and a deque its maximum length: neither is part of the value.
 
     Raises:
         Malformed: The text is not an encoded value.
@@ -72,10 +72,10 @@ def decode(text: str) -> Any:
 
 
 def equal(one: object, other: object, tolerance: float = 0.0) -> bool:
-    """Equality of decoded values: Python's `==`, or with floats that differ by `tolerance`, relative or absolute.
+    """Whether decoded values are equal: by `==`, with floats that may differ by `tolerance`, relative or absolute.
 
-    Only numbers in lists, tuples and values of mappings are compared with the tolerance. What cannot be compared is not
-    equal: a signalling NaN raises then.
+    Only numbers in lists, tuples and values of mappings are compared with the tolerance. Values that
+    cannot be compared, such as a signalling NaN, are not equal.
     """
     try:
         return _equal(one, other, tolerance)
@@ -198,7 +198,7 @@ class _Decoder:
 
 
 def _checked(members: list[Any]) -> list[Any]:
-    """Check the members of a set, or keys."""
+    """Return members of a set, or keys, after checking their number and hashes."""
     if len(members) > MAX_MEMBERS:
         raise Malformed("too many members")
     if members and max(Counter(map(hash, members)).values()) > MAX_ALIKE:
@@ -207,7 +207,7 @@ def _checked(members: list[Any]) -> list[Any]:
 
 
 def _from_integers(tag: str, parts: Sequence[Any]) -> Any:
-    """Decode a value of integers only: a Fraction of "1e999999999" or of such a Decimal takes all memory."""
+    """Decode a value from integers only: a Fraction from "1e999999999", or such a Decimal, would need all memory."""
     integers = [_from_text(*part) if isinstance(part, list) and part[:1] == ["int"] else part for part in parts]
     if any(type(number) is not int for number in integers):
         raise Malformed(f"no {tag}")

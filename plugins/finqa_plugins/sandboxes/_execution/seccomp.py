@@ -1,4 +1,4 @@
-"""A filter of system calls as the kernel's classic BPF program: what code has a use for is allowed, the rest refused.
+"""A filter of system calls as the kernel's classic BPF program: calls that code needs are allowed, all others refused.
 
 Format: struct sock_filter of linux/filter.h over struct seccomp_data of linux/seccomp.h; numbers are those of
 asm/unistd_64.h and asm-generic/unistd.h. The list began as the default profile of Docker's containers, without what
@@ -23,14 +23,14 @@ NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
 
 SOCKET_FAMILIES = (1, 2, 10)
-"""AF_UNIX, AF_INET and AF_INET6, which the namespace of the network holds; AF_VSOCK and others it does not."""
+"""AF_UNIX, AF_INET and AF_INET6, which a network namespace isolates, unlike AF_VSOCK and others."""
 
 X32 = 0x40000000
-"""From this number on calls are those of another ABI of x86_64."""
+"""Numbers from here on are calls of another ABI of x86_64."""
 
 CLONE3 = 435
 NEWEST = 456
-"""The newest call that was looked at. Later ones do not exist for code (ENOSYS), so that libraries use older ones."""
+"""The newest call considered here. Later calls fail with ENOSYS, so that libraries use older ones."""
 
 COMMON = {
     "pidfd_send_signal": 424, "pidfd_open": 434, "close_range": 436, "openat2": 437, "faccessat2": 439,
@@ -133,7 +133,7 @@ MACHINES = {
 
 @cache
 def filter_program(machine: str = platform.machine(), *, sockets: bool = True) -> bytes:
-    """Build the program; empty for processors whose numbers are not known here.
+    """Build the filter program; empty for processors whose numbers are not known here.
 
     Refused calls fail with EPERM, so that a program can report it; newer ones than `NEWEST` and clone3 fail with
     ENOSYS, so that libc falls back on older ones (for clone3 on clone, whose flags a filter can see). Calls of another
@@ -141,7 +141,7 @@ def filter_program(machine: str = platform.machine(), *, sockets: bool = True) -
 
     Args:
         machine: Processor, as `platform.machine` names it.
-        sockets: Sockets of `SOCKET_FAMILIES` may be made: the process has a network namespace of its own.
+        sockets: Whether sockets of `SOCKET_FAMILIES` are allowed, because the process has its own network namespace.
     """
     known = MACHINES.get(machine)
     if known is None:
@@ -183,7 +183,7 @@ def filter_program(machine: str = platform.machine(), *, sockets: bool = True) -
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of neighbouring numbers, each as its first and last."""
+    """Consecutive numbers as ranges, each with its first and last number."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

@@ -1,8 +1,8 @@
 """Executes one command in a remote sandbox. Sent there as text: standard library only, Python 3.9 or newer, Linux.
 
 Reads the request, one JSON object, from its stdin; writes one line, the mark of the request and a JSON object, to its
-stdout. The command has a user id of its own where this runs as root, an empty folder, its own virtual environment, no
-sockets, no new privileges and limits. What it started and what it wrote is gone when the line is written.
+stdout. The command has its own user id if this runs as root, an empty folder, its own environment variables, no
+sockets, no new privileges, and limits. Its processes and files are gone when the line is written.
 """
 
 # ruff: noqa: PTH102, PTH123
@@ -74,7 +74,7 @@ class Execution:
             file.write("1000")  # where memory is short the code goes first
 
     def run(self, heir: int) -> dict[str, Any]:
-        """Run the command and return the report that `calls.result` reads. `heir`: our process that outlives it."""
+        """Run the command and return the report that `calls.result` reads. `heir`: id of our process not to kill."""
         self._connect()
         status, cpu_s = None, 0.0
         try:
@@ -89,7 +89,7 @@ class Execution:
         return {"ending": ending, "exit_code": code, "seconds": round(seconds, 6), **written}
 
     def _until_its_end(self) -> tuple[int | None, float]:
-        """Return wait status and processor seconds of the command; None where it crossed a limit."""
+        """Return wait status and processor seconds of the command; status None if it exceeded a limit."""
         looked = self._began
         while not self._ending:
             self._exchange(TICK_S)
@@ -111,7 +111,7 @@ class Execution:
             return self._ending, None
         if os.WIFEXITED(status):
             return "exited", os.WEXITSTATUS(status)
-        late = cpu_s >= max(1, math.ceil(self._limits["cpu_s"]))  # its hard limit is a plain SIGKILL
+        late = cpu_s >= max(1, math.ceil(self._limits["cpu_s"]))  # the hard limit ends it by SIGKILL
         return ("time" if os.WTERMSIG(status) == signal.SIGXCPU or late else "killed"), None
 
     def _connect(self) -> None:
@@ -127,7 +127,7 @@ class Execution:
             self._selector.register(pipe, selectors.EVENT_WRITE if name == "stdin" else selectors.EVENT_READ, name)
 
     def _exchange(self, patience_s: float) -> bool:
-        """Move what can be moved; return False when there was nothing."""
+        """Move available data of the pipes; return False if there was none."""
         ready = self._selector.select(patience_s)
         for key, _ in ready:
             with contextlib.suppress(BlockingIOError):
@@ -139,14 +139,14 @@ class Execution:
         return bool(ready)
 
     def _write(self, descriptor: int) -> bool:
-        """Write what can be written; return False when there is no more to write, or no reader."""
+        """Write available input; return False if there is no more to write, or no reader."""
         with contextlib.suppress(BrokenPipeError):
             self._input = self._input[os.write(descriptor, self._input[:CHUNK]) :]
             return bool(self._input)
         return False
 
     def _read(self, descriptor: int, name: str) -> bool:
-        """Read what can be read; return False at the end."""
+        """Read available output; return False at the end."""
         text, kept, most = os.read(descriptor, CHUNK), self._output[name], self._limits["output_bytes"]
         if len(kept) + len(text) > most:
             self._ending = self._ending or "output"
@@ -155,7 +155,7 @@ class Execution:
 
 
 def executed(request: dict[str, Any]) -> dict[str, Any]:
-    """Execute a request, and leave nothing of it."""
+    """Execute a request, and remove its processes and files."""
     uid = own_uid()
     folder = f"/tmp/finqa-{os.urandom(8).hex()}"
     heir = Heir(uid, folder)

@@ -1,1 +1,1 @@
-"""Images of environment servers: what is in them, for every provider whose sandboxes start from images."""
+"""Contents of images of environment servers, for all providers whose sandboxes start from images."""

@@ -1,4 +1,4 @@
-"""What an image of a server is made of, and the name that follows from it. Nothing here talks to a provider."""
+"""The contents of a server's image, and its name. Independent of providers."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ _WAITING = ("sleep", "infinity")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """What the images of one provider have in common.
+    """Options that all images of one provider share.
 
     Attributes:
         sandbox: The provider, as `--sandbox` takes it.
-        title: What messages call its sandboxes.
-        base_image: Image with Python to build upon.
-        place: What else makes another image, such as the resources of its sandboxes.
-        serves: The image's own command starts the server. Otherwise it waits for commands, and the provider starts it.
-        own_base: Base image that takes the place of the one in a folder's own Dockerfile; empty: that one.
+        title: Name of its sandboxes in messages.
+        base_image: Base image with Python.
+        place: Further values on which images depend, such as the resources of sandboxes.
+        serves: Whether the image's command starts the server. Otherwise the image waits for commands, and the provider
+            starts the server.
+        own_base: Base image that replaces the one in a folder's own Dockerfile; empty: no replacement.
     """
 
     sandbox: str
@@ -64,10 +65,10 @@ class Recipe:
     """An image before it is built.
 
     Attributes:
-        command: What builds it.
-        snapshot: Name of the snapshot inside, or of the folder that has a server of another maker.
+        command: Command that builds it.
+        snapshot: Name of the snapshot in it, or of the folder of another author's server.
         digest: Hex sha256 over the snapshot, the code, its dependencies and the resources of the sandboxes.
-        dockerfile: Its build, in the folder that `write_context` fills.
+        dockerfile: Text of the Dockerfile, for the build folder that `write_context` fills.
         files: Path in that folder -> content, or file on this machine.
         dockerfile_path: Path of the Dockerfile in that folder.
         arguments: Arguments of the build (`ARG` in the Dockerfile).
@@ -88,7 +89,7 @@ class Recipe:
 
 
 def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
-    """The image of a spec. Reads all sources of the package at its first call, about 0.3 s.
+    """The recipe of a spec. The first call reads all sources of the package, in about 0.3 s.
 
     Raises:
         ConfigError: The server that the spec names is not part of this package, so that no image can contain it.
@@ -113,28 +114,28 @@ def make_recipe(spec: ServerSpec, options: ImageOptions) -> Recipe:
 
 
 def _snapshot_files(snapshot: Snapshot) -> dict[str, Path]:
-    if not snapshot.path.is_dir():  # the name alone is wanted
+    if not snapshot.path.is_dir():  # only the name is needed
         return {}
     listed = json.loads((snapshot.path / _MANIFEST).read_text(encoding="utf-8"))["files"]
     return {f"snapshot/{name}": snapshot.path / name for name in (_MANIFEST, *listed)}
 
 
 def _source_recipe(spec: ServerSpec, source: ServerSource, options: ImageOptions) -> Recipe:
-    """The image of a server of another maker: its requirements, its folder and the wheel of its project."""
+    """The recipe for another author's server: its requirements, its folder and the wheel of its project."""
     files: dict[str, bytes | Path] = {REQUIREMENTS: "".join(f"{one}\n" for one in source.requirements).encode()}
     package = source.app.partition(".")[0]
     files |= folder_files(source.folder, f"server/{package}/")
     steps = [f"RUN {_PIP} --requirement {REQUIREMENTS}", "COPY server ./server"]
-    if source.project:  # its wheel, as pip builds it: for imports by its package's name, and its metadata
+    if source.project:  # pip builds its wheel, for imports by package name and for its metadata
         steps.append(f"RUN {_PIP} --no-deps ./server/{package}")
     dockerfile = _lines(options.base_image, steps, (), _image_command(spec, options))
     return _folder_recipe(source.folder, build_command(spec, options), options, dockerfile, files)
 
 
 def _own_recipe(spec: ServerSpec, source: ServerSource, options: ImageOptions) -> Recipe:
-    """The image that a folder's own Dockerfile makes, with the arguments that `openenv build` gives it.
+    """The recipe for a folder with its own Dockerfile, with the build arguments of `openenv build`.
 
-    An image that waits for commands needs another last line, and what Daytona's SDK sends of the folder.
+    An image that waits for commands gets another entry point, and the files that Daytona's SDK would send.
     """
     assert source.dockerfile is not None
     command = build_command(spec, options)
@@ -177,7 +178,7 @@ def _content(content: bytes | Path) -> bytes:
 
 
 def _mode(content: bytes | Path) -> int:
-    """Readable for every user of the image; a program stays one."""
+    """File mode: readable for every user of the image; executable files stay executable."""
     return 0o755 if isinstance(content, Path) and content.stat().st_mode & stat.S_IXUSR else 0o644
 
 
@@ -192,7 +193,7 @@ def build_command(spec: ServerSpec, options: ImageOptions) -> str:
 
 
 def served_name(spec: ServerSpec, options: ImageOptions) -> str:
-    """What the image of a spec is called after: its snapshot, or the folder of its server."""
+    """The name in the image's name: that of the snapshot, or of the folder of the server."""
     return spec.source.folder.name if spec.source is not None else served_snapshot(spec, options).name
 
 
@@ -200,7 +201,8 @@ def served_snapshot(spec: ServerSpec, options: ImageOptions) -> Snapshot:
     """Return the snapshot of a spec that names a module and a snapshot.
 
     Raises:
-        ConfigError: It does not: images contain modules of finqa and a snapshot, or the folder of a server.
+        ConfigError: The spec names something else: images contain modules of finqa and a snapshot, or the folder of a
+            server.
     """
     if not spec.module or spec.snapshot is None:
         raise ConfigError(
@@ -213,7 +215,7 @@ def served_snapshot(spec: ServerSpec, options: ImageOptions) -> Snapshot:
 def content_digest(snapshot: str, options: ImageOptions, command: Sequence[str] = _WAITING) -> str:
     """Hex sha256 over the digest of a snapshot and everything else that is in an image or follows from it.
 
-    `command` is what the image starts.
+    `command` is the entry point of the image.
     """
     wheel = package_wheel()
     parts = {
@@ -232,7 +234,7 @@ def name_of(snapshot: str, digest: str) -> str:
 
 
 def parse_name(image: str) -> tuple[str, str] | None:
-    """Snapshot and digest (12 hex digits) of an image's name; None when the image is not one of finqa's."""
+    """Snapshot and digest (12 hex digits) of an image's name; None if the image is not one of finqa's."""
     found = _NAME.fullmatch(image)
     return (found["snapshot"], found["digest"]) if found else None
 
@@ -270,7 +272,7 @@ def _image_command(spec: ServerSpec, options: ImageOptions) -> tuple[str, ...]:
 
 
 def _dockerfile(base: str, wheel: str, command: Sequence[str]) -> str:
-    """Dependencies stand before the code, so that a new version of it only builds the last layers."""
+    """The Dockerfile, with dependencies before the code, so that new code only rebuilds the last layers."""
     steps = (
         f"RUN {_PIP} --requirement {REQUIREMENTS}",
         f"COPY {wheel} ./",

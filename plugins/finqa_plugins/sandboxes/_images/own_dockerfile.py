@@ -1,7 +1,7 @@
-"""The Dockerfile that the folder of an environment brings: what it copies, and how its server starts.
+"""Reads the Dockerfile of an environment's folder: the files that it copies, and how the server starts.
 
-Language: https://docs.docker.com/reference/dockerfile. Daytona's SDK sends the sources of COPY as they are written; it
-expands no variable, and sends nothing for ADD and for mounts of a build.
+Language: https://docs.docker.com/reference/dockerfile. Daytona's SDK sends the sources of COPY. It does
+not expand variables, and sends nothing for ADD and for mounts of a build.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDockerfile:
-    """What a build needs of a Dockerfile.
+    """The parts of a Dockerfile that a build needs.
 
     Attributes:
-        text: The Dockerfile as it is sent: ends with an entry point that keeps a sandbox running without a server.
+        text: The Dockerfile to send, with an entry point that keeps a sandbox running without a server.
         files: Path in the build's folder -> file on this machine.
         command: Command line that starts the server in a sandbox.
     """
@@ -47,8 +47,8 @@ class OwnDockerfile:
 def read_dockerfile(path: Path, folder: Path, base_image: str | None = None) -> OwnDockerfile:
     """Read the Dockerfile of an environment.
 
-    Sources of COPY are looked for in the folder. Where one begins with `envs/NAME/`, the build's folder is laid out as
-    OpenEnv's repository, where the folder has that place.
+    Sources of COPY are looked for in the folder. If one begins with `envs/NAME/`, the build folder has the layout of
+    OpenEnv's repository, in which the environment's folder has that path.
 
     Args:
         path: The Dockerfile.
@@ -56,7 +56,7 @@ def read_dockerfile(path: Path, folder: Path, base_image: str | None = None) -> 
         base_image: Value of the build argument BASE_IMAGE; None: the Dockerfile's own.
 
     Raises:
-        ConfigError: Daytona cannot carry it out; the message names the instruction.
+        ConfigError: Daytona cannot build it; the message names the instruction.
     """
     text = path.read_text(encoding="utf-8")
     lines = list(_instructions(text))
@@ -99,7 +99,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _sources(path: Path, rest: str, line: str) -> Iterator[tuple[str, str]]:
-    """Yield each source that a COPY takes from the build's folder, with its line; none of another stage."""
+    """Yield each source that a COPY takes from the build's folder, with its line; not sources of other stages."""
     if "--from=" in rest:
         return
     for source in _words(rest)[:-1]:
@@ -123,7 +123,7 @@ def _words(rest: str) -> list[str]:
 def folder_files(folder: Path, prefix: str = "") -> dict[str, Path]:
     """Return the folder's files by their path in the build's folder.
 
-    Hidden files, in which keys may be, and what programs left behind stay outside.
+    Hidden files, which may contain keys, and files that programs generate are excluded.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -140,7 +140,7 @@ def _matches(source: str, files: Mapping[str, Path]) -> bool:
 
 
 def _pattern(source: str) -> str:
-    """Return a regular expression of the files that a source of COPY names: a file, a folder or a pattern of them."""
+    """Return a regular expression for the files of a source of COPY: a file, a folder or a pattern."""
     parts = [
         re.escape(part) if not glob.has_magic(part) else re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
         for part in source.split("/")
@@ -152,7 +152,7 @@ def with_base(path: Path, text: str, image: str) -> str:
     """Return the Dockerfile with another base image.
 
     Raises:
-        ConfigError: It has no build argument for it.
+        ConfigError: The Dockerfile has no build argument for it.
     """
     changed, count = re.subn(rf"(?m)^ARG\s+{BASE_ARGUMENT}\b.*$", f"ARG {BASE_ARGUMENT}={image}", text)
     if not count:
@@ -164,10 +164,10 @@ def with_base(path: Path, text: str, image: str) -> str:
 
 
 def _start_command(path: Path, lines: list[tuple[str, str, str]]) -> str:
-    """Return what the last stage runs, in its working directory.
+    """Return the command line of the last stage, in its working directory.
 
     Raises:
-        ConfigError: It names no command, or a working directory with an unknown variable.
+        ConfigError: The stage has no command, or its working directory contains a variable.
     """
     stages = [number for number, (word, _, _) in enumerate(lines) if word == "FROM"]
     if not stages:

@@ -1,4 +1,4 @@
-"""The wheel of the running package, made from wherever the package is imported from.
+"""Builds a wheel of the running package from the files that it was imported from.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
@@ -50,11 +50,10 @@ class Wheel:
 def package_wheel() -> Wheel:
     """The wheel of the running package, read once per process.
 
-    It contains Python sources only, so neither weights nor other files of a checkout: a server needs no
-    more.
+    It contains Python sources only, without weights and other files of a checkout, because a server needs no more.
 
     Raises:
-        ConfigError: The package is not installed, or was imported from something else than files.
+        ConfigError: The package is not installed, or was not imported from a folder of files.
     """
     try:
         installed = distribution(DISTRIBUTION)
@@ -87,7 +86,7 @@ def _module(name: str) -> str:
 
 
 def _about(installed: Distribution) -> Mapping[str, bytes]:
-    """The files of `.dist-info` but RECORD. No description in them: another README makes no other image."""
+    """The files of `.dist-info` except RECORD, without a description: a changed README must not change the image."""
     info = f"{DISTRIBUTION}-{__version__}.dist-info"
     metadata = [
         "Metadata-Version: 2.1",
@@ -112,7 +111,7 @@ def _all(installed: Distribution, field: str) -> list[str]:
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:
-    """A zip of the files and their RECORD, sorted and stored: what compresses differs between versions of zlib."""
+    """A zip of the files and their RECORD, sorted and uncompressed: compression differs between zlib versions."""
     record = f"{DISTRIBUTION}-{__version__}.dist-info/RECORD"
     lines = [f"{name},sha256={_checksum(content)},{len(content)}\n" for name, content in sorted(files.items())]
     buffer = io.BytesIO()

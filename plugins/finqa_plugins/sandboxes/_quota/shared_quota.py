@@ -1,7 +1,7 @@
-"""The quota of an account: over a Ray cluster where the run uses one, else a file that all processes here share.
+"""The quota of an account: shared over a Ray cluster if the run uses one, else by a file of this machine.
 
-Times are of the monotonic clock, which counts from the start of the machine, is the same in all its processes and
-never jumps. So each start of the machine has a file of its own.
+Times are those of the monotonic clock, which counts from the start of the machine, is the same in all its processes and
+never jumps. So each start of the machine has its own file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_quota(context: SandboxContext, account: str, limit: int, window_s: floa
     Args:
         context: Context of the provider.
         account: Digest of the account; see `account_digest`.
-        limit: Most creates in a window.
+        limit: Largest number of creates in a window.
         window_s: Length of a window in seconds.
     """
     if context.cluster:
@@ -67,14 +67,14 @@ class WindowFile:
     """The creates of one account by all processes of this machine that use the same folder.
 
     Each call locks, reads, changes and replaces the file, so that a process that is killed at any moment leaves a
-    complete one. The kernel releases a killed process's lock.
+    complete file. The kernel releases a killed process's lock.
     """
 
     def __init__(self, folder: Path, account: str, *, settle_s: float = SETTLE_S) -> None:
         """Opens nothing yet.
 
         Args:
-            folder: Where the files are.
+            folder: Folder of the files.
             account: Digest of the account; see `open_quota`.
             settle_s: As `SlidingWindow`.
         """
@@ -85,7 +85,7 @@ class WindowFile:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._path
 
     def take(self, limit: int, window_s: float) -> Grant:
@@ -133,7 +133,7 @@ class WindowFile:
             ) from error
 
     def _restore(self, window: SlidingWindow, window_s: float) -> None:
-        """Reads the file. A file that is no state may have lost creates: nothing is granted for one window."""
+        """Reads the file. A damaged file may have lost creates, so nothing is granted for one window."""
         now = time.monotonic()
         try:
             state = json.loads(self._path.read_bytes())
@@ -142,7 +142,7 @@ class WindowFile:
             window.restore(state, now)
         except FileNotFoundError:
             if self._has_others():
-                window.pause(window_s)  # the clock began with the machine, and all earlier creates came before
+                window.pause(window_s)  # the clock began at 0 with the machine, after all earlier creates
         except (ValueError, TypeError, KeyError):
             window.pause(now + max(window_s, 60.0))
 
@@ -193,13 +193,13 @@ class FileQuota(AccountQuota):
 
         Args:
             file: The shared window.
-            limit: Most creates in a window.
+            limit: Largest number of creates in a window.
             window_s: Length of a window in seconds.
         """
         self._file = file
         self._limit = limit
         self._window_s = window_s
-        self._thread = ThreadPoolExecutor(1, "account-quota")  # one: reports are carried out in their order
+        self._thread = ThreadPoolExecutor(1, "account-quota")  # one thread keeps reports in order
 
     async def take(self) -> Grant:
         """See `AccountQuota`; file and lock are used in a thread."""
@@ -217,7 +217,7 @@ class FileQuota(AccountQuota):
         self._report(lambda: self._file.pause(seconds))
 
     def close(self) -> None:
-        """See `AccountQuota`; reports under way are still carried out."""
+        """See `AccountQuota`; reports in progress are completed."""
         self._thread.shutdown(wait=False)
 
     def _report(self, report: Callable[[], None]) -> None:

@@ -1,1 +1,1 @@
-"""Servers on addresses of this machine, for the providers that start them here."""
+"""Servers on this machine, for the providers that start sandboxes here."""

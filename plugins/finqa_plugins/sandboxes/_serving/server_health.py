@@ -1,4 +1,4 @@
-"""Whether a server on this machine's loopback answers, and the wait for its first answer."""
+"""Checks whether a server on this machine's loopback answers, and waits for its first answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 POLL_S = 0.02
 HEALTH_TIMEOUT_S = 10.0
 FIRST_ANSWER_TIMEOUT_S = 1.0
-"""Seconds for one answer while a server starts: it may have taken the connection before it could serve it."""
+"""Seconds for one answer while a server starts: it may accept a connection before it can serve it."""
 
 
 async def wait_until_healthy(
@@ -23,17 +23,17 @@ async def wait_until_healthy(
     ended: Callable[[], Awaitable[SandboxError | None]],
     last_output: Callable[[], Awaitable[str]],
 ) -> None:
-    """Wait for the first good answer of a server.
+    """Wait until a server is healthy.
 
     Args:
-        server: What messages call it.
-        timeout_s: Seconds that it may take.
-        healthy: Whether it answers within so many seconds.
-        ended: The error to raise once it has ended; None while it runs.
-        last_output: The end of what it wrote, in a sentence.
+        server: Name of the server in messages.
+        timeout_s: Seconds until the server must be healthy.
+        healthy: Returns whether the server answers within a number of seconds.
+        ended: Returns the error to raise once the server has ended; None while it runs.
+        last_output: Returns the end of the server's output, in a sentence.
 
     Raises:
-        SandboxError: It ended or took too long; the message ends with what it last wrote.
+        SandboxError: The server ended or took too long; the message ends with its last output.
     """
     deadline = time.monotonic() + timeout_s
     while not await healthy(FIRST_ANSWER_TIMEOUT_S):
@@ -45,7 +45,7 @@ async def wait_until_healthy(
 
 
 async def answers(port: int, path: str, timeout_s: float) -> bool:
-    """Return whether a GET of the path on this machine's loopback is answered with 200 in time. Never raises."""
+    """Return whether a GET of the path on this machine's loopback is answered with status 200 in time. Never raises."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -60,6 +60,6 @@ async def answers(port: int, path: str, timeout_s: float) -> bool:
 
 
 def output_sentence(text: str) -> str:
-    """The end of what a server wrote, as the end of a message."""
+    """The end of a server's output, as the end of a message."""
     text = text.strip()
     return f"Its last output:\n{text[-2000:]}" if text else "It wrote nothing."

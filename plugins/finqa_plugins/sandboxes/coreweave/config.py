@@ -1,4 +1,4 @@
-"""Options of the `cwsandbox` sandbox provider, and whether there is a key. Imports no SDK: every command may ask."""
+"""Options of the `cwsandbox` sandbox provider, and whether there is a key. No SDK is imported: any command may ask."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROJECT_VARIABLE = "WANDB_PROJECT_NAME"
 
 
 class CoreWeaveSandboxConfig(BaseModel):
-    """Options for creating, reaching and ending sandboxes. The service ends a forgotten one after `max_lifetime_s`."""
+    """Options for creating and ending sandboxes. The service ends a forgotten sandbox after `max_lifetime_s`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ def has_wandb_key(environment: Mapping[str, str]) -> bool:
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is a key of CoreWeave, or of W&B where it is that account; see `Component.readiness`."""
+    """Whether there is a key of the account, CoreWeave's or W&B's; see `Component.readiness`."""
     options = _options(settings, "cwsandbox")
     if options.get("auth") == "wandb":
         return [] if has_wandb_key(os.environ) else [_lacks("cwsandbox", WANDB_KEY_VARIABLE)]
@@ -68,7 +68,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 
 def aviato_readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether there is one of the keys that `mapped` takes; see `Component.readiness`."""
+    """Whether there is one of the keys that `mapped` reads; see `Component.readiness`."""
     options = _options(settings, "aviato")
     if options.get("auth") != "wandb" and (options.get("api_key") or _has(OLD_KEY_VARIABLE) or _has(KEY_VARIABLE)):
         return []
@@ -92,9 +92,9 @@ def _lacks(name: str, variable: str) -> Check:
 
 
 def mapped(config: CoreWeaveSandboxConfig, environment: Mapping[str, str]) -> CoreWeaveSandboxConfig:
-    """The options of today for the variables of then: AVIATO_API_KEY first, else W&B's key with entity and project.
+    """Converts Aviato's variables to options: AVIATO_API_KEY first, else W&B's key with entity and project.
 
-    What the options set already has priority, and CWSANDBOX_API_KEY over W&B's key.
+    Options that are set have priority, and CWSANDBOX_API_KEY has priority over W&B's key.
 
     Raises:
         AuthenticationError: There is no key; or it is W&B's, and WANDB_ENTITY_NAME, which was required, is missing.

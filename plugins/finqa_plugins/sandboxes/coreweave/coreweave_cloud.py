@@ -1,4 +1,4 @@
-"""The SDK as one provider uses it: address and key, its requests, how they are repeated, and its errors."""
+"""CoreWeave's SDK as one provider uses it: address and key, requests, retries and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What every call of the SDK is given.
+    """Arguments of every call of the SDK.
 
     Attributes:
         base_url: `https://host`, or `http://` on this machine.
@@ -67,7 +67,7 @@ class Access:
     auth: AuthHeaders = field(repr=False)
 
     def blotted(self, text: str) -> str:
-        """A text without the key, should the service have repeated it."""
+        """Returns a text in which the key is masked, in case the service repeated it."""
         for value in self.auth.headers.values():
             secret = value.removeprefix("Bearer ")
             text = text.replace(secret, "**********") if len(secret) >= 8 else text
@@ -75,14 +75,14 @@ class Access:
 
 
 async def access(config: CoreWeaveSandboxConfig) -> Access:
-    """The way in that the options name.
+    """The address and key that the options name.
 
     Raises:
         AuthenticationError: There is no key.
-        ConfigError: The address is none, or would send the key in the clear.
+        ConfigError: The address is invalid, or the key would be sent unencrypted.
     """
     if config.auth == "wandb":
-        return Access(base_url(), await asyncio.to_thread(_wandb_headers, config))  # importing wandb takes a while
+        return Access(base_url(), await asyncio.to_thread(_wandb_headers, config))  # importing wandb is slow
     return Access(base_url(), AuthHeaders({"Authorization": f"Bearer {api_key(config)}"}, "api_key"))
 
 
@@ -90,7 +90,7 @@ def check_key(config: CoreWeaveSandboxConfig) -> None:
     """Look for the key that the options name, without a request.
 
     Raises:
-        AuthenticationError: There is none.
+        AuthenticationError: There is no key.
     """
     if config.auth != "wandb":
         api_key(config)
@@ -99,7 +99,7 @@ def check_key(config: CoreWeaveSandboxConfig) -> None:
 
 
 def api_key(config: CoreWeaveSandboxConfig) -> str:
-    """CoreWeave's key, of the options, else of the environment.
+    """CoreWeave's key, from the options, else from the environment.
 
     Raises:
         AuthenticationError: There is none.
@@ -111,10 +111,10 @@ def api_key(config: CoreWeaveSandboxConfig) -> str:
 
 
 def base_url() -> str:
-    """Where requests go: to another address than CoreWeave's cloud only by the process's own environment.
+    """Address of the service; only the environment of the process can change it.
 
     Raises:
-        ConfigError: It is not an address, or not encrypted and not of this machine.
+        ConfigError: The address is invalid, or neither encrypted nor of this machine.
     """
     url = (os.environ.get(URL_VARIABLE) or CLOUD_URL).rstrip("/")
     parts = urlsplit(url)
@@ -137,18 +137,18 @@ def _wandb_headers(config: CoreWeaveSandboxConfig) -> AuthHeaders:
 
 
 class Cloud:
-    """Makes the SDK's objects and waits for what they promise. The SDK works in its own thread."""
+    """Makes objects of the SDK and awaits their requests. The SDK works in its own thread."""
 
     def __init__(self, config: CoreWeaveSandboxConfig) -> None:
         self._config = config
         self._access: Access | None = None
         self._threads = ThreadPoolExecutor(STATUSES_AT_ONCE, thread_name_prefix="cwsandbox status")
-        self._random = random.Random(0)  # spreads retries; decides nothing that a run records
-        with contextlib.suppress(RuntimeError):  # other code that used the SDK before has installed them
-            disable_signal_handlers()  # the command line has its own, and they end every sandbox
+        self._random = random.Random(0)  # for the jitter of retries only; no recorded result depends on it
+        with contextlib.suppress(RuntimeError):  # raised if other code has already used the SDK
+            disable_signal_handlers()  # the command line has its own handlers, which end every sandbox
 
     async def access(self) -> Access:
-        """The way in, found once.
+        """Address and key, determined once.
 
         Raises:
             AuthenticationError: There is no key.
@@ -184,11 +184,11 @@ class Cloud:
         )
 
     async def status(self, sandbox: Sandbox) -> SandboxStatus:
-        """What the service reports about a sandbox now. Asked for in a thread: of all that we use, the SDK only blocks
-        here.
+        """The current status of a sandbox. Runs in a thread, because this is the only blocking call of the SDK that we
+        use.
 
         Raises:
-            CWSandboxError: It does not answer, or knows no such sandbox.
+            CWSandboxError: The service does not answer, or does not know the sandbox.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, sandbox.get_status)
 
@@ -196,7 +196,7 @@ class Cloud:
         """Ends a sandbox and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after `delete_timeout_s`.
+            SandboxError: The sandbox still exists after `delete_timeout_s`.
             AuthenticationError: The key is refused.
         """
         timeout_s = self._config.delete_timeout_s
@@ -210,15 +210,15 @@ class Cloud:
             raise SandboxError(f"Sandbox {name} could not be removed. {reason}") from error
 
     async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
-        """Makes a request that may be made twice, again and again while the fault is a passing one.
+        """Makes an idempotent request, and retries it while failures are temporary.
 
         Args:
-            doing: What it does, for the error: `ending sandbox X`.
+            doing: What the request does, for errors, such as `ending sandbox X`.
             request: Makes the request once.
-            patience_s: No further try begins after so long.
+            patience_s: Seconds after which no further try begins.
 
         Raises:
-            FinqaError: It failed for good; the SDK's exception is its cause.
+            FinqaError: The request failed for good; the SDK's exception is the cause.
         """
         deadline = time.monotonic() + patience_s
         tries = 0
@@ -233,11 +233,11 @@ class Cloud:
             await asyncio.sleep(pause)
 
     def close(self) -> None:
-        """Lets its threads go. Idempotent."""
+        """Releases the threads. Idempotent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _pause_s(self, tries: int, error: CWSandboxError) -> float:
-        """Seconds before the next try: as long as the service asks, else doubling with jitter."""
+        """Seconds before the next try: those that the service requests, else exponential backoff, both with jitter."""
         asked = pause_asked_s(error)
         spread = self._random.random()
         return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
@@ -250,5 +250,5 @@ class Cloud:
 
 
 async def _stopped(sandbox: Sandbox) -> None:
-    with contextlib.suppress(SandboxNotFoundError, SandboxTerminalStateUnavailableError):  # gone, only not how
+    with contextlib.suppress(SandboxNotFoundError, SandboxTerminalStateUnavailableError):  # it is gone
         await sandbox.stop(graceful_shutdown_seconds=0, missing_ok=True)

@@ -1,4 +1,4 @@
-"""What `finqa doctor` finds out about the CoreWeave account: the key, and the way there."""
+"""Checks of the CoreWeave account for `finqa doctor`: the key and the connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NETWORK_REMEDY = "check the network and CWSANDBOX_BASE_URL, then finqa doctor --
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`, with secrets masked."""
+    """Results of all checks, within a few seconds; `settings` as the hook `doctor_checks` gets them, secrets masked."""
     given = settings["sandbox"]["options"]
     try:
         config = CoreWeaveSandboxConfig.model_validate({name: given[name] for name in given if name != "api_key"})

@@ -1,4 +1,4 @@
-"""What the SDK's exceptions mean for us: what may pass, what is certain, and the message for the user."""
+"""What the SDK's exceptions mean: whether a retry may help, whether nothing was done, and the user's message."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNev
 _SIZE = re.compile(r"CEILING_EXCEEDED|PLACEMENT_CONSTRAINT|NO_SUITABLE_RUNNER")
 
 _BROKEN_CALL = "Internal error from Core"
-"""What gRPC's asyncio client reports when a call ends while it still writes to it: the reply of the service is lost
+"""What gRPC's asyncio client reports if a call ends while the client still writes to it: the service's reply is lost
 (`set_internal_error` in grpc/_cython/_cygrpc/aio/call.pyx.pxi). A repeated request gets the reply again."""
 
 
 def is_passing(error: CWSandboxError) -> bool:
-    """The same request may succeed a little later: overload, a fault of the service, no connection, no answer."""
+    """Whether the same request may soon succeed: overload, a fault of the service, no connection, no answer."""
     if "QUOTA" in (error.reason or ""):
         return False
     known = isinstance(error, SandboxUnavailableError | SandboxResourceExhaustedError | SandboxTimeoutError)
@@ -49,19 +49,19 @@ def is_passing(error: CWSandboxError) -> bool:
 
 
 def is_refusal(error: CWSandboxError) -> bool:
-    """The service refused, so that nothing was carried out."""
+    """Whether the service refused the request, so that nothing was carried out."""
     return (
         _code(error) in _REFUSALS or isinstance(error, CWSandboxAuthenticationError) or "QUOTA" in (error.reason or "")
     )
 
 
 def pause_asked_s(error: CWSandboxError) -> float | None:
-    """Seconds that the service asks us to wait; None: not given."""
+    """Seconds that the service asks us to wait; None if it names none."""
     return error.retry_delay.total_seconds() if error.retry_delay else None
 
 
 def explained(error: CWSandboxError, doing: str) -> FinqaError:
-    """The error to raise for good; `doing` is what did not work: `listing the sandboxes`."""
+    """The error to raise when no retry is left; `doing` is what failed, such as `listing the sandboxes`."""
     reason = error.reason or ""
     message = f"CoreWeave: {doing} failed: {_told(str(error))}"
     if isinstance(error, CWSandboxAuthenticationError):
@@ -86,12 +86,12 @@ def remedy_of(error: BaseException) -> str | None:
 
 
 def _code(error: CWSandboxError) -> str:
-    """Name of the gRPC status that the SDK translated; empty when there was none."""
+    """Name of the gRPC status that the SDK translated; empty if there was none."""
     code = getattr(error.__cause__, "code", None)
     return str(getattr(code(), "name", "")) if callable(code) else ""
 
 
 def _told(message: str) -> str:
-    """Enough of a reply to act upon; the SDK repeats the whole command of an execution."""
+    """The first 400 characters: the SDK repeats the whole command of an execution in its messages."""
     text = " ".join(message.split())
     return text if len(text) <= 400 else text[:397] + "..."

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 LAST_LOOK_S, FIRST_LOOK_S = 5.0, 10.0
 SEARCH_PAUSES_S = (0.0, 0.5, 2.0)
-"""Before each look for a sandbox whose create was never answered: the list may lag behind."""
+"""Pauses before each search for a sandbox whose create was never answered: the list may lag behind."""
 SEARCH_PATIENCE_S = 5.0
 _STATES = {
     SandboxStatus.RUNNING: "started",
@@ -42,10 +42,10 @@ _STATES = {
 
 
 class Creation:
-    """Creates one sandbox and waits until it runs. Failed or cancelled, it ends the sandbox first if there is one.
+    """Creates one sandbox and waits until it runs. On failure or cancellation it ends the sandbox if there is one.
 
     Attributes:
-        doubtful: After a failure: a sandbox of this name may be there all the same.
+        doubtful: Whether, after a failure, a sandbox of this name may exist all the same.
     """
 
     def __init__(self, cloud: Cloud, config: CoreWeaveSandboxConfig, name: str, tags: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class Creation:
 
         Raises:
             SandboxError: It did not become ready.
-            FinqaError: No try can succeed: key, quota, image, size.
+            FinqaError: No try can succeed, because of the key, the quota, the image or the size.
         """
         sandbox = await self._cloud.prepare(self._tags)
         creating = asyncio.create_task(self._create(sandbox))
@@ -70,7 +70,9 @@ class Creation:
             doing = f"starting sandbox {self._name}"
             # `sandbox.wait` would block the event loop.
             await self._cloud.call(doing, lambda: sandbox, self._config.start_timeout_s)
-            if sandbox.status is not SandboxStatus.RUNNING:  # for the SDK, one that has ended well has not failed
+            if (
+                sandbox.status is not SandboxStatus.RUNNING
+            ):  # the SDK raises nothing for a sandbox that has ended without an error
                 raise SandboxError(f"Sandbox {self._name} was {sandbox.status} as soon as it had started.")
         except BaseException:
             self._given_up = True
@@ -83,7 +85,7 @@ class Creation:
         return sandbox
 
     async def _create(self, sandbox: Sandbox) -> None:
-        """Every try carries the same request id, so that the service makes one sandbox of them all."""
+        """Create the sandbox. All tries have the same request id, so that the service makes only one sandbox."""
 
         async def accepted() -> None:
             if self._given_up:
@@ -98,7 +100,7 @@ class Creation:
         await self._cloud.call(f"creating sandbox {self._name}", accepted, self._config.create_timeout_s)
 
     async def _undo(self, sandbox: Sandbox) -> None:
-        """Never raises: the start's own error is what counts."""
+        """End the sandbox if there is one. Never raises: the error of the start is the one to report."""
         try:
             if sandbox.sandbox_id is not None:
                 self.doubtful = True
@@ -110,7 +112,7 @@ class Creation:
             log.warning("a sandbox that did not start may still exist", sandbox=self._name, reason=error.message)
 
     async def _search(self) -> bool:
-        """Whether the sandbox was found, and ended."""
+        """Search for the sandbox by its name and end it; whether it was found."""
         for pause_s in SEARCH_PAUSES_S:
             await asyncio.sleep(pause_s)
             found = await self._cloud.find([self._name], SEARCH_PATIENCE_S)
@@ -124,8 +126,8 @@ class Creation:
 class CoreWeaveSandboxProvider(SandboxProvider):
     """Sandboxes of CoreWeave, all of which execute code.
 
-    A sandbox carries a name of finqa and the labels of its run as tags from its very create on, so that `list` and
-    `reap` find what a lost reply or a killed process left behind.
+    A sandbox is created with a name of finqa and the labels of its run as tags, so that `list` and `reap` find what a
+    lost reply or a killed process left behind.
     """
 
     def __init__(self, config: CoreWeaveSandboxConfig | None, context: SandboxContext) -> None:
@@ -139,14 +141,14 @@ class CoreWeaveSandboxProvider(SandboxProvider):
         self._closed = False
 
     def check_key(self) -> None:
-        """Raise an AuthenticationError without a key."""
+        """Raise an AuthenticationError if there is no key."""
         check_key(self._config)
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> CoreWeaveSandbox:
-        """A running sandbox; one that is used once is made by its first execution. Cancelled, it leaves nothing.
+        """A running sandbox, or with `fresh` one that its first execution creates. If cancelled, nothing is left.
 
         Raises:
-            SandboxError: It did not become ready and is gone again, or the service cannot be reached.
+            SandboxError: The sandbox did not become ready and was removed, or the service cannot be reached.
             ConfigError: The environment needs a server; the image or the size is refused.
             AuthenticationError: The key is missing or refused.
             ServiceUnavailableError: The account's quota is used up.
@@ -179,17 +181,17 @@ class CoreWeaveSandboxProvider(SandboxProvider):
         return [_described(sandbox, name) for sandbox, name in found if name is not None]
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a sandbox of this product, by its name, and returns when it is gone.
+        """Ends a sandbox of finqa, by its name, and returns when it is gone; ignores other ids.
 
         Raises:
             SandboxError: It still exists after some time.
         """
-        if is_name(sandbox_id):  # no other sandbox is ours
+        if is_name(sandbox_id):  # other ids are not ours
             for sandbox in await self._cloud.find([sandbox_id]):
                 await self._cloud.end(sandbox, sandbox_id)
 
     async def close(self) -> None:
-        """Ends every sandbox and every start.
+        """Ends every sandbox and every start in progress.
 
         Raises:
             SandboxError: Some sandboxes are still there; `finqa sandbox reap` ends them later.
@@ -209,7 +211,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
             )
 
     async def _look(self) -> None:
-        """Whether the service is there, once. Episodes would find out one by one, each after all its recoveries."""
+        """Check once that the service answers: else each episode would find out by itself, after all its retries."""
         async with self._first_look:
             if not self._reached:
                 await self._cloud.find([OURS], FIRST_LOOK_S)
@@ -225,7 +227,7 @@ class CoreWeaveSandboxProvider(SandboxProvider):
                     self._doubtful.add(name)
 
     async def _last_look(self) -> None:
-        """For sandboxes whose create was never answered. Never raises: they may well not exist."""
+        """End sandboxes whose create was never answered. Never raises: they may well not exist."""
 
         async def look(name: str) -> None:
             try:
@@ -247,7 +249,7 @@ def _described(sandbox: Sandbox, name: str) -> SandboxInfo:
 
 
 def aviato_provider(config: CoreWeaveSandboxConfig | None, context: SandboxContext) -> CoreWeaveSandboxProvider:
-    """Return the provider under the name that `cwsandbox` had before 2026-02-27, with the variables of that time.
+    """Return the provider under `aviato`, its name before 2026-02-27, with the environment variables of that time.
 
     Raises:
         AuthenticationError: The key is W&B's, and WANDB_ENTITY_NAME is missing.

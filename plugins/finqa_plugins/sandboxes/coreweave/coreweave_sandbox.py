@@ -1,4 +1,4 @@
-"""A sandbox of the `cwsandbox` provider: it executes code, and serves nothing."""
+"""A sandbox of the `cwsandbox` provider: it executes code and runs no server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from finqa_plugins.sandboxes.coreweave.tags import PROBLEM_LABEL
 
 HEALTH_TIMEOUT_S = 5.0
 EXECUTE_PATIENCE_S = 5.0
-"""An execution begins in a process and its own folder, so that it may be asked for again."""
+"""Seconds in which a failed execution is repeated: each begins in a new process and folder, so it may be."""
 
 MakeSandbox = Callable[[str], Awaitable[Sandbox]]
-"""Makes the sandbox in the service; takes the problem that it is made for, or an empty text."""
+"""Creates the sandbox in the service; takes the problem that it is created for, or an empty text."""
 
 
 class CoreWeaveSandbox(ExecutingSandbox):
     """A sandbox that executes code. Its id is a name of finqa, and a tag of the sandbox in the service.
 
-    A sandbox that is used once is made by its first execution, which knows the problem; until then there is nothing of
-    it.
+    A sandbox for one use is created in the service by its first execution, which knows the problem.
     """
 
     def __init__(self, name: str, cloud: Cloud, make: MakeSandbox, forget: Callable[[CoreWeaveSandbox], None]) -> None:
@@ -45,11 +44,11 @@ class CoreWeaveSandbox(ExecutingSandbox):
         return self._name
 
     async def ready(self, problem: str = "") -> Sandbox:
-        """The running sandbox in the service; the first caller has it made, and later ones wait for the same.
+        """The running sandbox in the service. The first call creates it, and later ones wait for the same sandbox.
 
         Raises:
-            SandboxError: It did not become ready, or was stopped.
-            FinqaError: No try can succeed: key, quota, image, size.
+            SandboxError: The sandbox did not become ready, or was stopped.
+            FinqaError: No try can succeed, because of the key, the quota, the image or the size.
         """
         if self._stopped:
             raise SandboxError(f"Sandbox {self._name} was stopped.")
@@ -65,7 +64,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
             raise
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """See `ExecutingSandbox`; with a sandbox that is not made yet, also what `ready` raises."""
+        """See `ExecutingSandbox`; also raises what `ready` raises if the sandbox is not created yet."""
         sandbox = await self.ready(request.labels.get(PROBLEM_LABEL, ""))
         argv, stdin = command(request)
         limit_s = deadline_s(request)
@@ -80,7 +79,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
         return found
 
     async def healthy(self) -> bool:
-        """See `Sandbox`. A sandbox that is not made yet has nothing that could be ill."""
+        """See `Sandbox`. A sandbox that is not created yet counts as healthy."""
         if self._stopped:
             return False
         if self._making is None or not self._making.done():
@@ -96,7 +95,7 @@ class CoreWeaveSandbox(ExecutingSandbox):
         """See `Sandbox`.
 
         Raises:
-            SandboxError: It is still there after a while; another call tries again.
+            SandboxError: The sandbox still exists after a while; another call tries again.
         """
         self._stopped = True
         making = self._making

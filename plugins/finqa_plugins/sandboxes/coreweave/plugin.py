@@ -41,7 +41,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The account, where sandboxes are to run there. That the package is installed is checked for every component."""
+    """Checks of the account, if sandboxes are to run there. That the package is installed is checked elsewhere."""
     if settings["sandbox"]["name"] not in NAMES or importlib.util.find_spec("cwsandbox") is None:
         return []
     from finqa_plugins.sandboxes.coreweave.coreweave_doctor import checks

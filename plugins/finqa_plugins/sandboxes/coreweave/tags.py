@@ -1,7 +1,7 @@
-"""How a sandbox is marked in the service, whose only marks are tags: plain strings, all of which a search must name.
+"""How a sandbox is marked in the service, which knows only tags: plain strings. A search finds what has all its tags.
 
 `finqa` marks a sandbox as ours, `finqa-<12 hex digits>` is its name, `job-<run>` and `problem-<task>` are for
-people who look into the console, and `label:<name>=<value>` are the labels that it was started with.
+readers of the console, and `label:<name>=<value>` are the labels that it was started with.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ _LABEL = re.compile(r"label:(?P<name>[^=]*)=(?P<value>.*)", re.S)
 
 
 def new_name() -> str:
-    """A name that no other sandbox has: what is looked for where the reply to a create got lost."""
+    """A unique name, by which a sandbox is searched if the reply to its create is lost."""
     return f"finqa-{secrets.token_hex(6)}"
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a name of finqa, and not an id of the service."""
+    """Whether the text is a name of finqa, not an id of the service."""
     return _NAME.fullmatch(text) is not None
 
 
 def creation_tags(name: str, labels: Mapping[str, str], problem: str) -> list[str]:
-    """All tags of a new sandbox. An empty `problem` gives none."""
+    """All tags of a new sandbox; an empty `problem` gets no tag."""
     people = [f"job-{labels[RUN_LABEL]}"] if RUN_LABEL in labels else []
     people += [f"problem-{problem}"] if problem else []
     return [OURS, name, *people, *_label_tags(labels)]
 
 
 def search_tags(labels: Mapping[str, str]) -> list[str]:
-    """Tags that exactly our sandboxes with all these labels carry."""
+    """Tags that only finqa's sandboxes with all these labels have."""
     return [OURS, *_label_tags(labels)]
 
 
 def name_in(tags: Iterable[str]) -> str | None:
-    """The name of a sandbox of finqa; None for a stranger's."""
+    """The name of a sandbox of finqa; None for any other sandbox."""
     marks = tuple(tags)
     return next((tag for tag in marks if is_name(tag)), None) if OURS in marks else None
 
 
 def labels_in(tags: Iterable[str]) -> Mapping[str, str]:
-    """The labels that a sandbox was started with."""
+    """The labels with which a sandbox was started."""
     found = (_LABEL.fullmatch(tag) for tag in tags)
     return {match["name"]: match["value"] for match in found if match}
 

@@ -1,4 +1,4 @@
-"""Options of the `daytona` sandbox provider, and whether there is a key. Imports no SDK: every command may ask."""
+"""Options of the `daytona` sandbox provider, and whether there is a key. No SDK is imported: any command may ask."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KEY_VARIABLE = "DAYTONA_API_KEY"
 
 
 class DaytonaSandboxConfig(BaseModel):
-    """How sandboxes are made, kept and ended.
+    """Options for creating, keeping and ending sandboxes.
 
     An abandoned sandbox ends by itself: it is stopped after `auto_stop_minutes` without activity,
-    deleted when it stops, and destroyed after `ttl_minutes` in any state. A running provider keeps both clocks from
-    running out.
+    deleted when it stops, and destroyed after `ttl_minutes` in any state. A running provider resets
+    both clocks in time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""The one SDK client of a provider, and how its requests are repeated and its errors translated."""
+"""The SDK client of a provider: repeats failed requests and translates the SDK's errors."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ CLOUD_URL = "https://app.daytona.io/api"
 PATIENCE_S = 20.0
 REQUEST_TIMEOUT_S = 30.0
 DELETE_TRY_S = 15.0
-"""A deletion that is not done by then is asked for again: its reply may never come."""
+"""Seconds after which an unfinished deletion is requested again: its reply may never come."""
 BACKOFF = Backoff(first_s=0.3, longest_s=10.0)
 
 T = TypeVar("T")
 
 
 def api_key(config: DaytonaSandboxConfig) -> str:
-    """The key of the options, else of the environment.
+    """The key of the options, else of the environment variable.
 
     Raises:
-        AuthenticationError: There is none.
+        AuthenticationError: There is no key.
     """
     key = config.api_key.get_secret_value() if config.api_key else os.environ.get(KEY_VARIABLE, "")
     if not key.strip():
@@ -51,18 +51,18 @@ def api_key(config: DaytonaSandboxConfig) -> str:
 
 
 def api_url() -> str:
-    """Where requests go: to another address than Daytona's cloud only by the process's own environment."""
+    """The address for requests: Daytona's cloud, unless this process's environment names another."""
     return os.environ.get(URL_VARIABLE) or CLOUD_URL
 
 
 class Cloud:
-    """A lazily made `AsyncDaytona`, shared by everything that one provider does. Belongs to one event loop."""
+    """One `AsyncDaytona` for all requests of a provider, created with the first. Belongs to one event loop."""
 
     def __init__(self, config: DaytonaSandboxConfig) -> None:
         self._config = config
         self._client: AsyncDaytona | None = None
         self._key = ""
-        self._random = random.Random(0)  # spreads retries; decides nothing that a run records
+        self._random = random.Random(0)  # only spreads retries; affects nothing that a run records
         self._closed = False
         self._out_of_reach_at = float("inf")
 
@@ -83,21 +83,21 @@ class Cloud:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 self._client = AsyncDaytona(config)
-            for warning in said:  # a paragraph each, with a line of our source
+            for warning in said:  # each warning is a paragraph with a line of our source
                 log.warning(str(warning.message).partition(": ")[0].replace("`", ""))
         return self._client
 
     async def call(self, doing: str, request: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
-        """Makes a request that may be made twice, again and again while the fault is a passing one.
+        """Makes a request that may be made twice; repeats it while its errors are temporary.
 
         Args:
-            doing: What it does, for the error: `ending sandbox X`.
+            doing: What the request does, for the error, such as `ending sandbox X`.
             request: Makes the request once.
-            patience_s: No further try begins after so long.
+            patience_s: Seconds after which no further try begins.
 
         Raises:
-            DaytonaNotFoundError: It is not there; what that means only the caller knows.
-            FinqaError: It failed for good.
+            DaytonaNotFoundError: The object does not exist; the caller knows what that means.
+            FinqaError: The request failed and no retry is left.
         """
         try:
             return await self._repeat(request, time.monotonic() + patience_s, is_passing)
@@ -107,7 +107,7 @@ class Cloud:
             raise self.explain(error, doing) from error
 
     async def get(self, id_or_name: str, patience_s: float = PATIENCE_S) -> AsyncSandbox | None:
-        """The sandbox of this id or name; None when there is none."""
+        """The sandbox with this id or name; None if there is none."""
         client = self.client()
         try:
             return await self.call(
@@ -119,11 +119,10 @@ class Cloud:
             return None
 
     async def delete(self, sandbox: AsyncSandbox, timeout_s: float) -> None:
-        """Deletes a sandbox and returns when it is gone. A sandbox that is still being made cannot be deleted yet: it
-        waits.
+        """Deletes a sandbox and returns when it is gone. Waits if the sandbox is still being created.
 
         Raises:
-            SandboxError: It is still there after `timeout_s`, or Daytona has been out of reach for some time.
+            SandboxError: The sandbox still exists after `timeout_s`, or Daytona has been out of reach for some time.
             FinqaError: The key is refused.
         """
         deadline = time.monotonic() + timeout_s
@@ -149,10 +148,10 @@ class Cloud:
     async def _repeat(
         self, request: Callable[[], Awaitable[T]], deadline: float, again: Callable[[DaytonaError], bool]
     ) -> T:
-        """Makes a request, and makes it again after an error for which `again` holds; none begins after the deadline.
+        """Makes a request, and repeats it after errors for which `again` is true; no try begins after the deadline.
 
         Raises:
-            DaytonaError: The last try's.
+            DaytonaError: The error of the last try.
         """
         tries = 0
         while True:
@@ -171,9 +170,9 @@ class Cloud:
             await asyncio.sleep(pause)
 
     def _heard(self, error: DaytonaError | None = None) -> None:
-        """Notes whether Daytona can be reached. While it cannot for long, no request is repeated.
+        """Notes whether Daytona can be reached. After a while without any reply, no request is repeated.
 
-        Hundreds of sandboxes that each waited out their own patience would keep a run from ending for minutes.
+        If each of hundreds of sandboxes waited for its own `patience_s`, a run would need minutes to end.
         """
         if error is None or status_of(error):
             self._out_of_reach_at = float("inf")
@@ -181,13 +180,13 @@ class Cloud:
             self._out_of_reach_at = min(self._out_of_reach_at, time.monotonic() + PATIENCE_S)
 
     def pause_s(self, tries: int, error: DaytonaError) -> float:
-        """Seconds before the next try: as long as the service asks, else doubling with jitter."""
+        """Seconds before the next try: those that the service names, else an exponential backoff with jitter."""
         asked = retry_after_s(error.headers)
         spread = self._random.random()
         return BACKOFF.pause_s(tries, spread) if asked is None else asked + 0.2 * spread
 
     def explain(self, error: DaytonaError, doing: str) -> FinqaError:
-        """`explained`, with the key blotted out should the service have repeated it."""
+        """`explained`, with the key masked in case the service repeated it."""
         told = explained(error, doing)
         if self._key and self._key in told.message:
             return type(told)(told.message.replace(self._key, "**********"), remedy=told.remedy)

@@ -1,4 +1,4 @@
-"""The making of one sandbox: asked for once, however often the question has to be repeated."""
+"""Creation of one sandbox: at most one results, however often the request has to be repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from finqa_plugins.sandboxes.daytona.gate import CreateGate
 
 SANDBOX_LABEL = "finqa.box"
 LOOKUP_AFTER_S = 10.0
-"""A create that is not answered by then is looked up by its name: the reply may never come."""
+"""Seconds after which a create without a reply is looked up by its name: the reply may never come."""
 CONFLICT_LOOKUPS = 8
 MOST_FAULTS = 6
 MOST_REFUSALS = 30
@@ -40,9 +40,9 @@ _UNDO_WAITS_S = (0.5, 0.5, 1.0, 2.0, 4.0)
 class Creation:
     """One name, at most one sandbox.
 
-    Daytona holds names unique within an organisation. A question whose answer was lost is repeated under the same name
-    and can therefore never make a second sandbox: either the sandbox is found by its name, or the repetition makes it,
-    or the repetition is refused as a conflict and the sandbox is found then.
+    Names are unique within an organisation of Daytona. A request whose reply was lost is repeated with the same name
+    and can therefore never create a second sandbox: either the sandbox is found by its name, or the repeated request
+    creates it, or that is refused as a conflict and the sandbox is found then.
     """
 
     def __init__(
@@ -55,9 +55,7 @@ class Creation:
         snapshot: str = "",
         build: str = "",
     ) -> None:
-        """`snapshot`: name of what is in the image that the sandbox starts from, when it is one that we built, by the
-        command `build`.
-        """
+        """If finqa built the image: `snapshot` names its content, `build` is the command for building it."""
         assert params.name
         self.name = params.name
         self._cloud = cloud
@@ -73,10 +71,10 @@ class Creation:
         self._refused = False
 
     async def run(self) -> AsyncSandbox:
-        """Asks, at the pace of the gate, until the sandbox is started.
+        """Send requests, as the gate lets them through, until the sandbox is started.
 
         Raises:
-            SandboxError: It did not start; another sandbox may.
+            SandboxError: The sandbox did not start; another one may.
             FinqaError: No sandbox will start before the remedy is carried out.
         """
         refusals = faults = 0
@@ -98,10 +96,10 @@ class Creation:
                 raise self._cloud.explain(failure, "starting a sandbox") from failure
 
     async def undo(self, timeout_s: float) -> bool:
-        """End what was created. False: a request is still on its way, and its sandbox may appear later.
+        """End what was created; False if a request is unanswered, so that its sandbox may appear later.
 
         Raises:
-            FinqaError: There is a sandbox and it could not be ended.
+            FinqaError: There is a sandbox that could not be ended.
         """
         if self._request is None:
             return True
@@ -125,7 +123,7 @@ class Creation:
         return True
 
     async def _ask(self) -> AsyncSandbox:
-        """One request. When this is cancelled the request continues, for `undo` to see what it made."""
+        """Send one request. If this is cancelled, the request continues, so that `undo` sees what it created."""
         self._deadline = time.monotonic() + self._timeout_s
         self._request = asyncio.create_task(self._cloud.client().create(self._params, timeout=self._timeout_s))
         self._request.add_done_callback(_seen)
@@ -137,7 +135,7 @@ class Creation:
         return self._request.result()
 
     def _answer(self) -> AsyncSandbox | None:
-        """The sandbox that the last request made and reported. A failure shows whether one may be left."""
+        """The sandbox in the reply to the last request; on a failure, note whether one may exist all the same."""
         assert self._request is not None
         if not self._request.done() or self._request.cancelled():
             return None
@@ -149,7 +147,7 @@ class Creation:
         return None
 
     async def _look_after(self, failure: DaytonaError) -> AsyncSandbox | None:
-        """The sandbox that was made in spite of the failure; None: the request may be repeated."""
+        """The sandbox that was created in spite of the failure; None if the request may be repeated."""
         if is_conflict(failure):
             return await self._find_taken(failure)
         if is_ambiguous(failure):
@@ -161,7 +159,7 @@ class Creation:
         return None
 
     async def _find_taken(self, failure: DaytonaError) -> AsyncSandbox:
-        """The sandbox that has our name already. A look-up may lag a little behind the conflict."""
+        """The sandbox that has our name already. Look-ups may lag a little behind the conflict."""
         for attempt in range(1, CONFLICT_LOOKUPS + 1):
             if (found := await self._cloud.get(self.name)) is not None:
                 if not self._is_ours(found):
@@ -172,7 +170,7 @@ class Creation:
         raise self._cloud.explain(failure, "starting a sandbox")
 
     async def _found(self) -> AsyncSandbox | None:
-        """The sandbox of our name; None when there is none, or when it is another user's, which must not be ended."""
+        """The sandbox of our name; None if there is none, or if it is another user's, which must not be ended."""
         found = await self._cloud.get(self.name)
         return found if found is not None and self._is_ours(found) else None
 
@@ -195,7 +193,7 @@ class Creation:
         return sandbox
 
     async def _final(self, failure: DaytonaError) -> FinqaError:
-        """The error that ends this start, and those that wait for the same."""
+        """The error that ends this start and all waiting ones; only this one if the sandbox disappeared."""
         told = self._cloud.explain(failure, "starting a sandbox")
         if status_of(failure) in (400, 404):
             if self._image and (fault := await self._image_fault()):
@@ -210,7 +208,7 @@ class Creation:
         return told
 
     async def _image_fault(self) -> str:
-        """What is wrong with the image; empty when it is ready."""
+        """What is wrong with the image; empty if it is ready."""
         client = self._cloud.client()
         try:
             image = await self._cloud.call(f"looking for image {self._image}", lambda: client.snapshot.get(self._image))

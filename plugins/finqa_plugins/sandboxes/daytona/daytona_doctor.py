@@ -33,14 +33,14 @@ PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many more sandboxes a quota allows, and which resource ends them."""
+    """How many more sandboxes a quota allows, and which resource limits them."""
 
     sandboxes: float
     resource: str
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings within a few seconds; `settings` are those of the hook `doctor_checks`, with secrets masked."""
+    """Results of all checks, within a few seconds; `settings` as the hook `doctor_checks` gets them, secrets masked."""
     options = {name: value for name, value in settings["sandbox"]["options"].items() if name != "api_key"}
     try:
         config = DaytonaSandboxConfig.model_validate(options)
@@ -59,7 +59,7 @@ def checks(settings: Mapping[str, Any]) -> list[Check]:
 def room(usage: Sequence[RegionUsageOverview], config: DaytonaSandboxConfig) -> Room:
     """How many more sandboxes fit: in the region of the options, else in the one with the most room.
 
-    Each of `usage` is the quota and the use of one region and class of sandboxes, in CPUs and GiB.
+    Each item of `usage` has the quota and the use of one region and class of sandboxes, in CPUs and GiB.
     """
     regions = [region for region in usage if config.target in (None, region.region_id)]
     return max(
@@ -68,7 +68,7 @@ def room(usage: Sequence[RegionUsageOverview], config: DaytonaSandboxConfig) -> 
 
 
 def quota_check(found: Room, sandboxes: int, config: DaytonaSandboxConfig) -> Check:
-    """Whether as many sandboxes as asked for can run."""
+    """Check whether the requested number of sandboxes can run."""
     waves = math.ceil(sandboxes / config.create_limit) - 1
     size = f"{config.cpu} CPU, {config.memory_gib} GiB memory, {config.disk_gib} GiB disk"
     if found.sandboxes >= sandboxes:
@@ -125,7 +125,7 @@ async def _reach(cloud: Cloud) -> Check:
 
 
 async def _quota(config: DaytonaSandboxConfig, sandboxes: int) -> Check:
-    """The SDK itself does not ask for quotas; its generated client does, with rights that not every key has."""
+    """Check the quota. Only the SDK's generated client can read quotas, and not every key has the rights for it."""
     try:
         async with _raw_client(api_key(config)) as client:
             key = await ApiKeysApi(client).get_current_api_key()
@@ -141,7 +141,7 @@ async def _quota(config: DaytonaSandboxConfig, sandboxes: int) -> Check:
 
 
 async def _image(cloud: Cloud, config: DaytonaSandboxConfig, settings: Mapping[str, Any]) -> Check:
-    """Check that sandboxes can start, from the image of this machine's snapshot where its digest is known."""
+    """Check that sandboxes can start, from the image of this machine's snapshot if its digest is known."""
     environment = str(settings["environment"]["name"])
     if registry().find("environment", environment).snapshotless:
         detail = f"{environment} has no snapshot, so nothing needs building; code runs in {execution_image(config)}"

@@ -1,4 +1,4 @@
-"""What the SDK's exceptions mean for us: what to wait for, what to look up, and the message for the user."""
+"""What the SDK's exceptions mean: what to wait for, what to look up, and the message for the user."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ _SCOPE = "-sandbox-create"
 
 
 def status_of(error: DaytonaError) -> int:
-    """HTTP status of the reply; 0 when there was none."""
+    """HTTP status of the reply; 0 if there was none."""
     return error.status_code or 0
 
 
 def is_full(error: DaytonaError) -> bool:
-    """Nothing was carried out, and all other requests would get the same reply now.
+    """Whether nothing was carried out, and all other requests would get the same reply now.
 
-    Too many requests; or no runner has the image yet, which takes minutes after an image was built.
+    Either there were too many requests, or no runner has the image yet: that takes minutes after a build.
     """
     return isinstance(error, DaytonaRateLimitError) or bool(_NO_RUNNER.search(error.message))
 
 
 def is_conflict(error: DaytonaError) -> bool:
-    """The name is taken."""
+    """Whether the name is taken."""
     return isinstance(error, DaytonaConflictError) and not _PASSING.search(error.message)
 
 
 def is_passing(error: DaytonaError) -> bool:
-    """The same request may succeed a little later: overload, a fault of the service, no connection, a busy sandbox."""
+    """Whether the same request may soon succeed: overload, a fault of the service, no connection, a busy sandbox."""
     if isinstance(error, DaytonaConnectionError | DaytonaTimeoutError | DaytonaRateLimitError):
         return True
     return status_of(error) >= 500 or bool(_PASSING.search(error.message))
 
 
 def is_ambiguous(error: DaytonaError) -> bool:
-    """A request that makes something may have been carried out in spite of this error."""
+    """Whether a request that creates something may have been carried out in spite of this error."""
     if isinstance(error, DaytonaConnectionError | DaytonaTimeoutError):
         return True
     return not 400 <= status_of(error) < 500
 
 
 def explained(error: DaytonaError, doing: str) -> FinqaError:
-    """The error to raise for good.
+    """The error to raise when no retry is left.
 
     Args:
-        error: The SDK's; of it only the service's message is kept, without keys and markup.
-        doing: What did not work: `deleting image X`.
+        error: The SDK's error. Only the service's message is kept, without keys and markup.
+        doing: What failed, such as `deleting image X`.
     """
     message = f"Daytona: {doing} failed: {_told(error.message)}"
     if isinstance(error, DaytonaAuthenticationError):
@@ -111,10 +111,10 @@ def remedy_of(error: BaseException) -> str | None:
 
 
 def retry_after_s(headers: Mapping[str, object], now: datetime | None = None) -> float | None:
-    """Seconds that the service asks us to wait, from `Retry-After` or a limit's own variant of it; None: not given.
+    """Seconds that the service asks us to wait, from `Retry-After` or a limit's own variant of it; None if not given.
 
-    Names are compared without case: the SDK hands headers over as they came. The value is seconds or an HTTP date
-    (RFC 9110, 10.2.3); `X-RateLimit-Reset-*` (seconds) counts where nothing remains.
+    Header names are compared without case, because the SDK does not change them. The value is seconds or an HTTP date
+    (RFC 9110, 10.2.3); `X-RateLimit-Reset-*` (seconds) counts if no request remains.
     """
     lower = {str(name).lower(): str(value).strip() for name, value in headers.items()}
     for name in (f"retry-after{_SCOPE}", "retry-after", "retry-after-sandbox-lifecycle", "retry-after-authenticated"):
@@ -127,7 +127,7 @@ def retry_after_s(headers: Mapping[str, object], now: datetime | None = None) ->
 
 
 def create_limit(headers: Mapping[str, object]) -> int | None:
-    """The account's own limit of starts per window, where the reply names it."""
+    """The account's limit of starts per window; None if the reply does not name it."""
     for name, value in headers.items():
         if str(name).lower() == f"x-ratelimit-limit{_SCOPE}" and str(value).strip().isdecimal():
             return int(str(value))
@@ -140,7 +140,7 @@ def _seconds(text: str, now: datetime | None) -> float | None:
 
 
 def _told(message: str) -> str:
-    """Enough of a reply to act upon: proxies answer with whole HTML pages, and a reply may repeat what it was sent."""
+    """At most 400 characters of a reply: proxies send whole HTML pages, and a reply may repeat the request."""
     text = " ".join(_KEY.sub("**********", _MARKUP.sub(" ", message)).split())
     text = _TRANSPORT.sub(r" (\1)", _SDK_PREFIX.sub("", text))
     return text if len(text) <= 400 else text[:397] + "..."

@@ -1,4 +1,4 @@
-"""Images on Daytona, which calls them snapshots: built once for a content, looked up by their name, deleted."""
+"""Images on Daytona, which calls them snapshots: each content is built once. Also looked up by name, and deleted."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _NOISE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]|SnapshotS
 
 
 class Images:
-    """The methods for images of `finqa_cli.contracts.SandboxProvider`."""
+    """The methods of `finqa_cli.contracts.SandboxProvider` for images."""
 
     def __init__(self, cloud: Cloud, config: DaytonaSandboxConfig) -> None:
         self._cloud = cloud
         self._config = config
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:
-        """Makes the image of a spec unless it is active already.
+        """Builds the image of a spec unless it is active already.
 
-        A build that is in progress, started by another user or by a command that was interrupted, is waited for; one
-        that failed is deleted and done again; an image that Daytona has put to rest is activated.
+        Waits for a build in progress, which another user or an interrupted command may have started. Deletes an image
+        whose build failed, and builds it again. Activates an image that Daytona has deactivated.
 
         Raises:
             FinqaError: The build failed; the end of its log is in the message.
-            ServiceUnavailableError: It was not done in time, or Daytona cannot be reached.
+            ServiceUnavailableError: The build took too long, or Daytona cannot be reached.
         """
         recipe = await asyncio.to_thread(make_recipe, spec, self._config)
         log = _BuildLog(on_log)
@@ -70,7 +70,7 @@ class Images:
             ) from error
 
     async def images(self) -> Sequence[ImageInfo]:
-        """Images that this product made for anyone in the organisation, by snapshot and age."""
+        """Images that finqa built for anyone in the organisation, sorted by snapshot, then age."""
         found = [_described(image) async for image in self._all()]
         return sorted(found, key=lambda image: (image.snapshot, image.created, image.name))
 
@@ -78,7 +78,7 @@ class Images:
         """Deletes all images of a snapshot and returns their names once they are gone.
 
         Raises:
-            ServiceUnavailableError: One is still there after a while.
+            ServiceUnavailableError: An image still exists after a while.
         """
         chosen = [image async for image in self._all() if (parse_name(image.name) or ("",))[0] == snapshot]
         for image in chosen:
@@ -117,9 +117,8 @@ class Images:
     async def _built(self, recipe: Recipe, dockerfile: Path, log: _BuildLog) -> Snapshot:
         """Sends the build and waits for it.
 
-        The SDK gives up at the first lost reply and raises what its transports raise, while the build may continue:
-            what
-        counts is the state of the image afterwards. When there is none, nothing was carried out and it is sent again.
+        The SDK gives up at the first lost reply and raises its transport's errors, while the build may continue. So the
+        state of the image afterwards decides. If there is no image, nothing was done and the build is sent again.
         """
         for number in range(1, _CREATE_TRIES + 1):
             try:
@@ -167,7 +166,7 @@ class Images:
             return None
 
     async def _at_rest(self, name: str, but: str = "") -> Snapshot | None:
-        """The image once its build has ended; None when there is none (any more)."""
+        """The image in its next final state except `but`; None if there is no image (any more)."""
         while True:
             image = await self._find(name)
             if image is None or (_state(image) in _AT_REST and _state(image) != but):
@@ -201,7 +200,7 @@ class Images:
             number, pages = number + 1, int(page.total_pages)
 
     async def _ask(self, doing: str, request: Callable[[], Awaitable[Result]]) -> Result:
-        """A request that may be repeated. The SDK's own calls about images know no time limit."""
+        """Makes a request that may be repeated, with a time limit: the SDK's calls about images have none."""
 
         async def once() -> Result:
             try:
@@ -214,30 +213,30 @@ class Images:
 
 
 class _BuildLog:
-    """Passes a build's log on a line at a time, without control characters, and keeps its end."""
+    """Passes a build's log on line by line, without control characters, and keeps its last lines."""
 
     def __init__(self, on_log: Callable[[str], None]) -> None:
         self._on_log = on_log
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
 
     def hear(self, chunk: str) -> None:
-        """Takes whole lines: the SDK cuts the line break off the end of what it received."""
+        """Receives whole lines: the SDK removes the line break at the end of each piece."""
         for raw in chunk.splitlines():
             if line := _NOISE.sub("", raw).rstrip():
                 self._last.append(line)
                 self._on_log(line)
 
     def ending(self) -> str:
-        """The last lines, as the end of an error message; empty when there are none."""
+        """The last lines, as the end of an error message; empty if there are none."""
         return "\n".join(["", "The end of its log:", *(f"  {line}" for line in self._last)]) if self._last else ""
 
 
 _under_way: set[_BuildLog] = set()
-"""Builds of this process. The owner of a follower is unknown, so none is ended while another build may need its own."""
+"""Builds of this process. Which build a task follows is unknown, so no such task is ended while another build runs."""
 
 
 async def _end_followers() -> None:
-    """Ends the tasks that follow logs: the SDK leaves them behind when its `create` is interrupted, to fail later."""
+    """Ends the tasks that follow logs: if the SDK's `create` is interrupted, they are left and fail later."""
     left = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == _FOLLOWER]
     for task in left:
         task.cancel()

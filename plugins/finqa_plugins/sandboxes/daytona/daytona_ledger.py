@@ -1,7 +1,7 @@
-"""Names of sandboxes on this machine's disk, each written before the sandbox is requested, and the end of those left.
+"""Names of sandboxes on disk, each written before its sandbox is requested; ends sandboxes that are left over.
 
 One JSONL file per provider object. Its owner holds a lock on it, so that others can find out whether the owner still
-runs, also after kill -9. A line opens a name, or records that its sandbox is gone; a torn last line is normal.
+runs, also after kill -9. A line opens a name, or records that its sandbox is gone. The last line may be incomplete.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class OpenName:
     """A sandbox that may exist.
 
     Attributes:
-        name: What the sandbox is called at Daytona.
-        labels: What it was asked for with.
-        asked: When, in Unix seconds.
+        name: The name of the sandbox at Daytona.
+        labels: The labels with which it was requested.
+        asked: When it was requested, in Unix seconds.
         file: The ledger file that records it.
-        owned: The process that asked for it is running.
+        owned: Whether the process that requested it is running.
     """
 
     name: str
@@ -45,7 +45,7 @@ class OpenName:
 
 
 class Ledger:
-    """The file of one provider object; it appears with the first name and goes when no name is open."""
+    """The file of one provider object. Created with the first name; `close` removes it if no name is open."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.jsonl"
@@ -59,7 +59,7 @@ class Ledger:
         return frozenset(self._open)
 
     async def opened(self, name: str, labels: Mapping[str, str]) -> None:
-        """The sandbox is about to be asked for; the line is on disk when this returns.
+        """Record that the sandbox is about to be requested; the line is on disk when this returns.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
@@ -73,7 +73,7 @@ class Ledger:
             raise StorageError(f"Cannot write the sandbox ledger {self._path}: {error}") from error
 
     async def gone(self, names: Iterable[str]) -> None:
-        """These sandboxes are known not to exist. A line that cannot be written is found out by the next who reads."""
+        """Record that these sandboxes do not exist. If that cannot be written, a later reader finds out by itself."""
         names = self._open.intersection(names)
         if names:
             self._open.difference_update(names)
@@ -81,7 +81,7 @@ class Ledger:
                 await asyncio.to_thread(self._append, [{"name": name, "gone": True} for name in sorted(names)])
 
     def close(self) -> None:
-        """Gives the file up; it is removed unless a name is open."""
+        """Closes the file and releases its lock; removes the file unless a name is open."""
         if self._descriptor is not None:
             if not self._open:
                 self._path.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def open_names(folder: Path) -> Iterator[OpenName]:
 
 
 def forget(names: Iterable[OpenName]) -> None:
-    """Sandboxes of these names are gone; files of dead owners without an open name are removed. Never raises."""
+    """Record that these sandboxes are gone; remove files of dead owners without an open name. Never raises."""
     by_file: dict[Path, list[OpenName]] = {}
     for name in names:
         by_file.setdefault(name.file, []).append(name)
@@ -124,7 +124,7 @@ def forget(names: Iterable[OpenName]) -> None:
 
 
 def _write(descriptor: int, records: Iterable[Mapping[str, object]]) -> None:
-    """The line break comes first: a line that was torn by a full disk or a kill spoils none after it."""
+    """Append lines. A line break comes first, so that an incomplete line before it does not spoil the next one."""
     data = "".join("\n" + json.dumps(record, separators=(",", ":")) for record in records).encode() + b"\n"
     written = os.write(descriptor, data)
     if written != len(data):
@@ -146,7 +146,7 @@ def _read(path: Path) -> dict[str, tuple[Mapping[str, str], float]]:
             else:
                 found[name] = ({str(key): str(value) for key, value in row["labels"].items()}, float(row["asked"]))
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # torn, blank, or not ours
+            continue  # incomplete, blank, or not ours
     return found
 
 
@@ -174,7 +174,7 @@ _PAUSE_S = 0.5
 
 
 class Leftovers:
-    """Looks names of the ledger up and ends what it finds. A name without a sandbox stays in the ledger."""
+    """Looks up names of the ledger and ends the sandboxes found. A name without a sandbox stays in the ledger."""
 
     def __init__(self, cloud: Cloud, ledger: Ledger, delete_timeout_s: float) -> None:
         self._cloud = cloud
@@ -183,13 +183,13 @@ class Leftovers:
         self._searches: set[asyncio.Task[None]] = set()
 
     def search(self, name: str) -> None:
-        """Looks for a sandbox in the background, for a few minutes."""
+        """Looks for a sandbox in the background, for a few minutes, and ends it."""
         task = asyncio.create_task(self._search(name))
         self._searches.add(task)
         task.add_done_callback(self._searches.discard)
 
     async def end(self, ended: Set[str]) -> Sequence[FinqaError]:
-        """Ends the sandboxes of all open names but those of `ended`, for the last time; returns what went wrong."""
+        """Ends the searches and the sandboxes of all open names except `ended`; returns the errors."""
         for task in self._searches:
             task.cancel()
         failures: list[FinqaError] = []

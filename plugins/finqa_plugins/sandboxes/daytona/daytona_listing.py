@@ -1,4 +1,4 @@
-"""Daytona's sandboxes in our terms."""
+"""Converts between the contracts' terms and Daytona's: parameters of new sandboxes, labels, descriptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from finqa_plugins.sandboxes.daytona.daytona_create import SANDBOX_LABEL
 RUN_LABEL = "finqa.run"
 CREATED_LABEL = "finqa.created"
 _PRODUCT_LABELS = {"finqa.product": "finqa-cli"}
-"""On every sandbox, since Daytona finds sandboxes by a label's value only, not by its presence."""
+"""On every sandbox, because Daytona finds sandboxes only by the value of a label, not by its presence."""
 _NOT_OURS_TO_SHOW = frozenset({SANDBOX_LABEL, "code-toolbox-language", *_PRODUCT_LABELS})
 _GONE = frozenset({"destroyed", "destroying"})
 _STATES = {
@@ -41,15 +41,15 @@ _STATES = {
 def server_params(
     name: str, image: str, spec: ServerSpec, labels: Mapping[str, str], config: DaytonaSandboxConfig
 ) -> CreateSandboxFromSnapshotParams:
-    """What Daytona is asked for to run a server. Nothing of this machine's environment is in it."""
+    """Parameters of a sandbox that runs a server. They contain nothing of this machine's environment."""
     return CreateSandboxFromSnapshotParams(
         snapshot=image,
         env_vars={
             "PYTHONUNBUFFERED": "1",
             **spec.environment,
-            "HOST": "0.0.0.0",  # the server is alone in its sandbox, and the sandbox's proxy comes from outside
+            "HOST": "0.0.0.0",  # only the server is in its sandbox, and Daytona's proxy connects from outside
             "PORT": str(spec.port),
-            # That proxy asks for a key, and requests that it lets through name it as their host.
+            # The proxy requires a key, and the requests that it forwards have its name as host.
             "FINQA_REQUIRE_TOKEN": "0",
             "FINQA_ALLOWED_HOSTS": "*",
             **({"FINQA_SNAPSHOT": SNAPSHOT_FOLDER} if spec.snapshot else {}),
@@ -61,7 +61,7 @@ def server_params(
 def execution_params(
     name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig
 ) -> CreateSandboxFromImageParams:
-    """What Daytona is asked for to execute code: a stock image, no network, and root to have other users from."""
+    """Parameters of a sandbox that executes code: a stock image, no network, and root, which can use other user ids."""
     return CreateSandboxFromImageParams(
         image=Image.base(execution_image(config)).entrypoint(["sleep", "infinity"]),
         resources=Resources(cpu=config.cpu, memory=config.memory_gib, disk=config.disk_gib),
@@ -72,7 +72,7 @@ def execution_params(
 
 
 def execution_image(config: DaytonaSandboxConfig) -> str:
-    """What sandboxes start from in which code is executed."""
+    """The image of sandboxes that execute code."""
     return config.execution_image or config.base_image or BASE_IMAGE
 
 
@@ -89,22 +89,22 @@ def _common(name: str, labels: Mapping[str, str], config: DaytonaSandboxConfig) 
 
 
 def query_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """What to ask the list for, so that it contains sandboxes of this product only."""
+    """Labels for listing only sandboxes of finqa."""
     return {**labels, **_PRODUCT_LABELS}
 
 
 def is_ours(remote: AsyncSandbox) -> bool:
-    """True for sandboxes of this product; no other is ever shown or ended."""
+    """Whether a sandbox is finqa's; no other is ever shown or ended."""
     return RUN_LABEL in remote.labels
 
 
 def is_gone(remote: AsyncSandbox) -> bool:
-    """True for a sandbox that is deleted or being deleted."""
+    """Whether a sandbox is deleted or being deleted."""
     return _state(remote.state) in _GONE
 
 
 def described(remote: AsyncSandbox) -> SandboxInfo:
-    """A sandbox as `finqa sandbox ls` shows it."""
+    """The description of a sandbox for `finqa sandbox ls`."""
     labels = {name: value for name, value in remote.labels.items() if name not in _NOT_OURS_TO_SHOW}
     return SandboxInfo(
         id=remote.id,
@@ -115,7 +115,7 @@ def described(remote: AsyncSandbox) -> SandboxInfo:
 
 
 def _created(remote: AsyncSandbox) -> float:
-    """Unix seconds: what we wrote, else what Daytona reports; 0.0 when neither can be read."""
+    """Unix seconds: the value of our label, else what Daytona reports; 0.0 if neither can be read."""
     with contextlib.suppress(ValueError):
         return float(remote.labels.get(CREATED_LABEL, ""))
     with contextlib.suppress(ValueError):

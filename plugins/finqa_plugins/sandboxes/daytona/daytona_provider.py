@@ -39,18 +39,18 @@ log = structlog.get_logger(__name__)
 
 LOOKUPS_AT_ONCE = 50
 DOUBT_S = 600.0
-"""Age at which an unlisted name is known to have no sandbox: no request is carried out after so long."""
+"""Seconds after which a name that is not listed has no sandbox: no request is carried out so late."""
 PAGE = 100
 OUTPUT_TIMEOUT_S = 3.0
 SECOND_TRY_S = 5.0
-"""For a sandbox that could not be ended before."""
+"""Seconds for a second try to end a sandbox."""
 
 
 class DaytonaSandboxProvider(SandboxProvider):
     """Sandboxes in the Daytona cloud, whose servers start from images that it builds.
 
-    Every sandbox has a name of finqa, written to the ledger before Daytona is asked for it, so that a lost reply, a
-    cancelled start or a killed process leaves no sandbox that `list` and `reap` could not find.
+    Every sandbox has a name of finqa, which is written to the ledger before the sandbox is requested. So `list` and
+    `reap` find every sandbox that a lost reply, a cancelled start or a killed process leaves.
     """
 
     builds_images = True
@@ -74,17 +74,16 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._closed = False
 
     def check_key(self) -> None:
-        """Raise an AuthenticationError without a key."""
+        """Raise an AuthenticationError if there is no key."""
         api_key(self._config)
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DaytonaSandboxBase:
-        """A new sandbox whose server is healthy, or that executes code. Cancelled, it returns when nothing is left of
-        it.
+        """A new sandbox with a healthy server, or one that executes code. If cancelled, removes it before returning.
 
         Raises:
-            SandboxError: It did not become ready and is gone again.
+            SandboxError: The sandbox did not become ready and was removed.
             AuthenticationError: The key is missing, refused, or may not start sandboxes.
-            DataError: There is no image of this snapshot and code.
+            DataError: There is no image of this snapshot and code of finqa.
             ServiceUnavailableError: The account's quota is used up.
         """
         self._cloud.client()  # raises without a key, and when closed
@@ -103,7 +102,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             raise
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Sandboxes with all these labels, from any machine; those of this machine also while the list lags behind."""
+        """Sandboxes with all these labels, from any machine; this machine's own also if Daytona's list lags behind."""
         client = self._cloud.client()
         query = ListSandboxesQuery(labels=query_labels(labels), limit=PAGE)
 
@@ -125,7 +124,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         ]
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a sandbox of this product and returns when it is gone.
+        """Ends a sandbox of finqa and returns when it is gone.
 
         Raises:
             SandboxError: It still exists after some time.
@@ -140,7 +139,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._forget(remote)
 
     async def close(self) -> None:
-        """Ends every sandbox and every start.
+        """Ends every sandbox and every start in progress.
 
         Raises:
             SandboxError: Some sandboxes are still there; `finqa sandbox reap` ends them later.
@@ -207,7 +206,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         return sandbox
 
     async def _prepared(self, remote: AsyncSandbox, spec: SandboxSpec) -> DaytonaSandboxBase:
-        """A sandbox that does what the spec is for."""
+        """The sandbox, ready to execute code or with its server started, as the spec says."""
         if not isinstance(spec, ServerSpec):
             executing = DaytonaExecutingSandbox(self._cloud, remote, self._end)
             await executing.prove(self._config.start_timeout_s)
@@ -228,7 +227,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         return sandbox
 
     async def _undo(self, creation: Creation) -> None:
-        """Never raises: the start's own error is what counts, and the ledger remembers a sandbox that is left."""
+        """End what was created. Never raises: the error of the start is reported, and the ledger has what is left."""
         try:
             certain = await creation.undo(self._config.delete_timeout_s)
         except FinqaError as error:
@@ -254,7 +253,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._ledger.gone([sandbox.name])
 
     async def _say_why(self, sandbox: DaytonaSandbox) -> None:
-        """Warns once: many servers that end together have one reason, and a removed sandbox has no logs."""
+        """Log why a server ended, before its logs are gone. Only the first is a warning: all share one reason."""
         with contextlib.suppress(TimeoutError, DaytonaError, FinqaError):
             async with asyncio.timeout(OUTPUT_TIMEOUT_S):
                 output = await sandbox.output()
@@ -263,7 +262,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             tell("the server of a sandbox stopped answering", sandbox=sandbox.id, output=output)
 
     async def _look_up(self, names: Sequence[OpenName]) -> Sequence[AsyncSandbox]:
-        """The sandboxes of these names that exist. Names that cannot have one any more are forgotten."""
+        """The existing sandboxes of these names. Forgets names that can no longer have one."""
         places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(name: OpenName) -> AsyncSandbox | None:
@@ -281,7 +280,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         return [remote for remote in found if remote is not None]
 
     async def _forget(self, remote: AsyncSandbox) -> None:
-        """A reaped sandbox: it needs no upkeep, and no ledger on this machine waits for it."""
+        """Remove a reaped sandbox from the upkeep and from all ledgers on this machine."""
         self._gone.add(remote.id)
         for sandbox in [sandbox for sandbox in self._sandboxes if sandbox.id == remote.id]:
             sandbox.ended = True

@@ -1,4 +1,4 @@
-"""Images of Daytona: those of sandboxes of one size and in one region, which wait for commands."""
+"""Recipes of images on Daytona, each for one size and region of sandboxes; the containers wait for commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 
 
 def image_options(config: DaytonaSandboxConfig) -> ImageOptions:
-    """What the images of these options have in common."""
+    """The options that all images of these settings share."""
     return ImageOptions(
         sandbox="daytona",
         title="Sandboxes of Daytona",
@@ -25,5 +25,5 @@ def make_recipe(spec: ServerSpec, config: DaytonaSandboxConfig) -> Recipe:
 
 
 def image_name(spec: ServerSpec, config: DaytonaSandboxConfig) -> str:
-    """Name of the image that sandboxes of this spec start from."""
+    """Name of the image from which sandboxes of this spec start."""
     return make_recipe(spec, config).name

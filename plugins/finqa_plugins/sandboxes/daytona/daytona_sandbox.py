@@ -1,6 +1,6 @@
-"""Sandboxes in the cloud: those in which a server runs, and those that execute code.
+"""Sandboxes in the Daytona cloud that run a server or execute code.
 
-Code is executed by the supervisor that is sent along with each request.
+The supervisor, which executes the code, is sent with each request.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from finqa_plugins.sandboxes.daytona.server import Prober, exit_code, last_outpu
 HEALTH_TIMEOUT_S = 8.0
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 _LOOK_S = 1.5
-"""Seconds between looks at why a server does not answer yet."""
+"""Seconds between checks whether a server that does not answer yet has exited."""
 OUT_OF_REACH_S, _PROBE_PAUSE_S = 3.0, 0.5
-"""How long a server may be out of reach before it counts as unresponsive: what fails may be Daytona's proxy, in front
-of all sandboxes at once, while it is restarted."""
+"""Seconds that a server may be out of reach before it counts as unresponsive, and between probes: Daytona's proxy,
+which is in front of all sandboxes, may be restarting."""
 URL_MARGIN = 0.8
-"""Share of an address's life after which it is replaced."""
+"""Share of an address's lifetime after which it is replaced."""
 _REFUSED = (301, 302, 303, 307, 308, 400, 401, 403, 404, 410)
-"""What Daytona's proxy answers when an address has expired or the sandbox's token has changed: 400 with a page, or a
-way to its login (daytonaio/daytona #3891, #4117)."""
+"""What Daytona's proxy answers if an address has expired or the sandbox's token has changed: 400 with a page, or a
+redirect to its login (daytonaio/daytona #3891, #4117)."""
 
 
 LONGEST_LINE = 100_000
-"""Characters of a command line. Linux takes 131,072 bytes as one argument; more input travels as a file."""
+"""Characters of a command line; longer input is sent as a file. Linux takes 131,072 bytes as one argument."""
 OLDEST_PYTHON = (3, 11)
 _END = "FINQA"
 
@@ -46,9 +46,9 @@ class DaytonaSandboxBase(Sandbox):
     """What sandboxes of both kinds have in common.
 
     Attributes:
-        remote: The SDK's object.
-        ended: True once it must not be used any more.
-        sick: It did not answer when last asked.
+        remote: The SDK's object of the sandbox.
+        ended: Whether it must not be used any more.
+        sick: Whether it did not answer when last checked.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class DaytonaSandboxBase(Sandbox):
 
     @property
     def name(self) -> str:
-        """The name that it was asked for with."""
+        """The name with which it was requested."""
         return self.remote.name
 
     async def healthy(self) -> bool:
-        """True when it answers. Never raises."""
+        """Whether it answers. Never raises."""
         if self.ended:
             return False
         try:
@@ -83,13 +83,13 @@ class DaytonaSandboxBase(Sandbox):
 
     @abstractmethod
     async def _answers(self) -> bool:
-        """Whether it does what it is for. Raises DaytonaError and FinqaError."""
+        """Whether its server answers, or whether it executes commands. Raises DaytonaError and FinqaError."""
 
     async def stop(self) -> None:
         """Deletes the sandbox and returns when it is gone.
 
         Raises:
-            SandboxError: It is still there after a while; `finqa sandbox reap` ends it later.
+            SandboxError: It still exists after a while; `finqa sandbox reap` ends it later.
         """
         await self._end(self)
 
@@ -124,19 +124,19 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
 
     @property
     def health_url(self) -> str:
-        """What is asked for the server's health."""
+        """Address of the server's health check."""
         return self._url + self._spec.health_path
 
     def url(self) -> str:
-        """A signed address, valid for a while. Ask again for each new session: it is renewed before it expires."""
+        """A signed address with a limited lifetime. Read it again for each session: it is renewed in time."""
         return self._url
 
     async def renew_url(self, instead_of: str | None = None) -> None:
-        """Gets a fresh address, unless another caller has just replaced `instead_of`.
+        """Gets a new address, unless another caller has already replaced `instead_of`.
 
         Raises:
             DaytonaError: The sandbox is gone.
-            FinqaError: Daytona does not give one.
+            FinqaError: Daytona returns none.
         """
         async with self._renewing:
             if instead_of is not None and self._url != instead_of:
@@ -160,7 +160,7 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
         return True
 
     async def _answers_now(self) -> bool:
-        """Whether the server does; an address that is refused is renewed and asked once more."""
+        """Whether the server answers; a refused address is renewed and tried once more."""
         url = self._url
         status = await self._prober.status(self.health_url)
         if status in _REFUSED:
@@ -169,10 +169,10 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
         return status == 200
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
-        """Gets an address and waits for the server's first good answer.
+        """Gets an address and waits until the server first answers with status 200.
 
         Raises:
-            SandboxError: It exited or took too long; the message ends with what it last wrote.
+            SandboxError: The server exited or took too long; the message ends with its last output.
             DaytonaError: The sandbox is gone.
         """
         await self.renew_url()
@@ -196,11 +196,11 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
             pause = min(pause * 1.5, _LONGEST_POLL_S)
 
     async def output(self) -> str:
-        """The end of what its server wrote.
+        """The end of its server's output.
 
         Raises:
             DaytonaError: The sandbox is gone.
-            FinqaError: It cannot be read.
+            FinqaError: The output cannot be read.
         """
         return await last_output(self._cloud, self.remote, self.command)
 
@@ -216,9 +216,9 @@ class DaytonaSandbox(DaytonaSandboxBase, ServingSandbox):
 class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
     """A sandbox of Daytona that executes code.
 
-    Executions take turns. Sandboxes have one virtual CPU unless they are set otherwise, and what two of them could see
-    of each other, such as the command lines of processes, does not exist when there is one. One whose caller gave up
-    ends by its own limits.
+    It executes one request at a time: by default a sandbox has one virtual CPU, and executions side by side could see
+    each other, for example the command lines of processes. If the caller gives up, the execution ends by its own
+    limits.
     """
 
     def __init__(
@@ -228,13 +228,13 @@ class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
         self._turn = asyncio.Lock()
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """See `ExecutingSandbox.execute`. A request whose reply was lost is sent again: it starts from nothing."""
+        """See `ExecutingSandbox.execute`. A request whose reply was lost is sent again: each starts in a new folder."""
         async with self._turn:
             if self.ended:
                 raise SandboxError(f"Sandbox {self.id} has been ended.")
             try:
                 found = await self._executed(request)
-                # What kills the supervisor is the code, or the end of the sandbox: then no answer comes.
+                # The supervisor was killed by the code, or by the end of the sandbox; then the sandbox does not answer.
                 if found.ending is Ending.KILLED and (self.ended or not await self._answers()):
                     raise SandboxError(f"Sandbox {self.id} ended during an execution.")
                 return found
@@ -244,14 +244,14 @@ class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
                 raise SandboxError(f"Sandbox {self.id} does not answer: {error.message}") from error
             except SandboxError:
                 raise
-            except FinqaError as error:  # such as a sandbox that does not run, which Daytona takes for a bad request
+            except FinqaError as error:  # for example for a stopped sandbox, which Daytona reports as a bad request
                 raise SandboxError(error.message, remedy=error.remedy) from error
 
     async def prove(self, timeout_s: float) -> None:
-        """Shows that code can be executed in it.
+        """Check that the sandbox can execute code.
 
         Raises:
-            SandboxError: It cannot be.
+            SandboxError: It cannot.
             ConfigError: The Python of its image is too old.
         """
         oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -284,5 +284,5 @@ class DaytonaExecutingSandbox(DaytonaSandboxBase, ExecutingSandbox):
 
 
 def _with_input(line: str, text: str) -> str:
-    """A shell command with one line of input, which stands in no process's command line once it runs."""
+    """A shell command with one line of input, which is in no process's command line while the command runs."""
     return f"exec {line} <<'{_END}'\n{text}\n{_END}\n"

@@ -1,4 +1,4 @@
-"""The gate before every request that creates a sandbox: rate limit, pauses and refusals."""
+"""The gate for all requests that create a sandbox: rate limit, pauses and refusals."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from finqa_cli.contracts import AccountQuota, Grant
 from finqa_cli.errors import FinqaError
 
 REFUSAL_S = 5.0
-"""Seconds for which a refusal that concerns everyone (a wrong key, a full quota) is passed on without asking again."""
+"""Seconds for which a refusal that concerns all starts (wrong key, full quota) is repeated without a request."""
 GRANT_S = 1.0
-"""Seconds within which a grant must arrive: the quota assumes that its create is sent at once."""
+"""Seconds within which a grant must arrive: the quota assumes that the create is sent at once."""
 LONGEST_WAIT_S = 1.0
-"""Seconds until the quota is asked again: replies to other processes may have freed a place meanwhile."""
+"""Longest wait before the next request to the quota: replies to other processes may have freed a place."""
 
 
 class CreateGate:
     """Lets requests through first come first served, at the pace of the account's quota."""
 
     def __init__(self, open_quota: Callable[[], AccountQuota]) -> None:
-        """Opens the quota with the first request."""
+        """`open_quota` is called with the first request."""
         self._open_quota = open_quota
         self._quota: AccountQuota | None = None
         self._turn = asyncio.Lock()
@@ -32,7 +32,7 @@ class CreateGate:
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Waits for a place and holds it while the request in the block runs.
+        """Waits for a place, and holds it while the block runs, which sends one request.
 
         Raises:
             FinqaError: The error given to `refuse`, or the quota cannot be used.
@@ -48,11 +48,11 @@ class CreateGate:
             self._changed.set()
 
     def pause(self, seconds: float, limit: int | None = None) -> None:
-        """The service was asked too often: nothing goes out for so long, and its own limit is kept from now on."""
+        """Send nothing for `seconds`, because there were too many requests; keep the service's `limit` from now on."""
         self._opened().pause(seconds, limit)
 
     def refuse(self, error: FinqaError, seconds: float = REFUSAL_S) -> None:
-        """Everyone who waits, or comes within the time, gets this error instead of asking the service once more."""
+        """Raise this error in all waiting calls of `place`, and in those within `seconds`, instead of a request."""
         self._refusal, self._refused_until = error, time.monotonic() + seconds
         self._changed.set()
 
@@ -67,7 +67,7 @@ class CreateGate:
         return self._quota
 
     async def _try(self, quota: AccountQuota) -> int | None:
-        """The ticket of a place; None after a wait."""
+        """The ticket of a place; None if there was none yet, or if it came too late or after a refusal."""
         self._check()
         self._changed.clear()
         asked = time.monotonic()
@@ -91,7 +91,7 @@ class CreateGate:
 
 
 async def _take(quota: AccountQuota) -> Grant:
-    """A grant; one that arrives after this was cancelled is given back."""
+    """A grant; if it arrives after a cancellation, it is given back."""
     taking = asyncio.ensure_future(quota.take())
     try:
         return await asyncio.shield(taking)

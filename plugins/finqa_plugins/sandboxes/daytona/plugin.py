@@ -31,7 +31,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """The account, where sandboxes are to run there. That the package is installed is checked for every component."""
+    """Checks of the account, if sandboxes are to run there. That the package is installed is checked elsewhere."""
     if settings["sandbox"]["name"] != NAME or importlib.util.find_spec("daytona") is None:
         return []
     from finqa_plugins.sandboxes.daytona.daytona_doctor import checks

@@ -1,4 +1,4 @@
-"""The environment's server inside a sandbox: started by a session command, asked for its health and its last words."""
+"""The environment's server inside a sandbox: its start by a session command, its health, its last output."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _TAIL = 2000
 
 
 class Prober:
-    """Asks servers for their health. Nothing of it is logged: a signed address is as good as a key to its sandbox."""
+    """Requests the health of servers. Logs no address: a signed one gives access to its sandbox."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
     async def status(self, url: str) -> int:
-        """HTTP status of a GET; 0 when there is no answer in time."""
+        """HTTP status of a GET; 0 if there is no answer in time."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-            # Through the same proxy as the SDK and the sessions, where the environment names one.
+            # Uses the same proxy as the SDK and the sessions, if the environment names one.
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
         try:
             async with self._session.get(url, allow_redirects=False) as reply:
@@ -38,7 +38,7 @@ class Prober:
             return 0
 
     async def close(self) -> None:
-        """Frees the connections. Idempotent."""
+        """Closes the connections. Idempotent."""
         if self._session is not None:
             await self._session.close()
 
@@ -46,7 +46,7 @@ class Prober:
 async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) -> str:
     """Starts the server in the background and returns the id of its command.
 
-    Sent twice, after a lost reply, the second server finds the port taken and ends.
+    If it is sent twice, after a lost reply, the second server finds the port in use and ends.
     """
 
     async def session() -> None:
@@ -68,7 +68,7 @@ async def start_server(cloud: Cloud, sandbox: AsyncSandbox, spec: ServerSpec) ->
 
 
 async def exit_code(sandbox: AsyncSandbox, command: str) -> int | None:
-    """What the server ended with; None while it runs, and while it is unknown."""
+    """The exit code of the server; None while it runs, or if it is unknown."""
     try:
         state = await sandbox.process.get_session_command(SESSION, command, request_timeout=REQUEST_TIMEOUT_S)
     except DaytonaError:
@@ -77,11 +77,11 @@ async def exit_code(sandbox: AsyncSandbox, command: str) -> int | None:
 
 
 async def last_output(cloud: Cloud, sandbox: AsyncSandbox, command: str) -> str:
-    """The end of what the server wrote.
+    """The end of the server's output.
 
     Raises:
         DaytonaError: The sandbox is gone.
-        FinqaError: It cannot be read.
+        FinqaError: The output cannot be read.
     """
     logs = await cloud.call(
         f"reading the server's output in sandbox {sandbox.id}",

@@ -1,4 +1,4 @@
-"""What keeps running sandboxes alive: fresh addresses, signs of activity, time to live."""
+"""Keeps running sandboxes alive: renews addresses, signals activity, resets their time to live."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LONGEST_TICK_S = 5.0
 
 @dataclass(slots=True)
 class _Dates:
-    """When a sandbox needs what next, in seconds of the monotonic clock. Its address keeps its own date."""
+    """When a sandbox next needs each request, in seconds of the monotonic clock; for its address see `renew_at`."""
 
     touch_at: float
     extend_at: float
 
 
 class Upkeep:
-    """One background task for all sandboxes of a provider. Daytona does not take preview traffic for activity."""
+    """One background task for all sandboxes of a provider. For Daytona, traffic to their servers is no activity."""
 
     def __init__(self, cloud: Cloud, config: DaytonaSandboxConfig) -> None:
         self._cloud = cloud
@@ -72,7 +72,7 @@ class Upkeep:
             async with asyncio.TaskGroup() as group:
                 for sandbox, dates in list(self._sandboxes.items()):
                     if isinstance(sandbox, DaytonaSandbox) and sandbox.renew_at <= now:
-                        sandbox.renew_at = now + RETRY_S  # set again when it succeeds
+                        sandbox.renew_at = now + RETRY_S  # a success sets a later time
                         group.create_task(self._do("renewing the address", sandbox, sandbox.renew_url))
                     if dates.touch_at <= now:
                         dates.touch_at = now + self._config.keepalive_s
@@ -85,7 +85,7 @@ class Upkeep:
         await sandbox.remote.set_ttl(self._config.ttl_minutes, request_timeout=REQUEST_TIMEOUT_S)
 
     async def _do(self, what: str, sandbox: DaytonaSandboxBase, request: Callable[[], Awaitable[None]]) -> None:
-        """A failure is no news here: the pool's health checks find out whether the sandbox is still any good."""
+        """Make a request, and only log a failure: the pool's health checks find out whether the sandbox still works."""
         async with self._places:
             if sandbox not in self._sandboxes:
                 return

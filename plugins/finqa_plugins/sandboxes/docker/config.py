@@ -15,11 +15,11 @@ from finqa_cli.types import Check
 PROGRAMS = ("docker", "podman")
 INSTALL_REMEDY = "sudo apt-get install podman, or https://docs.docker.com/engine/install"
 _OURS = re.compile(r"--(name|publish|publish-all|detach|rm|pull|restart|network|label-file)(=.*)?|-[dpP].*")
-"""Arguments of `run` that are set here: others would lose containers, or open them to the network."""
+"""Arguments of `run` that finqa sets itself. Other values could lose containers, or open them to the network."""
 
 
 class DockerSandboxConfig(BaseModel):
-    """How containers are started, limited and ended."""
+    """Options for starting, limiting and ending containers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

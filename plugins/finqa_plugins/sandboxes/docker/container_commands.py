@@ -1,7 +1,7 @@
 """Command lines of docker and podman, and what their replies mean. Pure; both programs take the same arguments.
 
-Only what differs is asked for by `podman`. Values of variables are in no command line, which every user of the machine
-can read: `--env NAME` takes the value from the environment of the program.
+Where they differ, functions have an argument `podman`. No command line contains values of variables, because every user
+of the machine can read it: `--env NAME` takes the value from the environment of the program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from finqa_plugins.sandboxes._serving.server_health import HOST
 from finqa_plugins.sandboxes.docker.config import DockerSandboxConfig
 
 LABELS_LABEL, PROVIDER_LABEL, IMAGE_LABEL = "finqa.labels", "finqa.provider", "finqa.image"
-"""On a container: the names of the labels that it was started with, and which provider object started it. On an image:
-its digest.
+"""On a container: the names of the labels with which it was started, and the provider object that started it. On an
+image: its digest.
 """
 
 KILLED = 137
@@ -40,18 +40,18 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container as the engine describes it.
+    """A container, as docker or podman describes it.
 
     Attributes:
         id: The engine's id, 64 hex digits.
-        name: Our name of it.
+        name: The name that finqa gave it.
         state: `started`, `starting` or `stopped`.
-        labels: The labels that it was started with; empty for a container that is not ours.
+        labels: The labels with which finqa started it; empty for a container that is not ours.
         created: Unix time in seconds.
-        exit_code: What its first process ended with; 0 while it runs.
-        out_of_memory: The kernel killed one of its processes at the limit of memory.
-        reason: What the engine reports about an end before the first process ran.
-        ports: Port inside -> port on this machine.
+        exit_code: Exit code of its first process; 0 while it runs.
+        out_of_memory: Whether the kernel killed one of its processes at the memory limit.
+        reason: What the engine reports if the first process could not be started.
+        ports: Pairs of a port inside and its port on this machine.
     """
 
     id: str
@@ -66,22 +66,22 @@ class Container:
 
 
 def new_name() -> str:
-    """A name that no other container has."""
+    """A unique name for a container."""
     return f"finqa-{secrets.token_hex(6)}"
 
 
 def is_name(text: str) -> bool:
-    """Whether it is a name of finqa."""
+    """Whether the text is a name that `new_name` can give."""
     return _NAME.fullmatch(text) is not None
 
 
 def run_command(
     spec: ServerSpec, image: str, name: str, labels: Mapping[str, str], owner: str, config: DockerSandboxConfig
 ) -> tuple[str, ...]:
-    """Arguments that start a container and print its id. Nothing but this machine's loopback reaches its port.
+    """Arguments that start a container and print its id. Its port is reachable only from this machine's loopback.
 
     Raises:
-        ConfigError: A variable cannot be passed on.
+        ConfigError: A variable cannot be passed on; see `container_variables`.
     """
     marks = {**labels, LABELS_LABEL: json.dumps(sorted(labels)), PROVIDER_LABEL: owner}
     limits: list[str] = []
@@ -110,7 +110,7 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
     """The variables of a server inside its container.
 
     Raises:
-        ConfigError: A name is none, or would change the program that starts containers.
+        ConfigError: A name is invalid, or the variable would change the program that starts containers.
     """
     for name in spec.environment:
         if not _VARIABLE.fullmatch(name) or _OF_THE_PROGRAM.fullmatch(name):
@@ -118,21 +118,21 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
                 f"The variable {name!r} cannot be passed to a container.",
                 remedy=f"set it in the image (ENV {name}=... in its Dockerfile)",
             )
-    # The port is published on this machine's loopback alone, so a server of finqa needs no token.
+    # The port is published only on this machine's loopback, so a server of finqa needs no token.
     return {"HOST": "0.0.0.0", "FINQA_REQUIRE_TOKEN": "0", **spec.environment, "PORT": str(spec.port)}
 
 
 def run_variables(environment: Mapping[str, str], spec: ServerSpec) -> Mapping[str, str]:
-    """The environment of `run_command`: ours, with the values of the server's variables.
+    """The environment for `run_command`: that of this process, with the values of the server's variables.
 
-    Proxies of this process are not passed on: podman would pass them on, and their addresses may contain passwords.
+    Proxy variables are left out: podman would pass them on, and their addresses may contain passwords.
     """
     own = {name: value for name, value in environment.items() if not _PROXIES.fullmatch(name)}
     return {**own, **container_variables(spec)}
 
 
 def listing_command(labels: Mapping[str, str], *, running: bool = False) -> tuple[str, ...]:
-    """Arguments that print the ids of the containers of this product with all these labels, a line each."""
+    """Arguments that print the ids of finqa's containers with all these labels, one on each line."""
     wanted = [f"--filter=label={LABELS_LABEL}", *(f"--filter=label={key}={value}" for key, value in labels.items())]
     return ("ps", "--quiet", "--no-trunc", *(["--filter=status=running"] if running else ["--all"]), *wanted)
 
@@ -143,13 +143,13 @@ def remove_command(container: str, *, podman: bool) -> tuple[str, ...]:
 
 
 def build_arguments(tag: str, digest: str, dockerfile: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
-    """Arguments that build an image; the folder of the build is the last one and follows these."""
+    """Arguments that build an image; the caller appends the build's folder."""
     passed = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     return ("build", f"--tag={tag}", f"--label={IMAGE_LABEL}={digest}", f"--file={dockerfile}", *passed)
 
 
 def parse_containers(text: str) -> Sequence[Container]:
-    """The containers in a reply of `container inspect`. Containers that vanished meanwhile are not in it."""
+    """The containers in a reply of `container inspect`, which leaves out those that vanished meanwhile."""
     return [_container(row) for row in json.loads(text or "[]")]
 
 

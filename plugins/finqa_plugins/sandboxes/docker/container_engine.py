@@ -1,4 +1,4 @@
-"""The program that runs containers: found, and called."""
+"""Finds and calls the program that runs containers, docker or podman."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from finqa_plugins.sandboxes.docker.container_commands import (
 
 REQUEST_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 30.0
-"""Seconds for a first answer: podman answers nothing while it stores a large layer of an image."""
+"""Seconds for a first answer: podman does not answer while it stores a large layer of an image."""
 DAEMON_REMEDY = "sudo systemctl start docker, or --set sandbox.options.command=podman"
 DOCTOR_REMEDY = "finqa doctor --sandbox docker"
 _POLL_S = 0.2
 _INSPECTIONS = 3
 _ENDING = "no such process"
-"""podman reports this for a container whose process ends while it is inspected. A repeated call shows the end."""
+"""podman reports this if a container's process ends while it is inspected. A repeated call shows the end."""
 _AT_ONCE = 16
-"""Programs at once: each is a process of some 30 MB."""
+"""Simultaneous calls; each is a process of about 30 MB."""
 _LINE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a program replied.
+    """The reply of a call.
 
     Attributes:
-        code: Its exit code.
-        out: What it wrote to stdout, of a `merged` call to stderr as well.
-        err: What it wrote to stderr.
+        code: The exit code.
+        out: What was written to stdout, for `merged` calls also to stderr.
+        err: What was written to stderr; empty for `merged` calls.
     """
 
     code: int
@@ -49,7 +49,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Its error in one line."""
+        """The error in one line."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         told = [line for line in lines if "rror" in line] or lines
         return " ".join(told)[:500] or f"it ended with code {self.code}"
@@ -66,7 +66,7 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """What messages and remedies call it."""
+        """Its name in messages and remedies."""
         return "podman" if self.podman else "docker"
 
     async def call(
@@ -77,23 +77,23 @@ class Engine:
         merged: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> Reply:
-        """Run the program to its end. Cancelled, it ends the program, but not what a daemon does for it.
+        """Run the program to its end. A cancellation ends the program, but not what a daemon does for it.
 
         Args:
             arguments: Its arguments.
             timeout_s: Seconds that it may take.
             variables: Its environment; that of this process by default.
-            merged: Whether stdout and stderr are one text, in the order in which they were written.
-            on_line: Receives that text a line at a time; with it `out` is the end of the text.
+            merged: Whether stdout and stderr are one text, in the order of writing.
+            on_line: Receives that text line by line; it implies `merged`, and `out` is only the end of the text.
 
         Raises:
-            SandboxError: It cannot be started, or took too long.
+            SandboxError: The program cannot be started, or took too long.
         """
         async with self._places:
             return await _call((self.program, *arguments), timeout_s, variables, merged or on_line is not None, on_line)
 
     async def containers(self, labels: Mapping[str, str]) -> Sequence[Container]:
-        """The containers of this product with all these labels, also those that have ended.
+        """Finqa's containers with all these labels, also those that have ended.
 
         Raises:
             SandboxError: The engine does not answer.
@@ -110,7 +110,7 @@ class Engine:
         return frozenset(await self._ids(listing_command(labels, running=True)))
 
     async def inspect(self, *containers: str) -> Sequence[Container]:
-        """The containers of these names or ids that there are.
+        """The existing containers with these names or ids.
 
         Raises:
             SandboxError: The engine does not answer.
@@ -125,7 +125,7 @@ class Engine:
         return parse_containers(reply.out)
 
     async def last_output(self, container: str) -> str:
-        """The end of what a container wrote; empty where that cannot be read."""
+        """The end of a container's output; empty if it cannot be read."""
         with contextlib.suppress(SandboxError):
             reply = await self.call("logs", "--tail=40", container, merged=True)
             return reply.out if not reply.code else ""
@@ -135,7 +135,7 @@ class Engine:
         """End and remove a container, and return when it is gone. Idempotent.
 
         Raises:
-            SandboxError: It still exists after some time.
+            SandboxError: The container still exists after some time.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -157,12 +157,12 @@ class Engine:
 
 
 async def find_engine(command: str) -> Engine:
-    """The program that an option names, else docker where its daemon answers, else podman.
+    """The program that the option names, else docker if its daemon answers, else podman.
 
     Raises:
-        MissingDependencyError: There is none.
-        ConfigError: The option names no program.
-        ServiceUnavailableError: There is one, but it does not answer.
+        MissingDependencyError: No program is installed.
+        ConfigError: The option names a program that does not exist.
+        ServiceUnavailableError: A program is installed but does not answer.
     """
     installed = [path for program in ([command] if command else PROGRAMS) if (path := shutil.which(program))]
     if not installed:
@@ -198,7 +198,7 @@ async def _call(
     merged: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> Reply:
-    """Run a program in a session of its own: Ctrl-C at the terminal is for us alone."""
+    """Run a program in its own session, so that Ctrl-C at the terminal reaches only this process."""
     doing = " ".join(argv[:2])
     try:
         process = await asyncio.create_subprocess_exec(
@@ -230,7 +230,7 @@ async def _call(
 
 
 async def _follow(process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> bytes:
-    """Pass the output on a line at a time; returns its last lines."""
+    """Pass the output on line by line; return its last lines."""
     last: list[bytes] = []
     assert process.stdout is not None
     async for line in process.stdout:
@@ -241,7 +241,7 @@ async def _follow(process: asyncio.subprocess.Process, on_line: Callable[[str], 
 
 
 def explained(reply: Reply, engine: Engine, image: str, doing: str) -> FinqaError:
-    """The error to raise where a container could not be started; see `docker run --help` on its exit codes."""
+    """The error for a container that could not be started. Exit codes 126 and 127: the command cannot be executed."""
     if "No such image" in reply.err or "image not known" in reply.err:
         return missing_image(engine, image)
     if reply.code in (126, 127):
@@ -253,7 +253,7 @@ def explained(reply: Reply, engine: Engine, image: str, doing: str) -> FinqaErro
 
 
 def missing_image(engine: Engine, image: str, reason: str = "") -> ConfigError:
-    """The error for an image that is not on this machine and cannot be had."""
+    """The error for an image that is neither on this machine nor pulled."""
     told = f", and pulling it failed: {reason}" if reason else "."
     return ConfigError(
         f"There is no image {image} on this machine{told}",

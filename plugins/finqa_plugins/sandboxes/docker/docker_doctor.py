@@ -1,4 +1,4 @@
-"""What `finqa doctor` finds out about containers on this machine: the program, its daemon, and the image."""
+"""Checks for `finqa doctor` of containers on this machine: the program, its daemon and the image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finqa_plugins.sandboxes.docker.docker_images import has_image
 
 
 def checks(settings: Mapping[str, Any]) -> list[Check]:
-    """All findings, within a second where the daemon is well; `settings` are those of the hook `doctor_checks`."""
+    """Results of all checks, within a second if the daemon answers; `settings` are those of `doctor_checks`."""
     try:
         config = DockerSandboxConfig.model_validate(settings["sandbox"]["options"])
     except ValidationError:

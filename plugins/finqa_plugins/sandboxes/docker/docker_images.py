@@ -1,4 +1,4 @@
-"""Images on this machine: found, pulled, built from the folder of an environment, listed and deleted."""
+"""Finds, pulls, builds, lists and deletes images on this machine."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ log = structlog.get_logger(__name__)
 
 REPOSITORY = "finqa"
 _LOCAL = "localhost/"
-"""What podman puts before names without a registry."""
+"""Prefix that podman adds to names without a registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunImage:
-    """What containers of a spec start from.
+    """The image from which containers of a spec start.
 
     Attributes:
-        id: The engine's id of it, so that a tag that moves changes no run in progress.
-        name: What messages call it.
+        id: The engine's id of the image. A tag may be moved to another image during a run; the id stays.
+        name: Its name in messages.
     """
 
     id: str
@@ -50,7 +50,7 @@ class RunImage:
 
 
 class Images:
-    """The images of one provider. Each that a run needs is looked for once."""
+    """The images of one provider. Each image that a run needs is looked up once."""
 
     def __init__(self, config: DockerSandboxConfig) -> None:
         self._config = config
@@ -65,10 +65,10 @@ class Images:
         self._looking = asyncio.Lock()
 
     async def image_of(self, engine: Engine, spec: ServerSpec) -> RunImage:
-        """The image of a spec: the one that it names, pulled where it is missing, or the one that was built of it.
+        """The image that a spec names, pulled if it is missing, or else the one that was built of the spec.
 
         Raises:
-            ConfigError: There is no such image, or the server cannot be in one.
+            ConfigError: There is no image of this name, or the server cannot run in an image.
             DataError: The image was not built yet.
             SandboxError: The engine does not answer.
         """
@@ -105,7 +105,7 @@ class Images:
         return _described(tag, built), True
 
     async def images(self, engine: Engine) -> Sequence[ImageInfo]:
-        """Images that this product built here, by snapshot and age."""
+        """Images that finqa built on this machine, sorted by snapshot, then age."""
         listed = await engine.call(
             "images", f"--filter=label={IMAGE_LABEL}", "--format={{.Repository}}:{{.Tag}}", "--no-trunc"
         )
@@ -162,7 +162,7 @@ async def has_image(engine: Engine, name: str) -> bool:
 
 
 async def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
-    """The image of this name or id; None when there is none here.
+    """What the engine reports about the image with this name or id; None if it is not on this machine.
 
     Raises:
         SandboxError: The engine does not answer.
@@ -175,7 +175,7 @@ async def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
 
 
 def _tag(recipe: Recipe) -> str:
-    """`finqa:<snapshot>-<12 hex digits>`: names of repositories may have no capital letters, tags may."""
+    """`finqa:<snapshot>-<12 hex digits>`. The snapshot is in the tag: repositories' names have no capital letters."""
     return f"{REPOSITORY}:{recipe.name.removeprefix('finqa-')}"
 
 

@@ -29,10 +29,10 @@ log = structlog.get_logger(__name__)
 
 
 class DockerSandboxProvider(SandboxProvider):
-    """Containers of this machine, one for each sandbox, whose ports are published on its loopback alone.
+    """Containers of this machine, one for each sandbox, whose ports are published only on its loopback.
 
-    The engine is the ledger: a container has a name of finqa and the labels of its run from its create on, so that
-    `list` and `reap` find what a killed process left behind.
+    There is no ledger: a container is created with a name of finqa and the labels of its run, so that `list` and `reap`
+    find what a killed process left behind.
     """
 
     builds_images = True
@@ -51,11 +51,11 @@ class DockerSandboxProvider(SandboxProvider):
         self._closed = False
 
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> DockerSandbox:
-        """A new container whose server is healthy. Cancelled, it returns when nothing is left of it.
+        """A new container whose server is healthy. If cancelled, removes the container before returning.
 
         Raises:
-            SandboxError: It did not become ready and is gone again; the message ends with its own last words.
-            ConfigError: There is no such image, it has no command, or the environment executes code.
+            SandboxError: The container did not become ready and was removed; the message ends with its last output.
+            ConfigError: The image does not exist or has no command, or the environment executes code.
             DataError: The image of this environment was not built yet.
             ServiceUnavailableError: The daemon does not answer.
         """
@@ -81,7 +81,7 @@ class DockerSandboxProvider(SandboxProvider):
             raise
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
-        """Return the limit of containers on this machine."""
+        """Return the option `containers`, the limit on this machine."""
         return self._config.containers
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
@@ -94,7 +94,7 @@ class DockerSandboxProvider(SandboxProvider):
         ]
 
     async def reap(self, sandbox_id: str) -> None:
-        """End and remove a container of this product and return when it is gone. Any other stays.
+        """End and remove a container of finqa and return when it is gone; ignore any other name.
 
         Raises:
             SandboxError: It still exists after some time.
@@ -104,10 +104,10 @@ class DockerSandboxProvider(SandboxProvider):
             await engine.remove(sandbox_id, self._config.delete_timeout_s)
 
     async def close(self) -> None:
-        """End every container that this object started, and every start.
+        """End every container that this object started, and every start in progress.
 
         Raises:
-            SandboxError: Some containers are still there; `finqa sandbox reap` ends them later.
+            SandboxError: Some containers still exist; `finqa sandbox reap` ends them later.
         """
         if self._closed:
             return
@@ -120,7 +120,7 @@ class DockerSandboxProvider(SandboxProvider):
             return
         stops = await asyncio.gather(*(sandbox.stop() for sandbox in [*self._sandboxes]), return_exceptions=True)
         errors = [error for error in stops if error is not None]
-        try:  # a create that took too long may have made its container all the same
+        try:  # a create that took too long may have created its container all the same
             left = await self._engine.containers({PROVIDER_LABEL: self._owner})
             await asyncio.gather(*(self._engine.remove(each.name, self._config.delete_timeout_s) for each in left))
         except FinqaError as error:
@@ -170,7 +170,7 @@ class DockerSandboxProvider(SandboxProvider):
     async def _created(
         self, engine: Engine, spec: ServerSpec, image: RunImage, name: str, labels: Mapping[str, str]
     ) -> Container:
-        """The container, which runs. The create is not cut: its result shows what there is to remove."""
+        """The running container. A cancellation waits for the create, whose result shows what to remove."""
         command = run_command(spec, image.id, name, labels, self._owner, self._config)
         variables = run_variables(os.environ, spec)
         creating = asyncio.create_task(
@@ -189,7 +189,7 @@ class DockerSandboxProvider(SandboxProvider):
         return found[0]
 
     async def _undo(self, engine: Engine, name: str) -> None:
-        """Never raises: the start's own error is what counts, and `close` looks again."""
+        """Remove the container. Never raises: the error of the start is reported, and `close` tries again."""
         try:
             await engine.remove(name, self._config.delete_timeout_s)
         except FinqaError as error:
@@ -206,7 +206,7 @@ class DockerSandboxProvider(SandboxProvider):
         self._sandboxes.discard(sandbox)
 
     async def _say_why(self, sandbox: DockerSandbox) -> None:
-        """Warn once: many servers that end together have one reason, and a removed container has no logs."""
+        """Log why a server ended, before its logs are gone. Only the first is a warning: all share one reason."""
         try:
             why = await sandbox.why()
         except FinqaError:

@@ -20,13 +20,13 @@ from finqa_plugins.sandboxes.docker.container_commands import Container, ending_
 from finqa_plugins.sandboxes.docker.container_engine import Engine
 
 LISTING_HOLDS_S = 1.0
-"""Seconds for which a listing of running containers is used. A listing is a program of its own."""
+"""Seconds for which a listing of running containers is used. Each listing starts a program."""
 
 MEMORY_REMEDY = "--set sandbox.options.memory_mib=N gives each container more"
 
 
 class Watch:
-    """Which containers of one provider run. All that ask within a second share a listing."""
+    """Knows which containers of one provider run. All calls within a second share one listing."""
 
     def __init__(self, list_running: Callable[[], Awaitable[frozenset[str]]]) -> None:
         self._list_running = list_running
@@ -35,9 +35,9 @@ class Watch:
         self._listing = asyncio.Lock()
 
     async def runs(self, container: str, since: float) -> bool:
-        """Whether a container that was started at this time of the monotonic clock runs.
+        """Whether a container runs that was started at `since`, in seconds of the monotonic clock.
 
-        An engine that does not answer reports nothing about its containers, so it counts as a yes.
+        True if the engine does not answer: then nothing is known about its containers.
         """
         async with self._listing:
             now = time.monotonic()
@@ -50,7 +50,7 @@ class Watch:
 
 
 class DockerSandbox(ServingSandbox):
-    """A container of our own. Its id is our name of it, which `docker ps` shows as well."""
+    """A container with a server. Its id is the name that finqa gave it, as shown by `docker ps`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DockerSandbox(ServingSandbox):
         return f"http://{HOST}:{self._port}"
 
     async def healthy(self) -> bool:
-        """Return whether the container runs and its server answers: another container may have taken a freed port."""
+        """Whether the container runs and its server answers. An answer alone may come from a later user of the port."""
         if self.ended:
             return False
         good = await self._answers(HEALTH_TIMEOUT_S) and await self._watch.runs(self._container.id, self._started)
@@ -97,12 +97,12 @@ class DockerSandbox(ServingSandbox):
         """End and remove the container.
 
         Raises:
-            SandboxError: It is still there after a while; another call tries again.
+            SandboxError: The container still exists after a while; another call tries again.
         """
         await self._end(self)
 
     async def wait_until_healthy(self) -> None:
-        """Wait for the server's first good answer.
+        """Wait until the server first answers with status 200.
 
         Raises:
             SandboxError: The container ended, or its server took too long; the message ends with its last output.
@@ -121,7 +121,7 @@ class DockerSandbox(ServingSandbox):
         )
 
     async def why(self) -> str:
-        """What became of the container, and the end of what it wrote."""
+        """The container's state and the end of its output, in sentences."""
         found = await self._engine.inspect(self.id)
         state = "is gone" if not found else "runs" if found[0].state == "started" else _ending(found[0], self._config)
         return f"The container {state}. {output_sentence(await self._engine.last_output(self.id))}"

@@ -13,7 +13,7 @@ NAME = "docker"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The provider. Its programs are no Python packages: `readiness` looks for them."""
+    """The provider. It needs programs, no Python packages; `readiness` looks for them."""
     return [
         Component(
             kind="sandbox",
@@ -28,7 +28,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """Whether containers can be started, where sandboxes are to be some."""
+    """Check whether containers can be started, if sandboxes are to be containers."""
     if settings["sandbox"]["name"] != NAME:
         return []
     from finqa_plugins.sandboxes.docker.docker_doctor import checks

@@ -1,4 +1,4 @@
-"""A sandbox as one bubblewrap command line: what is in it, and what its processes may use. Pure."""
+"""The bubblewrap command line of a sandbox: which files are in it, and what its processes may use. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",
 }
-"""Environment of every sandbox. A fixed hash seed gives sets of texts one order, so that code gives one result."""
+"""Environment of every sandbox. The fixed hash seed fixes the order of sets of strings, so that results repeat."""
 
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 USR = (
@@ -33,19 +33,20 @@ USR = (
     "local/lib64",
     "share/zoneinfo",
 )
-"""Below /usr. Not all of it: images keep what they work on in /usr/src, with its data and its keys."""
+"""Folders below /usr in a sandbox. Images may have an application with data and keys in /usr/src, which is left out."""
 LIBRARIES = ("bin", "lib", "lib64")
-"""Folders below the prefix of a Python outside of /usr, without the environments that conda keeps beside them."""
+"""Folders below the prefix of a Python outside /usr. Conda's environments, next to them, are left out."""
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 GATE = 'echo; read -r _ || exit 1; exec "$@"'
-"""The first command in a sandbox: reports that it runs and waits for a line of input. By then bubblewrap has tied the
-sandbox to the life of its owner. A sandbox whose owner ended before executes nothing: its input is at its end."""
+"""The first command in a sandbox: reports that it runs and waits for a line of input. By then bubblewrap
+has made sure that the sandbox ends with its owner. If the owner ended before, its input is at its end and nothing is
+executed."""
 
 USER = 1000
-"""Who the code is inside."""
+"""User id of the code inside the sandbox."""
 
 UNPRIVILEGED = 65534
-"""Whom we become before we make a sandbox, when we are root."""
+"""User id to which root changes before it makes a sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +54,13 @@ class Isolation:
     """How sandboxes are made on this machine.
 
     Attributes:
-        bwrap: The program.
+        bwrap: Program of bubblewrap.
         prlimit: Program of util-linux that sets limits.
-        setpriv: Program of util-linux that gives up being root, and what set-user-id programs would grant.
-        as_nobody: Whether to give it up, because we are root.
+        setpriv: Program of util-linux that changes the user id and disables set-user-id programs.
+        as_nobody: Whether to change from root to `UNPRIVILEGED`.
         python: Python of the sandboxes.
-        library: Prefix of that Python where it is not below /usr.
-        hidden: Folders with installed packages, empty in a sandbox: this package is among them, with tests and
+        library: Prefix of that Python if it is not below /usr, else empty.
+        hidden: Folders with installed packages, empty in a sandbox: they may contain finqa, with tests and
         solutions.
         sealed: Whether the kernel refuses further user namespaces in the sandbox, see `--disable-userns` in bwrap(1).
         filtered: Whether system calls are filtered.
@@ -79,7 +80,7 @@ class Isolation:
 def sandbox_command(
     isolation: Isolation, request: ExecutionRequest, *, status_fd: int, filter_fd: int | None
 ) -> tuple[str, ...]:
-    """The whole command line; looks at the names of the system's folders only."""
+    """The whole command line. Reads nothing but which of the system's folders exist."""
     command = [isolation.bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     if isolation.sealed:
         command.append("--disable-userns")
@@ -87,7 +88,7 @@ def sandbox_command(
     for name, value in ENVIRONMENT.items():
         command += ["--setenv", name, value]
     command += _system(isolation)
-    # /proc is not written either: who may set their own oom_score_adj could have bubblewrap killed in their place.
+    # /proc is read-only: code that lowers its own oom_score_adj could have bubblewrap killed in its place.
     command += ["--proc", "/proc", "--remount-ro", "/proc"]
     command += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     command += ["--size", str(request.limits.disk_bytes), "--tmpfs", FOLDER]
@@ -111,13 +112,13 @@ def sandbox_command(
 
 
 def as_user(setpriv: str, *, as_nobody: bool) -> tuple[str, ...]:
-    """What a command begins with so that an ordinary user runs it, who can gain nothing."""
+    """Start of a command line, so that it runs as an ordinary user who cannot gain privileges."""
     drop_root = ("--reuid", str(UNPRIVILEGED), "--regid", str(UNPRIVILEGED), "--clear-groups") if as_nobody else ()
     return (setpriv, *drop_root, "--no-new-privs", "--")
 
 
 def limit_flags(limits: ExecutionLimits, *, processes: int) -> list[str]:
-    """Flags of prlimit(1). One second between the signal that code may answer and the one that it cannot."""
+    """Flags of prlimit(1). One second passes between SIGXCPU, which code may catch, and SIGKILL."""
     seconds = max(math.ceil(limits.cpu_s), 1)
     return [
         f"--cpu={seconds}:{seconds + 1}",
@@ -132,13 +133,13 @@ def limit_flags(limits: ExecutionLimits, *, processes: int) -> list[str]:
 
 
 def argv_of(request: ExecutionRequest, python: str) -> tuple[str, ...]:
-    """The command of a request, its Python by path."""
+    """The command of a request, with the path of Python."""
     command, *arguments = request.argv
     return (python if command == PYTHON else command, *arguments)
 
 
 def _system(isolation: Isolation) -> Sequence[str]:
-    """Programs and libraries to read, nothing else: no /etc but the linker's cache, no home, no data, no /sys."""
+    """Flags for read-only programs and libraries. Absent: homes, data, /sys, and /etc except `SYSTEM_FILES`."""
     flags: list[str] = []
     for name in [*(f"/usr/{part}" for part in USR), *SYSTEM]:
         path = Path(name)

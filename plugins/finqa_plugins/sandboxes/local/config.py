@@ -12,15 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from finqa_cli.types import Check
 
 ISOLATION = {"bwrap": "bubblewrap", "prlimit": "util-linux", "setpriv": "util-linux"}
-"""Program -> the package that brings it."""
+"""Each program and the system package that contains it."""
 PROGRAMS = "/usr/bin:/bin:/usr/local/bin:/usr/sbin:/sbin"
 
 
 class LocalSandboxConfig(BaseModel):
-    """How logical sandboxes are spread over server processes, and how code that a policy wrote is executed.
+    """Options for spreading logical sandboxes over server processes, and for executing code of a policy.
 
-    One server process of finqa serves about 1,200 tool calls a second, so 64 sandboxes keep it far from busy; beyond
-    `processes` times that many sandboxes, processes are shared further and nothing is refused.
+    One server process of finqa serves about 1,200 tool calls a second, so 64 sandboxes use little of it. Beyond
+    `processes` times `sandboxes_per_process`, each process gets more sandboxes; none is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,7 +58,7 @@ class LocalSandboxConfig(BaseModel):
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether the programs that isolate code are here; see `Component.readiness`. `finqa doctor` tries them."""
+    """Whether the programs that isolate code are installed; see `Component.readiness`. `finqa doctor` tries them."""
     chosen = settings["sandbox"]
     if chosen["name"] == "local" and chosen["options"].get("dangerously_run_unisolated"):
         return []

@@ -1,7 +1,7 @@
-"""What the processes of a sandbox may use together, where the kernel's control groups can be written.
+"""Limits on what all processes of a sandbox use together, if the kernel's control groups can be written.
 
-Limits of a process (setrlimit) are per process: a sandbox of 16 could use 16 times as much memory. Files: cgroup-v2.rst
-and cgroup-v1/memory.rst of the kernel's documentation.
+Limits by setrlimit are per process: 16 processes of a sandbox could use 16 times as much memory. For the files see
+cgroup-v2.rst and cgroup-v1/memory.rst of the kernel's documentation.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PREFIX = "finqa-box"
 NAME = re.compile(rf"{PREFIX}-(?P<pid>\d+)-(?P<started>\w+)-\w+")
 OVERHEAD_BYTES, OVERHEAD_PROCESSES = 32 * 2**20, 4
-"""Memory and processes of bubblewrap itself and of the kernel for a sandbox."""
+"""Memory and processes that bubblewrap and the kernel need for a sandbox."""
 
 MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 SWAP_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")
 PROCESSES_FILE = "pids.max"
 PEAK_SLACK_BYTES = 4 * 2**20
-"""Bytes by which the peak of a group that reached its limit may be below it: a huge page that did not fit, or memory
-that processors reserve in advance."""
+"""Bytes by which the recorded peak of a group that reached its limit may be below the limit: a huge page that did not
+fit, or memory that processors reserve in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The group of one execution: one folder, or with version 1 one each for memory and for processes."""
+    """The group of one execution: one folder; with version 1, one for memory and one for processes."""
 
     folders: tuple[Path, ...]
 
@@ -44,29 +44,29 @@ class Group:
         return tuple(str(folder / _entrance(folder)) for folder in self.folders)
 
     def starved(self) -> bool:
-        """Whether the kernel, out of memory, killed a process here although the group was never at its own limit.
+        """Whether the kernel killed a process of the group for lack of memory, but never at the group's own limit.
 
-        Then the limit was that of a container around us, or the machine's, which others may have used up.
+        Then a container around this process, or the machine, had no memory left; other processes may have used it.
         """
         return any(map(_starved, self.folders))
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """Where groups can be made; each has the limits of one execution, and is empty before and after it.
+    """Creates groups; each has the limits of one execution, and is empty before and after it.
 
     Attributes:
-        parents: One folder, or with version 1 one each for memory and for processes.
+        parents: Folders for new groups: one; with version 1, one for memory and one for processes.
     """
 
     parents: tuple[Path, ...]
 
     @contextlib.contextmanager
     def group(self, limits: ExecutionLimits) -> Iterator[Group]:
-        """Makes a group, which is gone afterwards.
+        """Creates a group for the block, and removes it afterwards.
 
         Raises:
-            OSError: It cannot be made after all.
+            OSError: The group cannot be created after all.
         """
         name = _new_name()
         folders = tuple(parent / name for parent in self.parents)
@@ -82,7 +82,7 @@ class ControlGroups:
 
 
 def find_control_groups() -> ControlGroups | None:
-    """Groups that limit memory, and processes where they can; None where no group that limits memory can be made."""
+    """Groups that limit memory, and if possible processes; None if no group that limits memory can be created."""
     files = {parent: _limits_of_a_group(parent) for parent in _places()}
     if not any(set(MEMORY_FILES) & names for names in files.values()):
         return None
@@ -92,9 +92,9 @@ def find_control_groups() -> ControlGroups | None:
 
 
 def _remove_stale(parents: Sequence[Path]) -> None:
-    """Groups of owners that were killed, with what is in them.
+    """Remove groups whose owner was killed, and end the processes in them.
 
-    bubblewrap, killed in the milliseconds in which it makes a sandbox, leaves a process that waits for it forever.
+    If bubblewrap is killed in the milliseconds in which it makes a sandbox, it leaves a process that waits forever.
     """
     for parent in parents:
         for folder in parent.glob(f"{PREFIX}-*"):
@@ -107,8 +107,10 @@ def _remove_stale(parents: Sequence[Path]) -> None:
 
 
 def _entrance(folder: Path) -> str:
-    """The file to write to. Through that of version 1 for threads a process of one thread enters some 10 ms sooner, for
-    the kernel waits for no other processor then.
+    """The file through which a process enters the group.
+
+    `tasks` of version 1 moves one thread, all that the process has. This is about 10 ms faster, because the kernel
+    waits for no other processor.
     """
     return "tasks" if (folder / "tasks").exists() else "cgroup.procs"
 
@@ -127,7 +129,7 @@ def _starved(folder: Path) -> bool:
 
 
 def _events(file: Path) -> dict[str, int]:
-    """Counts by name; empty where this file does not exist."""
+    """Counts by name; empty if the file does not exist."""
     if not file.exists():
         return {}
     return {name: int(count) for name, count in map(str.split, file.read_text(encoding="ascii").splitlines())}
@@ -147,7 +149,7 @@ def _limit(folder: Path, limits: ExecutionLimits) -> None:
 
 
 def _places() -> Iterator[Path]:
-    """Folders in which to try. With version 2 a group with processes has no children with limits, so beside it."""
+    """Yield folders for new groups. In version 2 groups with processes cannot limit children: use their parent."""
     try:
         lines = OWN.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -163,7 +165,7 @@ def _places() -> Iterator[Path]:
 
 
 def _limits_of_a_group(parent: Path) -> set[str]:
-    """Which limits a group has that is made there; none where none can be made."""
+    """Names of the limits that a new group in this folder has; empty if none can be created."""
     folder = parent / _new_name()
     try:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Whether this machine can hold untrusted code: found out by making a sandbox and looking around inside."""
+"""Finds out whether this machine can isolate untrusted code, by making a sandbox and checking it from inside."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SWITCHES = {
     "kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
     "kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns=0"),
 }
-"""Below /proc/sys: the value with which users may make no namespaces, and the setting that allows it."""
+"""Files below /proc/sys: the value that forbids users to create namespaces, and the setting that allows it."""
 
 PACKAGES = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages")
-"""Where Pythons keep installed packages, below their prefix."""
+"""Folders of installed packages below the prefix of a Python."""
 
 LOOK_AROUND = """
 import importlib.util, json, os, sys
@@ -53,13 +53,13 @@ print(json.dumps({
 
 @functools.cache
 def find_isolation(python: str = "") -> Isolation:
-    """The strongest isolation that works here, proved by a sandbox in which everything is as it should be.
+    """The strongest isolation that works here, checked from inside a sandbox.
 
     Args:
         python: Python for the sandboxes; empty to look for one.
 
     Raises:
-        ConfigError: There is none; gives the reason and the remedy.
+        ConfigError: No isolation works; the error has the reason and the remedy.
     """
     first = Isolation(
         bwrap=_program("bwrap"),
@@ -84,10 +84,10 @@ def find_isolation(python: str = "") -> Isolation:
 
 @functools.cache
 def find_bare(python: str = "") -> BareLauncher:
-    """Processes without isolation, with limits and, where we are root, as another user.
+    """A launcher of processes without isolation, with limits and, if this process is root, another user id.
 
     Raises:
-        ConfigError: Not even that: no Linux, no util-linux, or no Python that such a process can read.
+        ConfigError: There is no Linux, no util-linux, or no Python that such a process can read.
     """
     prlimit, setpriv = (_program(name) for name in ("prlimit", "setpriv"))
     for path, _ in _pythons(python):
@@ -98,7 +98,7 @@ def find_bare(python: str = "") -> BareLauncher:
 
 
 def _objection(launcher: Launcher, expected: Isolation | None = None) -> str:
-    """What is wrong with how this launcher runs things; empty when nothing is."""
+    """What is wrong with a test program that this launcher runs; empty if nothing is."""
     request = ExecutionRequest(argv=(PYTHON, "-I", "-c", LOOK_AROUND), limits=ExecutionLimits(cpu_s=10.0, wall_s=10.0))
     stop = os.eventfd(0)
     try:
@@ -127,7 +127,7 @@ def _objection(launcher: Launcher, expected: Isolation | None = None) -> str:
 
 
 def _pythons(python: str) -> Iterator[tuple[str, str]]:
-    """Interpreters, and the folder of each one's library where a sandbox would not have it anyway."""
+    """Yield interpreters, each with its prefix, or an empty text if the prefix is below /usr."""
     own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     minors = range(sys.version_info.minor, OLDEST_PYTHON[1] - 1, -1)
     system = [f"{folder}/python3" for folder in ("/usr/local/bin", "/usr/bin")]
@@ -139,7 +139,7 @@ def _pythons(python: str) -> Iterator[tuple[str, str]]:
 
 
 def _packages(library: str) -> tuple[str, ...]:
-    """Folders with the packages of the Pythons that a sandbox can read."""
+    """Folders with installed packages of all Pythons that a sandbox can read."""
     prefixes = [Path(name) for name in ("/usr", "/usr/local", library) if name]
     found = {path.resolve() for prefix in prefixes for pattern in PACKAGES for path in prefix.glob(pattern)}
     return tuple(sorted(str(path) for path in found if any(path.is_relative_to(prefix) for prefix in prefixes)))
@@ -149,7 +149,7 @@ def _program(name: str) -> str:
     """The path of a program.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The program is not installed.
     """
     if sys.platform != "linux":
         raise ConfigError(

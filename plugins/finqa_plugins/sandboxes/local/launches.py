@@ -35,17 +35,18 @@ unset PWD OLDPWD SHLVL
 [ -z "$BASH_VERSION" ] || exec env -i "$@"
 exec "$@"
 """
-"""Enters control groups, becomes the first to go when memory runs out, and then the command, without any variable: what
-shells set themselves is unset, but bash passes its name to every command."""
+"""Shell script that makes itself the first process to be killed if memory runs out, enters the control groups, and
+becomes the command. The command gets no variable: those that shells set are unset, and bash, which passes `_` to every
+command, is replaced by `env -i`."""
 
 ENTRANCE = ("/bin/sh", "-c", ENTER, "sh")
 
 
 class Launcher(Protocol):
-    """Prepares executions and tidies up after them."""
+    """Prepares executions, and cleans up after them."""
 
     def prepared(self, request: ExecutionRequest) -> AbstractContextManager[Launch]:
-        """The command of one execution.
+        """The command of one execution, for the length of a block.
 
         Raises:
             SandboxError: This machine is out of descriptors or disk.
@@ -55,7 +56,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BubblewrapLauncher:
-    """Each execution in namespaces of its own, and in a control group where there are any."""
+    """Runs each execution in its own namespaces, and in a control group if these are available."""
 
     isolation: Isolation
     groups: ControlGroups | None = None
@@ -66,7 +67,9 @@ class BubblewrapLauncher:
         with contextlib.ExitStack() as stack:
             try:
                 group = Group(()) if self.groups is None else stack.enter_context(self.groups.group(request.limits))
-                status_fd = os.memfd_create("status")  # no pipe: writing to one whose reader is gone ends bubblewrap
+                status_fd = os.memfd_create(
+                    "status"
+                )  # not a pipe: a write to a pipe without a reader would end bubblewrap
                 stack.callback(os.close, status_fd)
                 filter_fd = None
                 if self.isolation.filtered:
@@ -82,7 +85,7 @@ class BubblewrapLauncher:
 
 @dataclass(frozen=True, slots=True)
 class BareLauncher:
-    """A process with limits and its own folder. It sees every file that its user may read, and the network.
+    """Runs each execution as a process with limits and a folder. It can read its user's files and use the network.
 
     Attributes:
         prlimit, setpriv, as_nobody, python: As in `Isolation`.
@@ -104,7 +107,7 @@ class BareLauncher:
         except OSError as error:
             raise SandboxError(f"Cannot start an execution: {error}") from error
         try:
-            # without a namespace the limit counts the user's other threads too
+            # without a user namespace, the limit counts all threads of the user
             processes = request.limits.processes + count_threads(user)
             home = ("HOME", "TMPDIR")
             variables = [f"{name}={folder if name in home else value}" for name, value in ENVIRONMENT.items()]
@@ -119,7 +122,7 @@ class BareLauncher:
 
 
 def _readable(data: bytes) -> int:
-    """A descriptor from which these bytes can be read, once."""
+    """A descriptor from which these bytes can be read once."""
     fd = os.memfd_create("filter")
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)

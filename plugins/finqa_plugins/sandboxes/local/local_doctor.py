@@ -18,7 +18,7 @@ NAME = "isolation"
 
 
 def checks(options: Mapping[str, Any]) -> Sequence[Check]:
-    """One finding; makes a sandbox and looks around inside, which takes less than a second."""
+    """One result. Makes a sandbox and checks it from inside, which takes less than a second."""
     try:
         config = LocalSandboxConfig.model_validate(options)
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Sandboxes that execute code: nothing runs between two executions, and each execution has its own namespaces.
+"""Sandboxes that execute code. Each execution has its own namespaces, and no process runs between executions.
 
-Other processes of this user know a sandbox by one small file. Without a process that runs in it, the file is all there
-is, so that removing the file ends the sandbox.
+A small file represents a sandbox for other processes of this user. As no process runs between executions, removing the
+file ends the sandbox.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SUFFIX = ".box"
 
 
 class ExecutingSandboxFiles:
-    """The folder with the files. Written by the owner of a sandbox, read and removed by anyone."""
+    """The folder with the files. Only the owner of a sandbox writes its file; any process may read or remove it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def add(self, labels: Mapping[str, str]) -> str:
-        """A new sandbox of this process; its id.
+        """Add a sandbox of this process, and return its id.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
@@ -60,17 +60,17 @@ class ExecutingSandboxFiles:
         return sandbox_id
 
     def holds(self, sandbox_id: str) -> bool:
-        """Return whether the file is still there; any process may remove it."""
+        """Whether the file still exists; any process may remove it."""
         return self._path(sandbox_id).exists()
 
     def remove(self, sandbox_id: str) -> None:
-        """Ends a sandbox. Idempotent, also for an id that is none."""
+        """Ends a sandbox. Idempotent; ignores texts that are no id."""
         if sandbox_id == Path(sandbox_id).name:
             with contextlib.suppress(OSError):
                 self._path(sandbox_id).unlink(missing_ok=True)
 
     def sandboxes(self) -> Iterator[SandboxInfo]:
-        """Sandboxes whose owner is running; files of others are removed on the way."""
+        """Yields sandboxes whose owner is running; removes the files of others."""
         for path, info, running in self._rows():
             if running:
                 yield info
@@ -90,7 +90,7 @@ class ExecutingSandboxFiles:
                 labels = {str(name): str(value) for name, value in row["labels"].items()}
                 info = SandboxInfo(id=path.stem, state="started", labels=labels, created=float(row["created"]))
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                continue  # it vanished meanwhile, or is not ours
+                continue  # the file vanished meanwhile, or is not ours
             yield path, info, start_time(owner) == started
 
     def _path(self, sandbox_id: str) -> Path:
@@ -98,9 +98,9 @@ class ExecutingSandboxFiles:
 
 
 class LocalExecutingSandboxes:
-    """All sandboxes of one provider that execute code, and the few executions that they may have at once.
+    """All sandboxes of one provider that execute code; limits their simultaneous executions.
 
-    An execution dies with the thread that started it, so with this process; the threads live as long as the sandboxes.
+    An execution ends with the thread that started it, and so with this process. The threads run until `close`.
     """
 
     def __init__(self, config: LocalSandboxConfig, folder: Path) -> None:
@@ -111,7 +111,7 @@ class LocalExecutingSandboxes:
         self._sandboxes: dict[str, LocalExecutingSandbox] = {}
 
     async def start(self, labels: Mapping[str, str]) -> LocalExecutingSandbox:
-        """A sandbox.
+        """A new sandbox.
 
         Raises:
             ConfigError: Code cannot be isolated here, and the options require it.
@@ -124,11 +124,11 @@ class LocalExecutingSandboxes:
         return sandbox
 
     def holds(self, sandbox_id: str) -> bool:
-        """False once it is stopped, here or by `finqa sandbox reap`."""
+        """Whether the sandbox is not stopped yet, neither here nor by `finqa sandbox reap`."""
         return self._files.holds(sandbox_id)
 
     def forget(self, sandbox_id: str) -> None:
-        """No new execution begins in it. Idempotent."""
+        """Removes a sandbox, so that no execution begins in it any more. Idempotent."""
         self._sandboxes.pop(sandbox_id, None)
         self._files.remove(sandbox_id)
 
@@ -137,18 +137,18 @@ class LocalExecutingSandboxes:
         return self._files.leftovers()
 
     def list(self) -> Sequence[SandboxInfo]:
-        """Those of every process of this user."""
+        """The sandboxes of all processes of this user."""
         return list(self._files.sandboxes())
 
     async def reap(self, sandbox_id: str) -> None:
-        """Ends a sandbox. What it is executing ends at once when it is ours, else at its limit on time. Idempotent."""
+        """Ends a sandbox. Its execution ends at once if this process runs it, else at its time limit. Idempotent."""
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is not None:
             await sandbox.stop()
         self.forget(sandbox_id)
 
     async def close(self) -> None:
-        """Ends the sandboxes and all that they execute. Idempotent."""
+        """Ends the sandboxes and their executions. Idempotent."""
         await asyncio.gather(*(sandbox.stop() for sandbox in list(self._sandboxes.values())))
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -176,18 +176,18 @@ class LocalExecutingSandbox(ExecutingSandbox):
 
     @property
     def id(self) -> str:
-        """Unique over processes."""
+        """The id, unique among processes."""
         return self._id
 
     async def healthy(self) -> bool:
-        """True until it is stopped."""
+        """Whether it is not stopped yet."""
         return self._sandboxes.holds(self._id)
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """Waits for its turn, then executes in its own sandbox. Cancelled, it ends the execution first.
+        """Waits for its turn, then executes the request. If cancelled, ends the execution before returning.
 
         Raises:
-            SandboxError: The sandbox was stopped, or the machine could not make one; not because of what the code did.
+            SandboxError: The sandbox was stopped, or the machine could not make one; never because of the code.
         """
         if not self._sandboxes.holds(self._id):
             raise SandboxError(f"Sandbox {self._id} was stopped.")
@@ -203,7 +203,7 @@ class LocalExecutingSandbox(ExecutingSandbox):
         return await self._finish(job, stop)
 
     async def stop(self) -> None:
-        """Ends the sandbox and what it executes."""
+        """Ends the sandbox and its execution."""
         self._sandboxes.forget(self._id)
         running = dict(self._running)
         for stop in running:
@@ -218,11 +218,11 @@ class LocalExecutingSandbox(ExecutingSandbox):
         except asyncio.CancelledError:
             if not job.cancel():
                 os.eventfd_write(stop, 1)
-            while not result.done():  # however often it is cancelled: nothing may be left
+            while not result.done():  # also after further cancellations: nothing may be left
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([result])
             if not result.cancelled():
-                result.exception()  # heard
+                result.exception()  # so that asyncio does not report it
             raise
         finally:
             del self._running[stop]
@@ -230,7 +230,7 @@ class LocalExecutingSandbox(ExecutingSandbox):
 
 
 def _execute(launcher: Launcher, request: ExecutionRequest, stop: int) -> ExecutionResult:
-    watch = select.poll()  # select() takes no descriptor above 1023, and hundreds of sandboxes and connections go there
+    watch = select.poll()  # not select(), which takes no descriptor above 1023: there may be more
     watch.register(stop, select.POLLIN)
     if watch.poll(0):
         raise SandboxError("The execution was stopped before it started.")

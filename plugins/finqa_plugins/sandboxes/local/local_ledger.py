@@ -1,7 +1,7 @@
-"""What other processes of this user can know about running servers: one file of JSON lines per server process.
+"""The record of running servers for other processes of this user: one file of JSON lines per server process.
 
 The first line describes the process; each later one adds a sandbox (`add`, with `labels` and `created`) or takes one
-away (`remove`). So a change costs the same however many sandboxes share the process.
+away (`remove`). So the cost of a change does not grow with the number of sandboxes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from finqa_cli.errors import StorageError
 from finqa_cli.processes import start_time
 
 _QUIET_S = 600.0
-"""Age of a log without a record from which it is left over; that of a server that is starting has none yet."""
+"""Seconds without output after which a log without a record is a leftover. A starting server has no record yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ServerEntry:
     """One server process.
 
     Attributes:
-        started: Start time of the process in clock ticks since boot; a reused pid differs in it.
+        started: Start time of the process in clock ticks since boot, which tells it from a later one with its pid.
         sandboxes: Its logical sandboxes by id.
     """
 
@@ -47,17 +47,17 @@ class ServerEntry:
 
 
 class Ledger:
-    """The folder with the files. Written by the owner of a process, read and cleaned up by anyone."""
+    """The folder with the files. Only the owner of a server writes its file; any process may read and remove it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def log_path(self, server_id: str) -> Path:
-        """Where a server's output goes."""
+        """The file for a server's output."""
         return self._folder / f"{server_id}.log"
 
     def create(self, entry: ServerEntry) -> ServerFile:
-        """Begins the file of a process, in place of one that an earlier process with its pid left.
+        """Creates the file of a process; replaces one that an earlier process with the same pid left.
 
         Raises:
             StorageError: The disk is full or the folder cannot be written.
@@ -71,13 +71,13 @@ class Ledger:
         return file
 
     def remove(self, entry: ServerEntry) -> None:
-        """Forgets a process and its log. Idempotent."""
+        """Removes the file and the log of a process. Idempotent."""
         with contextlib.suppress(OSError):
             self._path(entry.pid).unlink(missing_ok=True)
             self.log_path(entry.id).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[ServerEntry]:
-        """Servers that are running now; files of others are removed on the way."""
+        """Yields servers that are running; removes the files of others."""
         for path in sorted(self._folder.glob("*.json")):
             entry = _read(path)
             if entry is None:
@@ -88,7 +88,7 @@ class Ledger:
                 self.remove(entry)
 
     def leftovers(self) -> list[Path]:
-        """Files of servers that ended: their records, and logs that no record names and that have been quiet."""
+        """Files of servers that ended: their records, and logs without a record that are old enough."""
         found, named = [], set()
         for path in sorted(self._folder.glob("*.json")):
             if (entry := _read(path)) is None:
@@ -98,7 +98,7 @@ class Ledger:
                 found += [path, *filter(Path.exists, [self.log_path(entry.id)])]
         now = time.time()
         for log in sorted(self._folder.glob("local-*.log")):
-            with contextlib.suppress(OSError):  # it vanished meanwhile
+            with contextlib.suppress(OSError):  # the log vanished meanwhile
                 if log not in named and now - log.stat().st_mtime > _QUIET_S:
                     found.append(log)
         return found
@@ -126,7 +126,7 @@ class ServerFile:
         self._append({"add": sandbox_id, "labels": dict(sandbox.labels), "created": sandbox.created})
 
     def remove(self, sandbox_id: str) -> None:
-        """Takes a sandbox away.
+        """Removes a sandbox.
 
         Raises:
             StorageError: The disk is full.
@@ -134,7 +134,7 @@ class ServerFile:
         self._append({"remove": sandbox_id})
 
     def close(self) -> None:
-        """Closes the file, which stays. Call it once."""
+        """Closes the file without removing it. Call it once."""
         os.close(self._descriptor)
 
     def _append(self, change: Mapping[str, object]) -> None:
@@ -170,7 +170,7 @@ def _cannot_write(path: Path, error: OSError) -> StorageError:
 
 
 def _read(path: Path) -> ServerEntry | None:
-    """None for a file that vanished meanwhile or that is not ours; a change that was interrupted ends it."""
+    """The server in a file, up to a change that is incomplete; None if the file vanished or is not ours."""
     try:
         first, *changes = path.read_text(encoding="utf-8").splitlines()
         facts = json.loads(first)
@@ -195,5 +195,5 @@ def _replay(changes: Sequence[str]) -> dict[str, SandboxEntry]:
 
 
 def is_running(entry: ServerEntry) -> bool:
-    """True when this very process, not a later one with its pid, is running."""
+    """Whether this process is running, not a later one with its pid."""
     return start_time(entry.pid) == entry.started

@@ -1,4 +1,4 @@
-"""The `local` provider: sandboxes on a few shared server processes, servers of commands, and execution of code."""
+"""The `local` provider: sandboxes that share server processes, servers started by commands, execution of code."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from finqa_plugins.sandboxes.local.server_process import ServerProcess
 log = structlog.get_logger(__name__)
 
 ANSWER_HOLDS_S = 1.0
-"""Seconds for which the good answer of a server to a health check is the answer for all its sandboxes."""
+"""Seconds for which a server's good answer to a health check counts for all its sandboxes."""
 
 
 FEWEST_PROCESSES = 2
-"""Server processes of a spec that has more than one sandbox."""
+"""Minimum number of server processes for a spec with several sandboxes."""
 
 
 class LocalSandboxProvider(SandboxProvider):
     """Sandboxes on this machine.
 
-    A server process ends with its last sandbox. When one dies, its sandboxes are unhealthy from then on and the next
-    start gets a fresh process. Servers die with the thread that called `start`: call it from a thread that lives on.
+    A server process ends with its last sandbox. When a server dies, its sandboxes are unhealthy from then on, and the
+    next start gets a new process. Servers end with the thread that called `start`: call it from a thread that stays.
     """
 
     def __init__(self, config: LocalSandboxConfig | None, context: SandboxContext) -> None:
@@ -56,12 +56,12 @@ class LocalSandboxProvider(SandboxProvider):
     @overload
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox: ...
     async def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> LocalSandbox | LocalExecutingSandbox:
-        """A sandbox on the least loaded server of this spec, or on a new one; for code, a sandbox with nothing in it.
+        """A sandbox on the least loaded server of this spec or on a new one; for code, one without a server.
 
         Raises:
-            SandboxError: The server did not become healthy; the message ends with its own last words.
-            ConfigError: Code cannot be isolated here; or it need not be, and an option requires it; or the server is
-                an image.
+            SandboxError: The server did not become healthy; the message ends with its last output.
+            ConfigError: Code cannot be isolated here; or `dangerously_run_unisolated` is set although the environment
+                executes no code; or the server is an image.
             MissingDependencyError: The server needs packages that are not installed.
         """
         if self._closed:
@@ -91,15 +91,15 @@ class LocalSandboxProvider(SandboxProvider):
         return LocalSandbox(self, server, sandbox_id)
 
     def most_sandboxes(self, spec: SandboxSpec) -> int | None:
-        """Return the limit of servers that are commands; servers of finqa are shared, and there is none."""
+        """The limit on servers that are commands; None for servers of finqa, which sandboxes share."""
         return self._config.commands if isinstance(spec, ServerSpec) and spec.command else None
 
     def leftovers(self) -> Sequence[Path]:
-        """Return ledger files and logs of ended servers, and files of sandboxes for code whose owner is gone."""
+        """Ledger files and logs of ended servers, and files of sandboxes for code whose owner is gone."""
         return [*self._ledger.leftovers(), *self._executing.leftovers()]
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        """Sandboxes with all these labels whose process is running, of any process of this user."""
+        """This user's sandboxes with all these labels whose server or owner is running."""
         serving = [
             SandboxInfo(id=sandbox_id, state="started", labels=sandbox.labels, created=sandbox.created)
             for entry in self._ledger.entries()
@@ -108,7 +108,7 @@ class LocalSandboxProvider(SandboxProvider):
         return [info for info in (*serving, *self._executing.list()) if labels.items() <= info.labels.items()]
 
     async def reap(self, sandbox_id: str) -> None:
-        """End a sandbox. When another process started it, end its server, and with it the sandboxes that share it."""
+        """End a sandbox. If another process started it, end its server and so all sandboxes on that server."""
         for server in list(self._servers):
             if sandbox_id in server.sandboxes:
                 await self._release(server, sandbox_id)
@@ -128,10 +128,12 @@ class LocalSandboxProvider(SandboxProvider):
 
     def _choose(self, spec: ServerSpec) -> _Server:
         key = _key(spec)
-        shared = not spec.command  # a stranger's server may keep one state, and often takes one session
+        shared = (
+            not spec.command
+        )  # another project's server may have one state for all sessions, or take only one session
         candidates = [server for server in self._servers if shared and server.key == key and server.usable()]
         least = min(candidates, key=lambda server: len(server.sandboxes), default=None)
-        alone = len(candidates) < FEWEST_PROCESSES  # else the death of one process would be that of all sandboxes
+        alone = len(candidates) < FEWEST_PROCESSES  # so that the death of one process does not end all sandboxes
         full = least is None or alone or len(least.sandboxes) >= self._config.sandboxes_per_process
         if least is not None and not (full and len(candidates) < self._config.processes):
             return least
@@ -147,7 +149,7 @@ class LocalSandboxProvider(SandboxProvider):
 
 
 class LocalSandbox(ServingSandbox):
-    """A lease on a server process."""
+    """A sandbox on a server process, which other sandboxes may share."""
 
     def __init__(self, provider: LocalSandboxProvider, server: _Server, sandbox_id: str) -> None:
         self._provider = provider
@@ -156,36 +158,36 @@ class LocalSandbox(ServingSandbox):
 
     @property
     def id(self) -> str:
-        """Unique over processes."""
+        """The id, unique among processes."""
         return self._id
 
     @property
     def server_id(self) -> str:
-        """The server process behind the sandbox."""
+        """Id of the sandbox's server process."""
         return self._server.id
 
     @property
     def pid(self) -> int:
-        """The server process behind the sandbox; other sandboxes may share it."""
+        """Process id of the sandbox's server, which other sandboxes may share."""
         return self._server.process.pid
 
     def url(self) -> str:
-        """Base address on loopback."""
+        """Base address of the server on loopback."""
         return self._server.process.url
 
     async def healthy(self) -> bool:
-        """Return whether the sandbox is not stopped and its server answers; one that does not gets no new sandboxes."""
+        """Whether the sandbox is not stopped and its server answers. A silent server gets no new sandboxes."""
         if self._id not in self._server.sandboxes:
             return False
         return await self._server.healthy()
 
     async def stop(self) -> None:
-        """Gives the lease back; the last one ends the process."""
+        """Ends the sandbox; the last one on a server ends the process."""
         await self._provider._release(self._server, self._id)
 
 
 class _Server:
-    """A process, its sandboxes and its ledger file."""
+    """A server process, its sandboxes and its ledger file."""
 
     def __init__(self, key: object, spec: ServerSpec, ledger: Ledger, config: LocalSandboxConfig) -> None:
         self.key = key
@@ -202,12 +204,12 @@ class _Server:
         self._ready = asyncio.ensure_future(self.process.wait_until_healthy(config.start_timeout_s))
 
     def usable(self) -> bool:
-        """False once it has died, hung, failed to start or been stopped."""
+        """Whether it may get new sandboxes: it has not died, hung, failed to start or been stopped."""
         failed = self._ready.done() and (self._ready.cancelled() or self._ready.exception() is not None)
         return not (self._stopped or self.distrusted or failed) and self.process.running()
 
     async def healthy(self) -> bool:
-        """Whether the process runs and answers, now or to another sandbox a moment ago; see `ANSWER_HOLDS_S`."""
+        """Whether the process runs and answers; a good answer within `ANSWER_HOLDS_S` counts."""
         began = time.monotonic()
         if began - self._answered < ANSWER_HOLDS_S:
             return self.process.running()
@@ -217,15 +219,15 @@ class _Server:
         return answers
 
     async def ready(self) -> None:
-        """Waits for the start that all sandboxes share; one caller's cancellation does not cancel it for the others."""
+        """Waits for the start that all sandboxes share; a caller's cancellation does not cancel it for the others."""
         await asyncio.shield(self._ready)
 
     def new_id(self) -> str:
-        """An id for a sandbox of this server."""
+        """An id for a new sandbox of this server."""
         return f"{self.id}-{next(self._numbers)}"
 
     def add(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
-        """Puts a sandbox into the ledger.
+        """Adds a sandbox to the ledger.
 
         Raises:
             StorageError: The ledger cannot be written.
@@ -236,7 +238,7 @@ class _Server:
         self._file.add(sandbox_id, self.sandboxes[sandbox_id])
 
     def remove(self, sandbox_id: str) -> None:
-        """Takes a sandbox out of the ledger; the file goes with the last one. Idempotent."""
+        """Removes a sandbox from the ledger, with the last one also the file. Idempotent."""
         known = self.sandboxes.pop(sandbox_id, None) is not None
         if known and self.sandboxes and self._file is not None and not self._stopped:
             try:
@@ -289,7 +291,7 @@ async def _end_foreign(entry: ServerEntry, timeout_s: float) -> None:
     except ProcessLookupError:
         return
     try:
-        if not is_running(entry):  # checked after opening: the handle outlasts a reuse of the pid
+        if not is_running(entry):  # checked after opening: the handle stays with its process even if the pid is reused
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ NAME = "local"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """The provider. The environment names what a server that runs here needs."""
+    """The provider. The packages that a server needs are named by its environment."""
     return [
         Component(
             kind="sandbox",
@@ -28,7 +28,7 @@ def register_components() -> list[Component]:
 
 @hookimpl
 def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
-    """Whether code can be isolated here, where the environment executes any."""
+    """Check whether code can be isolated here, if the environment executes code."""
     if settings["sandbox"]["name"] != NAME or not settings["environment"].get("executes"):
         return []
     from finqa_plugins.sandboxes.local.local_doctor import checks

@@ -3,9 +3,9 @@
 `python -m finqa_plugins.sandboxes.local.reaper MODULE` runs a Python module in this process, and
 `... reaper -- COMMAND ARGUMENT...` replaces this process by a command.
 
-On Linux the kernel sends SIGKILL when the starting thread ends (PR_SET_PDEATHSIG), which also covers a parent that was
-killed with -9 and stays in force for a command; for a module a watching thread covers other systems and a parent that
-was gone before this was arranged.
+On Linux the kernel sends SIGKILL when the starting thread ends (PR_SET_PDEATHSIG), even if the parent was killed with
+SIGKILL; this also holds for a command. For a module, a thread also watches the parent, for other systems and for a
+parent that had ended before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WATCH_INTERVAL_S = 0.5
 
 
 def main() -> None:
-    """Arrange the end with the parent, then become the module or the command."""
+    """Make sure that this process ends with its parent, then become the module or the command."""
     parent = int(os.environ["FINQA_PARENT_PID"])
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to all processes; the parent ends this one
     if sys.platform == "linux":
@@ -55,7 +55,7 @@ def _watch(parent: int) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every session is an open socket, and the usual soft limit is 1024."""
+    """Raise the limit of open files: each session is a socket, and the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:

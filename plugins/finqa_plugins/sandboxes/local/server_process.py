@@ -1,4 +1,4 @@
-"""One server process on loopback: started, watched and ended."""
+"""One server process on loopback: its start, its health and its end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PY
 
 
 class ServerProcess:
-    """Starts on construction.
+    """A server process, started by the constructor.
 
     A module inherits a listening socket that is bound here, so its port cannot go to others. A command binds its port
-    itself: where another process takes the port first, the command fails to start and a retry gets another port.
+    itself: if another process takes the port first, the command fails to start, and a retry gets another port.
     """
 
     def __init__(self, spec: ServerSpec, log_path: Path) -> None:
@@ -55,19 +55,19 @@ class ServerProcess:
         return f"http://{HOST}:{self.port}"
 
     def running(self) -> bool:
-        """False once it has exited."""
-        # WNOWAIT: looks without reaping, so the pid stays ours until `stop`.
+        """Whether it has not exited yet."""
+        # WNOWAIT does not reap the process, so its pid stays ours until `stop`.
         return self._unreaped() and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     async def healthy(self, timeout_s: float = HEALTH_TIMEOUT_S) -> bool:
-        """True when it answers its health path with 200 in time. Never raises."""
+        """Whether it answers its health path with status 200 in time. Never raises."""
         return self.running() and await answers(self.port, self._spec.health_path, timeout_s)
 
     async def wait_until_healthy(self, timeout_s: float) -> None:
-        """Waits for the first good answer.
+        """Waits until it first answers with status 200.
 
         Raises:
-            SandboxError: It exited or took too long; the message ends with what it last wrote.
+            SandboxError: It exited or took too long; the message ends with its last output.
         """
 
         async def ended() -> SandboxError | None:
@@ -83,7 +83,7 @@ class ServerProcess:
         )
 
     async def stop(self, timeout_s: float) -> None:
-        """SIGTERM, then SIGKILL to the whole process group. Nothing is left even when this is cancelled. Idempotent."""
+        """Sends SIGTERM, then SIGKILL to the process group; nothing is left even if cancelled. Idempotent."""
         if not self._unreaped():
             return
         try:
@@ -96,7 +96,7 @@ class ServerProcess:
             self._popen.wait()
 
     def tail(self) -> str:
-        """The end of what it wrote, in a sentence."""
+        """The end of its output, in a sentence."""
         try:
             text = self._log_path.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -107,7 +107,7 @@ class ServerProcess:
         return self._popen.returncode is None
 
     def _signal(self, number: int) -> None:
-        # The leader is not reaped yet, so its pid, which is the group's id, cannot belong to anyone else.
+        # The leader is not reaped yet, so its pid, which is the group's id, cannot be another process's.
         if self._unreaped():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -132,14 +132,14 @@ def _spawn(spec: ServerSpec, log_path: Path, listener: socket.socket, port: int)
 
 
 def _program(spec: ServerSpec, port: int) -> list[str]:
-    """Arguments of the reaper: a module to run, or a command behind `--`."""
+    """Arguments of the reaper: a module to run, or `--` and a command."""
     if spec.module:
         return [spec.module]
     return ["--", *(part.replace("{host}", HOST).replace("{port}", str(port)) for part in spec.command)]
 
 
 def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mapping[str, str]:
-    """Environment with only the variables that a Python program needs to start: no key and no other secret."""
+    """The spec's variables, and of this process's only those that Python needs to start, so none of its secrets."""
     inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return {
         **inherited,

@@ -1,4 +1,4 @@
-"""One command run to its end in a thread: fed, read, held to its limits, and gone when this returns."""
+"""Runs a command to its end in a thread: writes its input, reads its output, applies limits, ends what is left."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from finqa_cli.errors import SandboxError
 from finqa_cli.types import Ending, ExecutionLimits, ExecutionResult
 
 START_TIMEOUT_S, END_TIMEOUT_S = 30.0, 30.0
-"""Seconds for the kernel to set up a sandbox, and to remove it: more than milliseconds only on a machine in trouble."""
+"""Seconds for the kernel to set up a sandbox, and to remove it; normally each takes milliseconds."""
 
 LEFTOVER_ROUNDS = 5
-"""Searches for leftover processes: one that is found may have started another."""
+"""Number of searches for leftover processes: a process that was found may have started another."""
 
 CHUNK = 65_536
 
 SIGNALS = frozenset(int(number) for number in signal.valid_signals())
-"""A shell's way: 128 + number for a process that a signal ended; a process may also exit with such a code itself."""
+"""Shells report 128 + number for a process that a signal ended; a process may also exit with such a code itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,10 @@ class Launch:
     """A command of this machine that runs one execution.
 
     Attributes:
-        child_fds: What the command inherits.
+        child_fds: Descriptors that the command inherits.
         status_fd: A file in which bubblewrap reports its child, see `--json-status-fd` in bwrap(1); None for a bare
             process.
-        starved: Whether it was killed because other processes used up the memory; asked when it has ended.
+        starved: Whether it was killed because other processes used up the memory; called after its end.
     """
 
     argv: tuple[str, ...]
@@ -53,12 +53,12 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
 
     Args:
         launch: The command.
-        stdin: What it can read.
-        limits: What is watched from here: time, and output.
-        stop_fd: Readable as soon as the execution is to be stopped.
+        stdin: The input of the command.
+        limits: Limits, of which those on time and output are applied here.
+        stop_fd: Descriptor that becomes readable when the execution must stop.
 
     Raises:
-        SandboxError: It could not be started, did not become a sandbox, did not end, or was stopped.
+        SandboxError: The command could not be started, its sandbox could not be made, or it did not end or was stopped.
     """
     try:
         process = subprocess.Popen(
@@ -69,7 +69,7 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
             env=launch.env,
             cwd=launch.cwd,
             pass_fds=launch.child_fds,
-            start_new_session=True,  # Ctrl-C at the terminal is for us alone
+            start_new_session=True,  # so that Ctrl-C at the terminal reaches only this process
             bufsize=0,
         )
     except (OSError, ValueError) as error:
@@ -86,7 +86,7 @@ def supervise(launch: Launch, stdin: bytes, limits: ExecutionLimits, stop_fd: in
 
 
 class _Execution:
-    """A process that runs, and all that is known of it."""
+    """A running process and its state."""
 
     def __init__(self, process: subprocess.Popen[bytes], launch: Launch, stdin: bytes, limits: ExecutionLimits) -> None:
         assert process.stdin is not None
@@ -108,7 +108,7 @@ class _Execution:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._handle, selectors.EVENT_READ, "exit")
         os.set_blocking(process.stdin.fileno(), False)
-        if not self._boxed:  # the gate of a sandbox speaks first
+        if not self._boxed:  # the gate of a sandbox writes first
             self._selector.register(process.stdin, selectors.EVENT_WRITE, "stdin")
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             if pipe is not None:
@@ -122,7 +122,7 @@ class _Execution:
         self._kill_now()
         self._process.wait()
         if self._init is not None:
-            # Now it is a child of process 1. In a container that may be us, and its place in the table is never freed.
+            # It is now a child of process 1. In a container this may be our process, which must reap it.
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, self._init, os.WEXITED | os.WNOHANG)
         self._selector.close()
@@ -140,12 +140,12 @@ class _Execution:
         while self._ended is None:
             self._turn(self._deadline())
             if self._overdue():
-                self._turn(0.0)  # if we were not served for a while, its end may be there to be seen
-            if self._overdue():  # also while it keeps us busy
+                self._turn(0.0)  # if this thread did not run for a while, the process may have ended in time
+            if self._overdue():  # also if its output keeps this loop busy
                 self._late()
         if not self._given_up:
             self._selector.unregister(stop_fd)
-        self._kill_now()  # what it left running in the background
+        self._kill_now()  # what still runs in the background
         if not self._boxed:
             end_leftovers(self._folder)
         end = time.monotonic() + END_TIMEOUT_S
@@ -175,7 +175,7 @@ class _Execution:
         self._kill()
 
     def _turn(self, deadline: float) -> bool:
-        """Waits for something to happen and answers it; False when nothing did by then."""
+        """Waits for events and handles them; False if there was none before the deadline."""
         events = self._selector.select(max(deadline - time.monotonic(), 0.0))
         for key, _ in events:
             name = key.data
@@ -217,23 +217,23 @@ class _Execution:
             self._kill()
 
     def _begin(self) -> None:
-        """The gate is there: the sandbox is made, and opens with the line that comes before the input."""
+        """Begin the execution: the gate has reported that the sandbox is ready. The line before the input opens it."""
         self._started = time.monotonic()
         assert self._process.stdin is not None
         _spare(self._process.pid)
         self._selector.register(self._process.stdin, selectors.EVENT_WRITE, "stdin")
-        pid = self._status().get("child-pid", 0)  # the first process of the sandbox; with it all the others end
+        pid = self._status().get("child-pid", 0)  # the first process of the sandbox; all others end with it
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             if _parent_of(pid) == self._process.pid:
                 self._init = handle
-            else:  # it has ended already, and the number is another's
+            else:  # it has ended already, and another process has its pid
                 os.close(handle)
         if self._killed is not None:
             self._kill_now()
 
     def _kill(self) -> None:
-        """Wait until the sandbox is known: bubblewrap, killed before its child is tied to its own life, leaves that."""
+        """Kill the execution as soon as its sandbox has begun: killed before, bubblewrap would leave its child."""
         if self._killed is None:
             self._killed = time.monotonic()
             if self._started is not None:
@@ -244,7 +244,7 @@ class _Execution:
             if self._init is not None:
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
-            if self._process.returncode is None:  # not reaped, so the number is its own
+            if self._process.returncode is None:  # not reaped, so the pid is still its own
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _status(self) -> dict[str, int]:
@@ -276,13 +276,15 @@ class _Execution:
             exit_code=code if ending is Ending.EXITED else None,
             stdout=bytes(self._read["stdout"]),
             stderr=bytes(self._read["stderr"]),
-            seconds=max(self._ended - self._started, 0.0),  # both may be reported at once
+            seconds=max(self._ended - self._started, 0.0),  # start and end may be noticed in one turn
         )
 
 
 def _spare(bubblewrap: int) -> None:
-    """Has code go first that uses up the memory of its group: otherwise bubblewrap could not report it, and that
-    looks like a fault of the machine. It is put on a level with us; what is in the sandbox stays at 1000.
+    """Make the kernel kill code that uses up its group's memory before bubblewrap, which has to report the end.
+
+    Otherwise the end would look like a fault of the machine. bubblewrap gets the `oom_score_adj` of this process; the
+    processes in the sandbox keep 1000.
     """
     with contextlib.suppress(OSError):
         own = Path("/proc/self/oom_score_adj").read_text(encoding="ascii")
@@ -304,13 +306,15 @@ def _parent_of(pid: int) -> int:
 
 
 def end_leftovers(folder: str) -> None:
-    """Kill every process that was started with TMPDIR=folder. One that hides it is missed: this is no isolation."""
+    """Kill all processes that were started with TMPDIR=folder, except those that hide it: this is no isolation."""
     mark = f"TMPDIR={folder}".encode()
     for _ in range(LEFTOVER_ROUNDS):
         found = False
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                handle = os.pidfd_open(int(process.name))  # opened before looking: it keeps meaning what was looked at
+                handle = os.pidfd_open(
+                    int(process.name)
+                )  # opened before the check, so that it stays with the process that is checked
                 try:
                     if mark in (process / "environ").read_bytes().split(b"\0"):
                         signal.pidfd_send_signal(handle, signal.SIGKILL)

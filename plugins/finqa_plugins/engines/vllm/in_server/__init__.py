@@ -1,1 +1,1 @@
-"""What the server imports by `--middleware`. The folder is on its path; nothing of finqa is."""
+"""Code that the server imports by `--middleware`. Of finqa, only this folder is on the server's path."""

@@ -1,7 +1,7 @@
-"""Requires the key on every path of a server that other machines reach.
+"""Requires the API key on every path of a server that other machines can reach.
 
 vLLM requires it below /v1 only (AuthenticationMiddleware in vllm/entrypoints/openai/server_utils.py), and would
-generate under /invocations for anyone. It runs outside of packages and imports the standard library only.
+generate under /invocations for anyone. This module runs outside of packages and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class RequireKey:
-    """ASGI middleware; the key is that of the variable VLLM_API_KEY."""
+    """ASGI middleware that requires the key in the environment variable VLLM_API_KEY."""
 
     def __init__(self, app: App) -> None:
         """Guard an application."""
@@ -26,7 +26,7 @@ class RequireKey:
         self._expected = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer with 401, or close a websocket, where the key is missing or another one."""
+        """Answer with 401, or close a websocket, if the key is missing or wrong."""
         if scope["type"] == "lifespan" or self._has_key(scope.get("headers", ())):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":

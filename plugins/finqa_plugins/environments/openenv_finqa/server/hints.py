@@ -19,7 +19,7 @@ _QUOTED = re.compile(
     r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)""", re.S
 )
 _WORD = re.compile(r"(?<![\w.])\w+(?![\w.])")
-_UNKNOWN = re.compile(r'"[^"]+"')  # SQLite calls a result column by its text when it is no column of a table
+_UNKNOWN = re.compile(r'"[^"]+"')  # SQLite names a result column by its text if it is not a column of a table
 _TEXT = re.compile(r"'([^']{1,100})'")
 _ARITHMETIC = re.compile(
     r"[-+/<>]|[\w)]\s{0,9}\*|\b(?:SUM|AVG|TOTAL|ABS|ROUND|CAST|MIN|MAX)\s{0,9}\(|\bORDER\s{1,9}BY\b", re.I
@@ -30,7 +30,7 @@ _FIGURE_IN_TEXT = re.compile(r"[($€£\s-]*\d[\d,.]*[)%\s]*")
 
 @dataclass(frozen=True, slots=True)
 class VisibleTables:
-    """The tables a query may read, by name, and the one that it named."""
+    """The tables that a query may read, by name, and the name of the table in the call."""
 
     table: str
     images: Mapping[str, TableImage]
@@ -81,7 +81,7 @@ def hint_for_error(reason: str, seen: VisibleTables) -> str:
 
 
 def hint_for_rows(query: str, found: QueryRows, read: Collection[tuple[str, str]], seen: VisibleTables) -> str:
-    """Return a hint for the first mistake in a query that runs but answers another question than was meant."""
+    """Return a hint for the first probable mistake in a query that runs; empty if there is none."""
     bare = _QUOTED.sub(" ", query)
     numbers = [word for word in _WORD.findall(bare) if word.isdecimal() and word in seen.columns]
     if numbers:

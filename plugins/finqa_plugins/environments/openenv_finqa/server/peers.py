@@ -1,4 +1,4 @@
-"""What each peer of the server has open: counted at one place, for the HTTP protocol and the application alike."""
+"""Counts what each peer of the server has open, in one place for the HTTP protocol and the application."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from finqa_plugins.environments.openenv_finqa.server.server_limits import MAX_BO
 
 
 class Waiting(Protocol):
-    """A connection that waits for a request, and can be closed while it does."""
+    """A connection that waits for a request, and can be closed while it waits."""
 
     def give_way(self) -> None:
         """Close the connection."""
 
 
 class Peers:
-    """The peers of one server process: their connections, which of them wait for a request, and what memory they take.
+    """The peers of one server process: their connections, which of them wait for a request, and their memory.
 
     A peer is what `peer_of` returns.
     """
@@ -28,10 +28,10 @@ class Peers:
         self._waiting: dict[str, dict[Waiting, None]] = {}
 
     def enter(self, peer: str) -> bool:
-        """Count a connection; return False where the peer has too many.
+        """Count a connection; return False if the peer has too many.
 
-        Where the peer has as many as it may, its oldest connection that waits for a request is closed for the new one:
-        half-open connections of a peer cannot keep out its honest ones.
+        If the peer has as many as it may, its oldest connection that waits for a request is closed for the new one. So
+        half-open connections cannot block useful ones of the same peer.
         """
         if self._open[peer] >= self._most:
             oldest = next(iter(self._waiting.get(peer, ())), None)
@@ -44,7 +44,7 @@ class Peers:
         return True
 
     def leave(self, peer: str) -> None:
-        """Forget a connection that `enter` counted."""
+        """Stop counting a connection that `enter` counted."""
         self._open[peer] -= 1
         if not self._open[peer]:
             del self._open[peer]
@@ -54,7 +54,7 @@ class Peers:
         self._waiting.setdefault(peer, {})[connection] = None
 
     def stop_waiting(self, peer: str, connection: Waiting) -> None:
-        """Note that its request has started. Idempotent."""
+        """Note that the connection no longer waits. Idempotent."""
         waiting = self._waiting.get(peer)
         if waiting is not None:
             waiting.pop(connection, None)
@@ -62,7 +62,7 @@ class Peers:
                 del self._waiting[peer]
 
     def hold(self, peer: str, size: int) -> bool:
-        """Count bytes of a body or frame that is not here in full; return False and count none where it is too much."""
+        """Count bytes of a body or frame that is still incomplete; return False and count none if they are too many."""
         if self._held[peer] + size > MAX_BODIES_BYTES:
             return False
         if size:
@@ -70,7 +70,7 @@ class Peers:
         return True
 
     def release(self, peer: str, size: int) -> None:
-        """Forget bytes that `hold` counted."""
+        """Stop counting bytes that `hold` counted."""
         self._held[peer] -= size
         if not self._held[peer]:
             del self._held[peer]

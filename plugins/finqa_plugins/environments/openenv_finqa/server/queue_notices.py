@@ -1,7 +1,7 @@
-"""Notifies a client that its call waits in a queue of this server, so that neither it nor its policy counts that time.
+"""Notifies a client that its call waits in a queue of this server, so that the time is not counted against its policy.
 
 A client that sends the header `X-OpenEnv-Queue-Notices: 1` gets, between a request and its reply, frames
-`{"type": "queue", "data": {"waiting": true, "queued_s": 1.5}}`: one when the call has waited for a moment, further ones
+`{"type": "queue", "data": {"waiting": true, "queued_s": 1.5}}`: one when the call has waited 0.1 s, further ones
 while it waits, and one with `"waiting": false` when its work begins. Other clients see OpenEnv's frames only.
 """
 
@@ -27,20 +27,20 @@ _send: ContextVar[Send | None] = ContextVar("_send", default=None)
 
 
 class QueueNotices:
-    """ASGI middleware: notes how to send frames to a client that wants notices, for the task that serves it."""
+    """ASGI middleware that stores how to send frames to a client that wants notices, for the task that serves it."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         wanted = scope["type"] == "websocket" and HEADER in [tuple(header) for header in scope["headers"]]
         _send.set(send if wanted else None)
         await self._application(scope, receive, send)
 
 
 async def wait_in_queue(started: asyncio.Event) -> float:
-    """Wait until the work begins; return the seconds it took. The client of this task gets notices meanwhile."""
+    """Wait until the work begins; return the seconds waited. Meanwhile the client of this task gets notices."""
     began = time.monotonic()
     patience, announced = FIRST_NOTICE_S, False
     while True:

@@ -1,7 +1,7 @@
-"""Entry of the server process.
+"""Entry point of the server process.
 
-Reads HOST, PORT, FINQA_SNAPSHOT (folder), FINQA_SNAPSHOT_NAME and FINQA_SNAPSHOT_DIGEST (what is expected there, both
-optional), those of `ServerOptions` and `ServerLimits` and, when the socket is inherited from the process that started
+Reads HOST, PORT, FINQA_SNAPSHOT (folder), FINQA_SNAPSHOT_NAME and FINQA_SNAPSHOT_DIGEST (expected there, both
+optional), those of `ServerOptions` and `ServerLimits` and, if the socket is inherited from the process that started
 this one, FINQA_LISTEN_FD. `docs/server.md` lists them.
 """
 
@@ -63,7 +63,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         ws=websockets,
         log_level="warning",
         access_log=False,
-        # Else anyone on loopback could choose the address that limits are counted by.
+        # Otherwise every client on loopback could choose the address by which limits are counted.
         proxy_headers="FORWARDED_ALLOW_IPS" in environment,
         forwarded_allow_ips=environment.get("FORWARDED_ALLOW_IPS"),
         ws_max_size=MAX_BODY_BYTES,
@@ -82,7 +82,7 @@ def application(environment: Mapping[str, str], peers: Peers | None = None) -> A
 
     Args:
         environment: The variables of the server.
-        peers: What each peer has open, where the protocols of the server count in it too; None: it is made here.
+        peers: Counts of each peer, shared with the protocols of the server; None: only the application counts.
 
     Raises:
         ValueError: A variable is missing or malformed.
@@ -114,7 +114,7 @@ def _inherited(environment: Mapping[str, str]) -> list[socket.socket] | None:
 
 
 def _raise_file_limit() -> None:
-    """Every connection is an open file, and the usual soft limit is 1024."""
+    """Raise the limit of open files: every connection is one, and the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,14 +1,14 @@
-"""The ASGI application: openenv-core's server around our environment, without its rough edges.
+"""The ASGI application: openenv-core's server around our environment, with corrections.
 
-- `FinQAServerEnvironment`: the session as openenv-core's `Environment`, with upstream's frames but without a FastMCP
-  round trip per call.
-- `QuietWebSockets`: a broken frame is answered briefly, and a client that hangs up leaves no traceback.
+- `FinQAServerEnvironment`: a session as openenv-core's `Environment`, with the frames of OpenEnv's own FinQA server,
+  but without a FastMCP round trip per call.
+- `QuietWebSockets`: a malformed frame gets a short error, and a client that disconnects causes no traceback.
 - `JoinableSessions`: a websocket can join a session, which clients of openenv 0.10 need. Such a client makes a session
   by `openenv/session/create` on `/mcp`, joins it by `/ws?session_id=` for reset, step and state, and calls tools on
   `/mcp`. openenv-core 0.3.0 ignores the query, so reset and tools would be in two sessions.
-- Bad HTTP requests are answered with 4xx, briefly, and leave no traceback in the server's log.
+- Bad HTTP requests get a short reply with status 4xx, and cause no traceback in the server's log.
 
-What keeps strangers out is around all of it: `server_middlewares`.
+Access control is around all of this: see `server_middlewares`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Snap
 
 
 class _EmptyNames(ModuleType):
-    """A module that has every public name, each an empty class."""
+    """A module in which every public name is an empty class."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -62,15 +62,15 @@ class _EmptyNames(ModuleType):
 
 @contextlib.contextmanager
 def _unused_libraries() -> Iterator[None]:
-    """Keep openenv-core from importing what takes it seconds and what this server never uses.
+    """Keep openenv-core from importing libraries that take seconds and that this server never uses.
 
-    gradio is for its web interface, and openenv-core works where gradio cannot be imported. fastmcp is for environments
-    that contain an MCP server, which ours does not: openenv-core only needs the names that it imports.
+    gradio is for its web interface, and openenv-core works without it. fastmcp is for environments that contain an MCP
+    server, which ours does not: openenv-core only needs the names that it imports.
     """
     names = ("fastmcp", "fastmcp.client", "fastmcp.client.client", "mcp", "mcp.types")
     substitutes: dict[str, ModuleType | None] = {name: _EmptyNames(name) for name in names if name not in sys.modules}
     if "gradio" not in sys.modules:
-        substitutes["gradio"] = None  # which is how Python marks "not importable"
+        substitutes["gradio"] = None  # with None, importing the module fails
     sys.modules.update(substitutes)  # type: ignore[arg-type]
     try:
         yield
@@ -104,7 +104,7 @@ MAX_PROBLEMS = 5
 LONGEST_ECHO = 64
 MAX_DEPTH = 64
 LONGEST_ERROR = 2048
-_NOT_JSON = "{"  # HTTPEnvServer answers INVALID_JSON to it and keeps the session
+_NOT_JSON = "{"  # HTTPEnvServer replies INVALID_JSON to this and keeps the session
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _wanted: ContextVar[str] = ContextVar("_wanted", default="")
 _peer: ContextVar[str] = ContextVar("_peer", default="")
@@ -117,8 +117,8 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
     Args:
         service: The data and its tools.
         options: Options of the sessions.
-        limits: Who may ask, and how much.
-        peers: What each peer has open; the protocols of the server count in it too.
+        limits: Who may send requests, and how many.
+        peers: Counts of each peer, shared with the protocols of the server.
     """
     app = FastAPI(title="finqa_env", version="1.0.0")
     server = JoinableSessions(
@@ -136,18 +136,18 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
 
 
 class QuietWebSockets:
-    """Wraps an application's websocket side.
+    """ASGI middleware that corrects how openenv-core handles websockets.
 
-    openenv-core 0.3.0 ends the session on a frame that is valid JSON but no object, on binary frames and on JSON that
-    it cannot echo (nested too deep, or with half a surrogate pair), echoes what was wrong at any size, and raises
-    out of the application when the peer is gone.
+    openenv-core 0.3.0 ends the session on a frame that is valid JSON but not an object, on binary frames, and on JSON
+    that it cannot echo (nested too deeply, or with half a surrogate pair). It echoes wrong input of any size, and
+    raises an exception when the peer is gone.
     """
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] != "websocket":
             await self._application(scope, receive, send)
             return
@@ -170,7 +170,7 @@ class QuietWebSockets:
                 event = {**event, "text": _brief(event["text"])}
             try:
                 await send(event)
-            except (OSError, RuntimeError):  # the peer vanished while we were answering; receive will report it
+            except (OSError, RuntimeError):  # the peer disconnected while we replied; `receive` will report it
                 gone = True
 
         await self._application(scope, receive_object, send_unless_gone)
@@ -197,7 +197,7 @@ def _shallow(value: object, levels: int) -> bool:
 
 
 def _brief(text: str) -> str:
-    """Return an error without the echo of what was wrong; any other frame unchanged."""
+    """Return an error frame without the echo of wrong input; any other frame unchanged."""
     if len(text) <= LONGEST_ERROR or text.startswith('{"type":"observation"'):
         return text
     frame = json.loads(text)
@@ -215,9 +215,10 @@ def _brief(text: str) -> str:
 
 
 class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core ships no types
-    """A session that was joined outlives the websocket: its client closes it, or it expires.
+    """openenv-core's server, with sessions that a websocket can join.
 
-    One peer has at most `per_peer` sessions. More are refused as a full server refuses them.
+    A joined session outlives the websocket: its client closes it, or it expires. One peer may have at most `per_peer`
+    sessions; more are refused with the error of a full server.
     """
 
     def __init__(self, *arguments: Any, per_peer: int, **options: Any) -> None:
@@ -270,19 +271,19 @@ class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core shi
                 del self._made[peer]
 
     def _forget_ended(self) -> None:
-        """Release sessions that a client has closed on `/mcp`, which openenv-core reports by no call."""
+        """Release sessions that a client has closed on `/mcp`, which openenv-core does not report."""
         for session_id in [each for each in self._peers if each not in self._sessions]:
             self._release(session_id)
 
 
 class SessionOrigin:
-    """ASGI middleware: notes the peer, and the session that its websocket wants to join, for what serves them."""
+    """ASGI middleware that stores the peer, and the session that its websocket wants to join, for the server."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] in ("http", "websocket"):
             _peer.set(peer_of(scope.get("client")))
             _wanted.set(wanted_session(scope) if scope["type"] == "websocket" else "")
@@ -290,7 +291,7 @@ class SessionOrigin:
 
 
 def answer_bad_requests(app: FastAPI) -> None:
-    """Register handlers, because openenv-core 0.3.0 echoes any input and fails on what it cannot echo."""
+    """Register handlers of errors, because openenv-core 0.3.0 echoes any input and fails on what it cannot echo."""
 
     def refuse(_request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, RequestValidationError):
@@ -321,7 +322,7 @@ def _text(value: object) -> str:
 
 
 class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships no types
-    """One per connection; the data behind it is shared."""
+    """The environment of one session; all sessions share the data."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     # Makes HTTPEnvServer share one thread among all sessions instead of starting one each.
@@ -336,7 +337,7 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         self.mcp_server = None
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin an episode: `question_id` names its question, else `seed` draws one, from `split` when given.
+        """Begin an episode: `question_id` names its question, else `seed` selects one, from `split` if given.
 
         Raises:
             LookupError: There is no such question or split, or a value is of the wrong type.
@@ -347,15 +348,15 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         return Observation(done=False, reward=0.0)
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin an episode; HTTPEnvServer prefers this method, and so needs no other thread."""
+        """Begin an episode; HTTPEnvServer prefers this method, which needs no other thread."""
         return self.reset(seed, episode_id, **options)
 
     def step(self, action: Action, timeout_s: float | None = None, **options: Any) -> Observation:
-        """Carry out a tool call, for the stateless HTTP endpoint."""
+        """Execute a tool call, for the stateless HTTP endpoint."""
         return run_async_safely(self.step_async(action))
 
     async def step_async(self, action: Action, timeout_s: float | None = None, **options: Any) -> Observation:
-        """Carry out a tool call. A call that ends the episode is answered with the reward alone, as upstream."""
+        """Execute a tool call. The reply that ends the episode has only the reward, as in OpenEnv's server."""
         if isinstance(action, ListToolsAction):
             return ListToolsObservation(
                 tools=[Tool(name=t.name, description=t.description, input_schema=t.schema()) for t in TOOLS.values()]
@@ -375,11 +376,11 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
 
     @property
     def state(self) -> State:
-        """Return the redacted state."""
+        """Return the state without the truth."""
         return State(**self._episode.state())
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Return what `/metadata` answers; options that make it another task are in the description."""
+        """Return the document of `/metadata`; its description lists options that change the task."""
         options = self._options.described()
         description = "Financial questions over tables, with SQL tools" + (f" ({options})" if options else "")
         return EnvironmentMetadata(name="finqa_env", description=description, version="1.0.0")
@@ -404,7 +405,7 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
 
 
 def _echo(value: object) -> str:
-    """Return a value of a request as errors show it. Only texts are shown, and cut before they are formatted."""
+    """Return a value of a request for an error message: only texts are shown, and they are cut first."""
     return repr(value[:LONGEST_ECHO]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
@@ -454,9 +455,9 @@ def _mcp_tool(name: str) -> dict[str, Any]:
 
 
 def tool_result(text: str, queued_s: float = 0.0) -> dict[str, Any]:
-    """Return FastMCP's `CallToolResult` of a tool that returns a string, as it reads on the wire.
+    """Return FastMCP's `CallToolResult` of a tool that returns a string, as it is sent.
 
-    Where the call waited for its turn, `meta` has the seconds besides.
+    If the call waited in a queue, `meta` also contains the seconds.
     """
     waited = {"finqa": {"queued_s": round(queued_s, 3)}} if queued_s >= FIRST_NOTICE_S else {}
     return {

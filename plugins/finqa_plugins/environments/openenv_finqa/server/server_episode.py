@@ -1,6 +1,6 @@
-"""What a session does, without any protocol: its options, its tools, its episodes and their verdicts.
+"""A session without any protocol: its options, its tools, its episodes and their verdicts.
 
-The truth stays in this module.
+No reply and no state contains the truth.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of the server. The defaults are what OpenEnv's own FinQA environment does.
+    """Options of the server. The defaults are those of OpenEnv's own FinQA environment.
 
     Attributes:
         max_steps: Calls after which an episode ends without reward.
         session_timeout_s: Seconds after which an idle session expires.
-        hints: Replies to common mistakes end with a line about what to do instead.
-        joins: A query may read all tables of its company, not only the one that it names.
+        hints: Whether replies to common mistakes end with a line about what to do instead.
+        joins: Whether a query may read all tables of its company, not only the one that the call names.
         grader: Profile of the grader.
-        pandas: The pandas of the OpenEnv server whose answers get_table_info gives.
+        pandas: Major version of pandas whose output get_table_info reproduces.
     """
 
     max_steps: int = 50
@@ -50,7 +50,7 @@ class ServerOptions:
         """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS, FINQA_GRADER and FINQA_PANDAS.
 
         Raises:
-            ValueError: One is malformed; the message names it.
+            ValueError: A variable is malformed; the message names it.
         """
         default = cls()
         return cls(
@@ -63,7 +63,7 @@ class ServerOptions:
         )
 
     def described(self) -> str:
-        """Return what differs from OpenEnv's own environment, or nothing."""
+        """Return how the task differs from OpenEnv's own environment; empty if it does not."""
         deviations = {
             "hints": self.hints,
             "joins within a company": self.joins,
@@ -73,10 +73,10 @@ class ServerOptions:
 
 
 def positive(environment: Mapping[str, str], name: str, default: Number) -> Number:
-    """Read a finite number above 0 of the default's type.
+    """Read a variable with a finite number above 0, of the type of the default.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The variable has another value.
     """
     text = environment.get(name)
     if text is None:
@@ -128,11 +128,11 @@ class Episode:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Reward and reason once the episode is over, else None."""
+        """Reward and reason after the end of the episode; None before."""
         return self._verdict
 
     def reset(self, question: SnapshotQuestion, episode_id: str | None) -> None:
-        """Begins an episode of this question.
+        """Begin an episode of this question.
 
         Raises:
             RuntimeError: The session has expired.
@@ -145,11 +145,11 @@ class Episode:
         self._episode_id = episode_id or str(uuid.uuid4())
 
     def expire(self) -> None:
-        """Frees the session; every later call is refused."""
+        """End the session; every later call raises RuntimeError."""
         self._expired = True
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Call a tool and return its reply. Afterwards `verdict` is set when the call ended the episode.
+        """Call a tool and return its reply. If the call ended the episode, `verdict` is set afterwards.
 
         Raises:
             RefusedCallError: The tool is unknown, the arguments are invalid, or the episode is over or not started.
@@ -183,7 +183,7 @@ class Episode:
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:
-        """Return what a client may know. Keys as upstream, without the truth; the verdict once the episode is over."""
+        """Return the state for clients: keys as in OpenEnv's server without the truth, and the verdict at the end."""
         known: dict[str, Any] = {"episode_id": self._episode_id or None, "step_count": self._steps}
         question = self._question
         known["current_question"] = question.user_query if question else ""
@@ -196,7 +196,7 @@ class Episode:
 
 
 class ToolService:
-    """What all sessions of a process share: the data and the processes for queries."""
+    """The tools, with what all sessions of a process share: the data and the processes for queries."""
 
     def __init__(self, snapshot: SnapshotReader, options: ServerOptions) -> None:
         self.snapshot = snapshot
@@ -206,7 +206,7 @@ class ToolService:
         grade("0", "0", options.grader)  # imports the rules now, not while sessions wait for the first verdict
 
     async def call(self, tool: str, arguments: Mapping[str, str], session: SqlSession | None = None) -> str:
-        """Return the reply of a reading tool, of 16 kB at most. Mistakes are texts that begin with `Error`."""
+        """Return the reply of a tool that reads data, cut at about 16,000 characters. Errors begin with `Error`."""
         reply = await self._reply(tool, arguments, session or SqlSession())
         return reply if len(reply) <= LONGEST_REPLY else f"{reply[:MAX_BYTES]}... (cut: {len(reply)} characters)"
 

@@ -1,4 +1,4 @@
-"""Limits of the server towards those who reach it: who may ask, how much, and for how long."""
+"""Limits for clients of the server: who may send requests, how much, and how slowly."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WILDCARDS: Final = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Limits of one server process. The defaults are for a server that strangers can reach.
+    """Limits of one server process. The defaults are for a server that untrusted clients can reach.
 
     Attributes:
-        token: Bearer token that every request but `/health` must carry; empty: none is asked for.
-        require_token: Refuse what comes from beyond loopback while there is no token.
-        hosts: Host names that `Host` and `Origin` may name beside those of loopback; None: any.
+        token: Bearer token that every request but `/health` must carry; empty: no token is needed.
+        require_token: Whether requests at other addresses than loopback are refused while there is no token.
+        hosts: Host names allowed in `Host` and `Origin`, besides those of loopback; None: any.
         connections_per_peer: Most open connections of one peer.
         sessions_per_peer: Most sessions of one peer.
         header_timeout_s: Seconds in which a request line and its headers must arrive.
@@ -49,7 +49,7 @@ class ServerLimits:
         """Read HOST, FINQA_TOKEN, FINQA_REQUIRE_TOKEN, FINQA_ALLOWED_HOSTS and the limits of docs/server.md.
 
         Raises:
-            ValueError: One is malformed; the message names it, and never shows the token.
+            ValueError: A variable is malformed; the message names it, and never shows the token.
         """
         default = cls()
         token = environment.get("FINQA_TOKEN", "")
@@ -72,7 +72,7 @@ class ServerLimits:
         )
 
     def serves(self, address: str) -> bool:
-        """Whether requests may arrive at this address of the server: beyond loopback only with a token."""
+        """Whether requests may arrive at this address of the server: except on loopback, only with a token."""
         return bool(self.token) or not self.require_token or is_loopback(address)
 
     def allows_host(self, host: str) -> bool:
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(authority: str) -> str:
-    """Return the host of `host`, `host:port` or `[address]:port` in lower case; empty where there is none."""
+    """Return the host of `host`, `host:port` or `[address]:port` in lower case; empty if there is none."""
     text = authority.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -102,7 +102,7 @@ def host_name(authority: str) -> str:
 
 
 def peer_of(client: tuple[str, int] | None) -> str:
-    """Return what limits are counted by: an IPv4 address, the /64 network of an IPv6 address, or nothing."""
+    """Return the peer by which limits are counted: an IPv4 address, the /64 network of an IPv6 address, or ""."""
     if client is None:
         return ""
     try:

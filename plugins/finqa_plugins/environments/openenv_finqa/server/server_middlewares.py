@@ -1,12 +1,13 @@
-"""ASGI middlewares that keep strangers from playing, and one peer from taking what others need.
+"""ASGI middlewares that refuse unauthorized requests, and limit what one peer may use.
 
 From the outside in, as `guard` puts them around the application:
 
 - `Admission`: where requests may come from (`Host`, `Origin`), and the bearer token.
 - `WebSocketCount`: how many connections a peer may have.
-- `BodyLimit`: how long a body may be, and how long it may take. The application sees whole bodies only.
-- `JsonOnly`: what changes state is declared as JSON, which a page of another site cannot send without asking first.
-- `LateSessions`: a websocket has a session from its first frame on.
+- `BodyLimit`: how long a body may be, and how long it may take. The application gets complete bodies only.
+- `JsonOnly`: requests that change state must be declared as JSON, which pages of other sites cannot send without a
+  CORS preflight.
+- `LateSessions`: a websocket gets its session when its first frame arrives.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Send = Callable[[Event], Awaitable[None]]
 Application = Callable[[Event, Receive, Send], Awaitable[None]]
 
 LINGER_S = 5.0
-"""Seconds in which the rest of a refused body is read and dropped, so that its sender gets to read the refusal."""
+"""Seconds in which the rest of a refused body is read and dropped, so that its sender can read the refusal."""
 OPEN_PATHS = ("/health",)
-"""Answered without a check: checks of containers have no token, and the answer reveals nothing."""
+"""Paths without access control: health checks of containers have no token, and the reply reveals nothing."""
 SESSION_PATHS = ("/ws", "/mcp")
 POLICY_VIOLATION = 1008
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -57,7 +58,7 @@ class Admission:
         self._expected = f"Bearer {limits.token}".encode()
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN_PATHS:
             await self._application(scope, receive, send)
             return
@@ -69,7 +70,7 @@ class Admission:
             await self._application(scope, receive, send)
 
     def _foreign(self, scope: Event) -> str:
-        """Return why the request is refused wherever it comes from, or nothing."""
+        """Return why the request is refused for the server's address, its Host or its Origin; empty if it is not."""
         address = scope.get("server")
         if address is not None and not self._limits.serves(address[0]):
             return "Beyond loopback this server needs a token: set FINQA_TOKEN, or FINQA_REQUIRE_TOKEN=0."
@@ -87,14 +88,14 @@ class Admission:
 
 
 class WebSocketCount:
-    """Counts websockets among the connections of their peer; refuses more than it may have (429)."""
+    """Counts websockets among the connections of their peer; refuses those above its limit (429)."""
 
     def __init__(self, application: Application, peers: Peers) -> None:
         self._application = application
         self._peers = peers
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] != "websocket":
             await self._application(scope, receive, send)
             return
@@ -109,7 +110,7 @@ class WebSocketCount:
 
 
 class BodyLimit:
-    """Reads bodies whole before the application runs; refuses long ones (413) and slow ones (408)."""
+    """Reads complete bodies before the application runs; refuses long (413), slow (408) and too many ones (429)."""
 
     def __init__(self, application: Application, timeout_s: float, peers: Peers) -> None:
         self._application = application
@@ -117,7 +118,7 @@ class BodyLimit:
         self._peers = peers
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -140,7 +141,7 @@ class BodyLimit:
             self._peers.release(peer, len(body))
 
     async def _read(self, receive: Receive, body: bytearray, peer: str) -> tuple[int, str]:
-        """Append the request's body to `body`; return 200, the status of a refusal, or 0 where the peer is gone."""
+        """Append the request's body to `body`; return 200, the status of a refusal, or 0 if the peer is gone."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -166,7 +167,7 @@ class JsonOnly:
         self._application = application
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] == "http" and scope["method"] not in _READING:
             kinds = _values(scope, b"content-type")
             if len(kinds) != 1 or kinds[0].partition(";")[0].strip().lower() != "application/json":
@@ -176,14 +177,14 @@ class JsonOnly:
 
 
 class LateSessions:
-    """Runs the application on a websocket when its first frame has come, so that openers alone take no session."""
+    """Runs the application when the first frame of a websocket has arrived: an opening alone gets no session."""
 
     def __init__(self, application: Application, timeout_s: float) -> None:
         self._application = application
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """One connection or request."""
+        """Serve one connection or request."""
         if scope["type"] != "websocket" or not scope["path"].endswith(SESSION_PATHS) or wanted_session(scope):
             await self._application(scope, receive, send)
             return
@@ -200,7 +201,7 @@ class LateSessions:
             return
         early = [first, connect]
 
-        # Plain functions that return what they are given: a coroutine more for each frame would be felt.
+        # Plain functions that return awaitables: another coroutine for each frame would cost time.
         def receive_again() -> Awaitable[Event]:
             return _at_once(early.pop()) if early else receive()
 
@@ -215,7 +216,7 @@ async def _at_once(value: Value) -> Value:
 
 
 def wanted_session(scope: Event) -> str:
-    """Return the session that a websocket wants to join by `/ws?session_id=`, or nothing."""
+    """Return the session that a websocket wants to join by `/ws?session_id=`, or ""."""
     if not scope["path"].endswith("/ws"):
         return ""
     query: bytes = scope["query_string"]
@@ -223,10 +224,10 @@ def wanted_session(scope: Event) -> str:
 
 
 async def refuse(scope: Event, receive: Receive, send: Send, status: int, detail: str) -> None:
-    """Answer with a status and why, and close the connection.
+    """Reply with a status and the reason, and close the connection.
 
-    The rest of a body is read and dropped for a while: a connection that is closed on unread bytes is reset, and the
-    peer might never read the answer. Not so after 408: there the peer has sent nothing for a while.
+    The rest of a body is read and dropped for a while: a connection that is closed with unread bytes is reset, and the
+    peer might never read the reply. After 408 nothing is read, because the peer has been too slow.
     """
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -255,7 +256,7 @@ async def _refuse_websocket(
     await send({"type": "websocket.http.response.body", "body": body})
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
-            await receive()  # what ends the exchange
+            await receive()  # the event that ends the exchange
             await receive()  # the end of the connection; uvicorn logs an error when the application returns before it
 
 
@@ -263,7 +264,7 @@ _TOO_LONG = f"The body is longer than {MAX_BODY_BYTES} bytes."
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields the body as one event, and then what comes."""
+    """Return a `receive` that yields the body as one event, and then the events of the original `receive`."""
     whole: list[Event] = [{"type": "http.request", "body": body, "more_body": False}]
 
     def receive_again() -> Awaitable[Event]:

@@ -1,4 +1,4 @@
-"""The compiled data of a snapshot folder, checked and opened once per process.
+"""The compiled data of a snapshot folder; it is checked and opened once per process.
 
 The truth never enters an SQL connection. Files and digests are those that `finqa snapshot build` writes.
 """
@@ -26,12 +26,12 @@ FILES = ("tables.sqlite", "tasks.jsonl", "truth.jsonl")
 
 
 class SnapshotError(Exception):
-    """The folder is not a readable snapshot; the message names it, the reason and which command builds it again."""
+    """The folder is not a readable snapshot; the message has the reason and the command that builds it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotQuestion:
-    """One task with its truth."""
+    """One task with its gold answer."""
 
     id: str
     company: str
@@ -42,9 +42,9 @@ class SnapshotQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TableImage:
-    """The content of one table, to rebuild it elsewhere: its columns with declared types, and its rows.
+    """The content of one table, for copies: its columns with declared types, and its rows.
 
-    A table without columns has neither.
+    Both are empty for a table without columns.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -86,9 +86,9 @@ class SnapshotReader:
         return self._catalogue.get(company)
 
     def info(self, company: str, table: str, pandas: Pandas) -> str:
-        """Return the answer of get_table_info about a table that exists, as a server with this pandas gives it.
+        """Return the reply of get_table_info about a table that exists, as a server with this pandas gives it.
 
-        pandas 3 calls a column of texts `str` where pandas 2 calls it `object`, and holds a missing text as NaN.
+        pandas 3 names the type of a text column `str` instead of `object`, and represents a missing text as NaN.
         """
         info = self._catalogue[company][table][1]
         image = self.image(company, table)
@@ -104,7 +104,7 @@ class SnapshotReader:
         return json.dumps(document, separators=(",", ": "))
 
     def image(self, company: str, table: str) -> TableImage | None:
-        """Return the table, read once and kept; None when there is no such table."""
+        """Return the table, which is read once and cached; None if there is no such table."""
         key = (company, table)
         if key not in self._images:
             entry = self._catalogue.get(company, {}).get(table)
@@ -114,7 +114,7 @@ class SnapshotReader:
         return self._images[key]
 
     def choose(self, split: str, seed: str) -> SnapshotQuestion:
-        """Return the question that this seed draws; an empty split draws from all.
+        """Return the question that this seed selects from a split; an empty split means all questions.
 
         Raises:
             LookupError: There is no such split.
@@ -164,7 +164,7 @@ def _read_image(database: sqlite3.Connection, physical: str) -> TableImage:
 
 
 def quoted(name: str) -> str:
-    """Return an SQL identifier."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -196,7 +196,7 @@ def verify(folder: Path, *, name: str = "", digest: str = "") -> None:
 
 
 def broken(folder: Path, name: str, reason: str) -> SnapshotError:
-    """Return the error that names the snapshot and the command."""
+    """Return the error that names the snapshot and the command that builds it again."""
     # The store keeps a snapshot as <name>/<first 12 digits of its digest>.
     name = name or (folder.parent.name if re.fullmatch(r"[0-9a-f]{12}", folder.name) else folder.name)
     reason = " ".join(reason.split())

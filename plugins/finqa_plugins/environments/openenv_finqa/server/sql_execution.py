@@ -1,7 +1,7 @@
-"""Runs queries in this process: takes a guarded connection, or makes one, and turns the result into the tool's reply.
+"""Runs queries in this process, on guarded connections, and formats the results as replies of the tool.
 
-Texts are those of OpenEnv's FinQA environment for the same mistake, where it has one: `Execution failed on sql '...'`
-is how pandas reports errors of SQLite.
+Error texts are those of OpenEnv's FinQA environment, if it has one for the mistake: `Execution failed on sql '...'` is
+how pandas reports errors of SQLite.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ IDLE_TABLES = 320
 LONGEST_QUICK_QUERY = 1000
 
 FULL = QueryBudget(steps=10_000_000, seconds=1.0, heap_bytes=32 * 2**20)
-"""What a query may use up in all. A product of three tables of 60 rows takes about 2 million steps."""
+"""The largest budget of a query. A product of three tables of 60 rows takes about 2 million steps."""
 
 QUICK = QueryBudget(steps=200_000, seconds=0.005, heap_bytes=FULL.heap_bytes)
-"""What a query may use up where others wait for its thread."""
+"""Budget of a query in a thread that other sessions wait for."""
 
 NO_STAR = "Error: SELECT * is not allowed (too inefficient)"
 NO_COLUMNS = 'Error executing query: near ")": syntax error'
@@ -61,21 +61,21 @@ _LARGEST_PLAIN = 1e16 - 1
 _SMALLEST_PLAIN = 1e-15
 
 Scope = tuple[str, tuple[str, ...]]
-"""A company and the tables of it that a query may see."""
+"""A company and its tables that a query may see."""
 
 
 class TableSource(Protocol):
-    """Where tables come from: the snapshot, or what another process sent."""
+    """A source of tables: the snapshot, or tables that another process sent."""
 
     def tables(self, company: str) -> Mapping[str, tuple[str, str]] | None:
         """Return (physical name, info) by table name, or None for an unknown company."""
 
     def image(self, company: str, table: str) -> TableImage | None:
-        """Return the table; None when there is no such table."""
+        """Return the table; None if there is no such table."""
 
 
 def refusal(query: str) -> str:
-    """Return what is wrong with a query before it is run, or nothing."""
+    """Return the error for a query that must not be run; empty if it may be run."""
     if "select *" in query.lower():
         return NO_STAR
     return "" if _FILTER.search(_SPACES.sub(" ", query).upper()) else NO_FILTER
@@ -84,14 +84,15 @@ def refusal(query: str) -> str:
 class QueryRunner:
     """Runs queries; each takes an idle connection to the tables it may see, or builds one.
 
-    SQLite's heap limit counts for the whole process. So a process that has to find out which query used up the memory
+    SQLite's heap limit applies to the whole process. So a process that must attribute an exceeded limit to one query
     runs one query at a time and keeps no idle connections.
 
     Args:
-        joins: A query sees all tables of its company, not only the one that it names.
-        hints: Replies to common mistakes end with a line of advice.
+        source: The tables.
+        joins: Whether a query sees all tables of its company, not only the one that the call names.
+        hints: Whether replies to common mistakes end with a line of advice.
         heap_bytes: Limit of SQLite's memory in this process.
-        idle_tables: Tables in connections that are kept for later queries.
+        idle_tables: Largest number of tables in idle connections, which are kept for later queries.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class QueryRunner:
     def run(self, company: str, table: str, query: str) -> str:
         """Return the reply to a query: rows as JSON, or a text that begins with `Error`. `table` must exist.
 
-        A query that needs more than the full budget gets a reply with this reason.
+        The reply to a query that needs more than the full budget is an error.
         """
         if self.is_empty(company, table):
             return NO_COLUMNS
@@ -127,7 +128,7 @@ class QueryRunner:
             return OUT_OF_MEMORY
 
     def attempt(self, company: str, table: str, query: str, budget: QueryBudget) -> str | None:
-        """Return the same reply, or None where the query needs more than this budget."""
+        """Return the reply of `run`, or None if the query needs more than this budget."""
         if self.is_empty(company, table):
             return NO_COLUMNS
         try:
@@ -136,7 +137,7 @@ class QueryRunner:
             return None
 
     def run_quickly(self, company: str, table: str, query: str) -> str | None:
-        """Return the same reply if it takes a few milliseconds, else None: for threads that others wait for.
+        """Return the reply of `run` if it takes a few milliseconds, else None; for a thread that others wait for.
 
         Handing a query to another process costs more than most queries.
         """
@@ -155,7 +156,9 @@ class QueryRunner:
             return company, (table,)
         tables = self._source.tables(company) or {}
         names = [name for name, (physical, _) in tables.items() if physical and not name.lower().startswith("sqlite_")]
-        distinct = tuple({name.lower(): name for name in names}.values())  # names of tables ignore case in SQLite
+        distinct = tuple(
+            {name.lower(): name for name in names}.values()
+        )  # names of tables are case-insensitive in SQLite
         return company, distinct if table in distinct else (table,)
 
     def images(self, scope: Scope) -> Mapping[str, TableImage]:
@@ -254,8 +257,8 @@ def _reply(found: QueryRows) -> str:
 def records_json(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Write rows as `pandas.DataFrame.to_json(orient="records")` does, without pandas: one JSON object per row.
 
-    A column of numbers that contains a fraction or a NULL becomes a column of doubles, as in a DataFrame: 5 reads
-    `5.0`.
+    A column of numbers that contains a fraction or a NULL becomes a column of doubles, as in a DataFrame: 5 is
+    written as `5.0`.
 
     Raises:
         ValueError: Two columns share a name, or a blob is not UTF-8 text.
@@ -291,7 +294,7 @@ def _cell(value: Cell, double: bool) -> str:
 
 def _string(text: str) -> str:
     parts = (json.dumps(part)[1:-1].replace("/", "\\/") for part in text.split("\x7f"))
-    return '"' + "\x7f".join(parts) + '"'  # DEL is the one control character that pandas leaves as it is
+    return '"' + "\x7f".join(parts) + '"'  # DEL is the only control character that pandas does not escape
 
 
 def _double(value: float) -> str:

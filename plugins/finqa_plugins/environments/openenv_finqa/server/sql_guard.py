@@ -1,9 +1,9 @@
-"""Limits of what SQLite may do for a query: read a private in-memory copy of the tables it may see, within limits.
+"""Limits what a query can do: it reads a private in-memory copy of the tables that it may see, within a budget.
 
-There is no file, no other table and no truth to reach. Sources: SQLite's "Run-Time Limits", "Compile-Time
+It can reach no file, no other table and no gold answer. Sources: SQLite's "Run-Time Limits", "Compile-Time
 Authorization Callbacks" and "Query Progress Callbacks". The progress callback is called at jumps only, never inside a
 function call or between the calls of one row; so calls are counted, and functions whose cost grows with the product of
-their arguments get limits of their own.
+their arguments have their own limits.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# SQLite's text, number, date, JSON, aggregate and window functions. Left out: what has effects, loads code, tells of
-# the build, is not deterministic (random, randomblob), or makes SQLite's binary form of JSON, which no reply can hold.
+# SQLite's text, number, date, JSON, aggregate and window functions. Left out are functions that have effects, load
+# code, report the build, are not deterministic (random, randomblob), or return binary JSON, which no reply can contain.
 _FUNCTIONS = frozenset(
     re.findall(
         r"\w+",
@@ -62,7 +62,7 @@ _FUNCTIONS = frozenset(
     )
 ) | {"->", "->>"}
 
-# Pragmas that describe the tables of the connection. None takes an argument that changes anything.
+# Pragmas that describe the tables of the connection. None of them can change anything.
 _DESCRIPTIONS = frozenset(
     re.findall(
         r"\w+",
@@ -89,14 +89,14 @@ class OverdueError(QueryError):
 
 @dataclass(frozen=True, slots=True)
 class QueryBudget:
-    """What a query may use up.
+    """The resources that a query may use.
 
-    Steps decide wherever they can: the same query then gets the same verdict on every machine, however busy. Seconds
-    limit what few steps can take long for, such as functions over long texts.
+    The limit of steps comes first for most queries, so that the same query has the same result on every machine,
+    however busy. Seconds limit queries in which few steps take long, such as functions over long texts.
 
     Attributes:
         steps: Operations of SQLite's virtual machine, counted in units of STEPS_PER_CHECK.
-        seconds: Processor time: how busy or frozen the machine was must not decide a reply.
+        seconds: Processor time, because the load of the machine must not affect a reply.
         heap_bytes: Memory of SQLite in the process that runs the query.
     """
 
@@ -107,7 +107,7 @@ class QueryBudget:
 
 @dataclass(frozen=True, slots=True)
 class QueryRows:
-    """What a query returned; `complete` is False when there was more."""
+    """The rows that a query returned; `complete` is False if there were more."""
 
     columns: Sequence[str]
     rows: Sequence[tuple[Cell, ...]]
@@ -115,14 +115,14 @@ class QueryRows:
 
 
 class GuardedConnection:
-    """One in-memory copy. Not for two threads at once.
+    """A connection to an in-memory copy of tables. Not thread-safe.
 
     Attributes:
         read: (table, column) pairs that the last query looked at.
     """
 
     def __init__(self, tables: Mapping[str, TableImage]) -> None:
-        # A statement that is kept for later use would count against everyone's heap.
+        # Cached statements would count against the heap of all connections.
         self._connection = sqlite3.connect(
             ":memory:", check_same_thread=False, isolation_level=None, cached_statements=0
         )
@@ -144,11 +144,11 @@ class GuardedConnection:
         self._confine()
 
     def run(self, query: str, *, max_rows: int, max_bytes: int, budget: QueryBudget) -> QueryRows:
-        """Return the first rows of a query.
+        """Return the first rows of a query: at most `max_rows`, and about `max_bytes` bytes of cells.
 
         Raises:
-            QueryError: SQLite refuses it.
-            OverdueError: It takes more steps or seconds than its budget has.
+            QueryError: SQLite refuses the query.
+            OverdueError: The query takes more steps or seconds than its budget.
             MemoryError: The heap limit is reached.
         """
         self._calls = 0
@@ -172,7 +172,7 @@ class GuardedConnection:
                 raise self._explained(error, from_sqlite=False) from None
 
     def close(self) -> None:
-        """Frees the copy."""
+        """Frees the memory of the copy."""
         self._connection.close()
 
     def _explained(self, error: Exception, *, from_sqlite: bool) -> QueryError:
@@ -185,7 +185,7 @@ class GuardedConnection:
         return QueryError(str(error), from_sqlite=from_sqlite)
 
     def _confine(self) -> None:
-        _modules()  # read now: within a query there may be no memory left for it
+        _modules()  # read now: during a query there may be no memory left for this
         for limit, value in _LIMITS.items():
             self._connection.setlimit(limit, value)
         for name, count in (("printf", -1), ("format", -1), ("instr", 2), ("trim", 2), ("ltrim", 2), ("rtrim", 2)):
@@ -196,8 +196,8 @@ class GuardedConnection:
     def _make_virtual(self, query: str) -> None:
         """Have SQLite make the virtual tables that the query names.
 
-        It declares their columns by a CREATE TABLE, which it does once for each connection, and which the authorizer
-        cannot distinguish from one of the query.
+        SQLite declares their columns by a CREATE TABLE, once for each connection. The authorizer cannot distinguish it
+        from a CREATE TABLE of the query.
         """
         text = query.lower()
         if "json_" not in text and "pragma_" not in text:  # nearly every query, and quicker than the expression
@@ -215,8 +215,8 @@ class GuardedConnection:
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_READ and first is not None:
-            # SQLite reports an empty column for what stands in FROM and is not looked at: then `first` is the name as
-            # the query writes it, which may be that of a common table expression.
+            # SQLite reports an empty column for an item of FROM of which no column is read. Then `first` is the name in
+            # the query, which may be that of a common table expression.
             if self._is_readable(first) or (not second and not _is_virtual(first)):
                 self.read.add((first, second or ""))
                 return sqlite3.SQLITE_OK
@@ -240,7 +240,7 @@ class GuardedConnection:
         return time.thread_time() > self._deadline
 
     def _limited(self, name: str) -> Callable[..., Any]:
-        """SQLite's own function, refused where one call could run for seconds: `%.*c`, wide fields, long needles."""
+        """SQLite's own function, but refusing calls that could run for seconds: `%.*c`, wide fields, long needles."""
 
         def function(*values: Cell) -> Cell:
             if self._late():
@@ -260,13 +260,13 @@ class GuardedConnection:
 
 
 def limit_heap(heap_bytes: int) -> None:
-    """Limit SQLite's memory in this process, all connections together. It keeps the lowest limit that it was given."""
+    """Limit SQLite's memory in this process, for all connections together. A later call can only lower the limit."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"PRAGMA hard_heap_limit={heap_bytes}")
 
 
 def _is_virtual(name: str) -> bool:
-    """Whether SQLite may have a table of this name in every connection, made by a module or of its own."""
+    """Whether a table of this name may exist in every connection, from a module or built into SQLite."""
     return name.lower().startswith(("sqlite_", "pragma_")) or name.lower() in _modules()
 
 
@@ -284,7 +284,7 @@ def _copy(connection: sqlite3.Connection, name: str, image: TableImage) -> None:
 
 
 def _fetch(cursor: sqlite3.Cursor, columns: Sequence[str], max_rows: int, max_bytes: int) -> QueryRows:
-    """Rows one by one, because 200 rows of 200 cells of 10 kB would be 400 MB before they could be cut."""
+    """Fetch rows one by one, because 200 rows of 200 cells of 10 kB would be 400 MB before they could be cut."""
     rows: list[tuple[Cell, ...]] = []
     room = max_bytes
     for row in cursor:

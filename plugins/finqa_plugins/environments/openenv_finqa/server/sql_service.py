@@ -1,12 +1,12 @@
-"""Runs the queries of all sessions, so that no session's query holds up another's.
+"""Runs the queries of all sessions, such that no query of a session delays those of others.
 
 1. A query that can be short runs at once in the server's own thread, for some milliseconds at most. Sessions whose last
-   query was not that short are left out, and so is everyone while such tries have taken more than a tenth of the time.
-2. Else it runs in a process for short queries, again with little time and memory.
-3. What needs more runs in one of a few processes for long queries, with the full budget.
+   query was longer skip this step, and all sessions skip it while such tries have taken more than a tenth of the time.
+2. Otherwise it runs in a process for short queries, again with little time and memory.
+3. A query that needs more runs in one of a few processes for long queries, with the full budget.
 
-Both kinds of process have a fair queue in front. Where a query runs changes nothing of its reply, and what it needs
-beyond the full budget counts as an error of the query: the reply reports it, and the episode continues.
+Both kinds of processes have a fair queue. The reply does not depend on where a query runs. To need more than the full
+budget is an error of the query: the reply reports it, and the episode continues.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from finqa_plugins.environments.openenv_finqa.server.worker_pool import WorkerPo
 SHORT_WORKERS = 1
 MAX_FULL_WORKERS = 4
 QUICK_S = 0.001
-"""Time of the server's thread that a query takes for nothing."""
+"""Seconds of the server's thread that are not charged to `QuickAllowance`."""
 
 QUICK_SHARE = 0.1
+"""Share of the server's thread for queries that take longer than `QUICK_S`."""
 QUICK_STORE_S = 0.05
+"""Largest unused time of that share that can be saved, in seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,7 +40,7 @@ class SqlSession:
 
     Attributes:
         queued_s: Seconds that the latest query waited for its turn.
-        slow: The latest query took more than the server's thread gives.
+        slow: Whether the latest query took longer than the server's thread allows.
     """
 
     queued_s: float = 0.0
@@ -46,11 +48,12 @@ class SqlSession:
 
 
 class SqlService:
-    """The queries of one server process.
+    """Runs the queries of one server process.
 
     Args:
-        joins: A query sees all tables of its company, not only the one that it names.
-        hints: Replies to common mistakes end with a line of advice.
+        snapshot: The tables.
+        joins: Whether a query sees all tables of its company, not only the one that the call names.
+        hints: Whether replies to common mistakes end with a line of advice.
     """
 
     def __init__(self, snapshot: SnapshotReader, *, joins: bool = False, hints: bool = False) -> None:
@@ -83,8 +86,8 @@ class SqlService:
         began, used = time.monotonic(), time.thread_time()
         reply = self._runner.run_quickly(company, table, query)
         used = time.thread_time() - used
-        # A try in vain counts with all that others waited for it. What was answered counts with its own time only: the
-        # machine may have served others meanwhile.
+        # A failed try is charged with the wall time that others waited for it. An answered query is charged with its
+        # processor time only, because the machine may have done other work meanwhile.
         self._allowance.charge(used if reply is not None or used <= QUICK_S else time.monotonic() - began)
         if reply is not None or used > QUICK_S:
             session.slow = reply is None
@@ -107,7 +110,7 @@ class SqlService:
 
 
 class QuickAllowance:
-    """How much of its own thread a server spends on queries that are not quick: a tenth of the time, with a store."""
+    """The time that the server's thread may spend on queries longer than `QUICK_S`; see `QUICK_SHARE`."""
 
     def __init__(self) -> None:
         self._store_s = QUICK_STORE_S
@@ -121,11 +124,11 @@ class QuickAllowance:
         return self._store_s > 0
 
     def charge(self, seconds: float) -> None:
-        """Count what a query took."""
+        """Charge the seconds that a query took."""
         self._store_s -= max(0.0, seconds - QUICK_S)
 
 
 def full_workers() -> int:
-    """Return how many processes run long queries at a time: one for each processor, four at most."""
+    """Return the number of processes for long queries: one for each processor, at most four."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_FULL_WORKERS, processors)

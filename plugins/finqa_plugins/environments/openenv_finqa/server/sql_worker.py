@@ -1,10 +1,11 @@
 """A process that runs queries for the server, one at a time: `python -m ...sql_worker DESCRIPTOR ROLE PARENT OPTIONS`.
 
-A query's memory and processor time are then its own, and a query that brings SQLite down ends this process only.
-It gets the tables with each query and has neither the snapshot nor its truths. It can write no file, and it ends with
-the process that started it.
+So memory and processor time can be limited per query, and a query that crashes SQLite ends only this process. The
+process gets the tables with each query and has neither the snapshot nor its gold answers. It cannot write files, and it
+ends with the process that started it.
 
-A request is a pickled `QueryRequest`; the reply is JSON, because what ran hostile SQL is not trusted with a pickle.
+A request is a pickled `QueryRequest`; the reply is JSON, because a pickle of a process that ran untrusted SQL is not
+safe to load.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from finqa_plugins.environments.openenv_finqa.server.sql_guard import QueryBudge
 Role = Literal["short", "full"]
 
 SHORT = QueryBudget(steps=50_000, seconds=0.002, heap_bytes=4 * 2**20)
-"""What a query may use up before it has to wait among the long ones. It is little, because all may come at once."""
+"""Budget of a query in a process for short queries. It is small, because all sessions may send queries at once."""
 
 SHORT_IDLE_TABLES = 32
 NICENESS = 5
@@ -53,14 +54,14 @@ class QueryRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker runs queries; see `QueryRunner`."""
+    """Options of a worker process; see `QueryRunner`."""
 
     role: Role
     joins: bool
     hints: bool
 
     def arguments(self) -> list[str]:
-        """Return the words of a command line that `parse` reads."""
+        """Return command line arguments that `parse` reads."""
         return [self.role, str(int(self.joins)), str(int(self.hints))]
 
     @classmethod
@@ -70,13 +71,13 @@ class WorkerOptions:
 
 
 class _SentTables:
-    """The tables of the query that is being run."""
+    """The tables that were sent with the current query."""
 
     def __init__(self) -> None:
         self.sent: Mapping[str, TableImage] = {}
 
     def tables(self, company: str) -> Mapping[str, tuple[str, str]] | None:
-        """Return the names; every table that is sent has columns."""
+        """Return the tables that were sent; each has columns, so its physical name is not empty."""
         return {name: (name, "") for name in self.sent}
 
     def image(self, company: str, table: str) -> TableImage | None:

@@ -1,7 +1,7 @@
-"""Uvicorn's protocols with limits on what is not here in full: heads of requests, and frames of websockets.
+"""Uvicorn's protocols with limits on unfinished heads of requests and unfinished frames of websockets.
 
 Uvicorn limits neither the time nor the size of a head: a connection that sends half of one, or nothing, stays open. It
-limits the size of a frame, but not how many halves of frames a peer leaves in the memory of the server.
+limits the size of a frame, but not how many unfinished frames a peer leaves in the memory of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = b"connection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 def limited_protocols(limits: ServerLimits, of: Peers) -> tuple[type[asyncio.Protocol], type[asyncio.Protocol]]:
-    """Return uvicorn's protocols of HTTP and of websockets with these limits, which count in `of`."""
+    """Return uvicorn's protocols of HTTP and of websockets with these limits; both count in `of`."""
 
     class Http(LimitedHttp):
         timeout_s = limits.header_timeout_s
@@ -48,7 +48,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._peer: str | None = None  # None: not counted, or no longer
+        self._peer: str | None = None  # None if the connection does not count
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 
@@ -68,7 +68,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and see whether a request has started."""
+        """Parse the data, and check whether a request has started."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -130,7 +130,7 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebSocket(WebSocketsSansIOProtocol):
-    """One websocket. Bytes of frames and messages that are not here in full count among those of their peer."""
+    """One websocket. Bytes of unfinished frames and messages are counted for their peer."""
 
     peers: ClassVar[Peers]
 
@@ -139,7 +139,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         self._held = 0
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and count what is left of it; a connection that would take too much is closed."""
+        """Parse the data, and count the unfinished rest; a connection that would need too much memory is closed."""
         super().data_received(data)
         unfinished = len(self.conn.reader.buffer)
         if self.frames:

@@ -1,7 +1,7 @@
 """Worker processes for queries, and the fair queue in front of them.
 
-A thread owns each process: it sends a query, waits for the reply and starts the process again when it has ended. So the
-pool serves any event loop. Processes are started when they are needed and end after a minute without work.
+A thread owns each process: it sends a query, waits for the reply, and restarts the process if it has ended. So the
+pool can be used from any event loop. Processes are started when they are needed and end after a minute without work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULE = "finqa_plugins.environments.openenv_finqa.server.sql_worker"
 ENDED_PROCESS = "Error executing query: the query ended the process that ran it"
 TOO_LONG = f"Error executing query: the query took longer than {FULL.seconds:g} s"
 FROZEN_S = 60.0
-"""Wall time after which a process is taken for frozen. A query gets a second of the processor."""
+"""Wall time in seconds after which a process counts as frozen. A query gets one second of processor time."""
 
 IDLE_S = 60.0
 ATTEMPTS = 2
@@ -43,11 +43,11 @@ class WorkerEndedError(Exception):
 
 
 class WorkerFrozenError(Exception):
-    """The process did not reply in a minute, which no query can be the reason of."""
+    """The process did not reply in a minute; a query cannot be the cause."""
 
 
 class Worker:
-    """One worker process, started on construction. Belongs to one thread.
+    """One worker process, which the constructor starts. Belongs to one thread.
 
     Raises:
         OSError: No process can be started.
@@ -55,7 +55,7 @@ class Worker:
 
     def __init__(self, options: WorkerOptions) -> None:
         ours, theirs = socket.socketpair()
-        # A process that reads nothing must not hold up the thread that writes to it.
+        # A process that does not read must not block the thread that writes to it.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(FROZEN_S), 0))
         with theirs:
             arguments = [str(theirs.fileno()), str(os.getpid()), *options.arguments()]
@@ -73,11 +73,11 @@ class Worker:
         self.pid = self._process.pid
 
     def ask(self, request: bytes) -> tuple[str | None, float]:
-        """Return the reply and the seconds of the processor that it took; see `QueryRunner.attempt` for None.
+        """Return the reply (None: see `QueryRunner.attempt`) and the processor time that it took, in seconds.
 
         Raises:
             WorkerEndedError: The process has ended.
-            WorkerFrozenError: It does not reply.
+            WorkerFrozenError: The process does not reply.
         """
         try:
             self._connection.send_bytes(request)
@@ -120,8 +120,8 @@ class WorkerPool:
     def submit(self, session: Hashable, request: QueryRequest, started: Callable[[], None]) -> Future[str | None]:
         """Queue a query of a session; `started` is called in another thread when the query leaves the queue.
 
-        The result is the reply, or None where it needs more than the budget of this role. No query makes it an
-        exception: OSError if no process can be started, WorkerFrozenError if the machine does not run it.
+        The result is the reply, or None if the query needs more than the budget of this role. It is an exception only
+        for other reasons than the query: OSError if no process can be started, WorkerFrozenError if it does not run.
         """
         job = _Job(session, pickle.dumps(request), started)
         with self._condition:
@@ -146,7 +146,7 @@ class WorkerPool:
             worker.close()
 
     def _next(self) -> _Job | None:
-        """Return the job to run next; None after a minute without one, when the thread has left the pool."""
+        """Return the job to run next; None after a minute without one; the thread has then left the pool."""
         with self._condition:
             self._idle += 1
             if self._idle == self._threads:
@@ -186,5 +186,5 @@ class WorkerPool:
         return None, self._budget.seconds
 
     def _final(self, reply: str) -> str | None:
-        """Only a process with the full budget reports what became of a query."""
+        """Return the result for a query that ended its process: `reply`, or None to try the full budget next."""
         return reply if self._options.role == "full" else None

@@ -1,1 +1,1 @@
-"""The one folder that is put on the path of the other interpreter."""
+"""The only folder of finqa on the path of the other interpreter."""

@@ -1,4 +1,4 @@
-"""One learner of several processes: the first has each call made on all of them."""
+"""One learner of several processes: each call of the first process is executed in all of them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 _joined: TorchrunProcesses | None = None
 _END_S = 5.0
-"""After a connection broke: for the launcher to notice how a process ended."""
+"""Seconds after a broken connection in which the launcher notices how a process ended."""
 
 
 def make_learner(config: TorchLearnerConfig, context: LearnerContext) -> TorchLearner:
-    """The learner of this process, or of all that it leads: those that torchrun started, or that it starts itself.
+    """The learner of this process, or of several: those that torchrun started, or that this process will start.
 
     Raises:
-        ConfigError: torchrun started another number of processes than the settings name.
+        ConfigError: torchrun started another number of processes than the settings name, on one machine or in total.
     """
     if _joined is not None:
         if context.processes not in (1, _joined.size, _joined.local_size):
@@ -47,8 +47,8 @@ def make_learner(config: TorchLearnerConfig, context: LearnerContext) -> TorchLe
 
 
 def join() -> TorchrunProcesses:
-    """Joins the processes that torchrun started, once; learners that are made from now on are shared by them."""
-    global _joined  # which processes there are is a fact about this one
+    """Joins the processes that torchrun started, once; they share all learners that are made from now on."""
+    global _joined  # a process can join only once
     if _joined is None:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         _joined = TorchrunProcesses(*(int(os.environ[name]) for name in numbers))
@@ -57,24 +57,26 @@ def join() -> TorchrunProcesses:
 
 
 def open_store(folder: Path, size: int, rank: int) -> Store:
-    """The store over which the processes of one machine find each other. Announces this one."""
+    """The store with which the processes of one machine find each other; registers this process in it."""
     store = FileStore(str(folder / "store"), size)
     store.set(f"here/{rank}", "")
     return store
 
 
 class TorchrunProcesses(ProcessGroup, LearnerProcesses):
-    """Those that share a learner."""
+    """The processes that share a learner."""
 
     def serve(self, model: str = "") -> int:
-        """Under torchrun: does what the first process has this one do, until that closes or is gone; the exit status.
+        """Under torchrun: executes the calls of the first process until it closes or is gone; returns the exit status.
 
-        After a failure it ends the process. The status is 0 then as well, where that breaks the connections and so
-        reaches the first process, which then has the time to clean up: of any other torchrun ends all processes. NCCL
-        waits for who is gone; there it is 1.
+        After a failure this process ends. Over gloo its status is still 0: the first process notices the broken
+        connections and can clean up, while for any other status torchrun would end all processes at once. NCCL does
+        not notice that a process is gone; there the status is 1.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)  # the first decides when to stop, and needs the others until then
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # the first process decides when to stop, and needs this one until then
         if (error := self.follow(model)) is not None:
             if self.over_nccl:
                 print(f"error: process {self.rank + 1}: {error}", file=sys.__stderr__, flush=True)
@@ -82,9 +84,9 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
         return 0
 
     def follow(self, model: str = "") -> Exception | None:
-        """Does what the first process has this one do, until that closes or is gone; what failed, or None.
+        """Executes the calls of the first process until it closes or is gone; returns the error of a failed call.
 
-        `model` is the base model on this machine; empty: the one that the first process names.
+        `model` is the base model on this machine; empty: that of the first process.
         """
         learner: TorchLearner | None = None
         while call := self.receive_call():
@@ -105,14 +107,14 @@ class TorchrunProcesses(ProcessGroup, LearnerProcesses):
 
 
 class StartedProcesses(TorchrunProcesses):
-    """The first process and those that it starts."""
+    """The first process, and those that it starts."""
 
     def __init__(self, size: int, logs: Path | None) -> None:
         """Starts nothing yet.
 
         Args:
-            size: How many there are with this one.
-            logs: Folder for the output of the others; None writes it to stderr.
+            size: Number of processes, including this one.
+            logs: Folder for the output of the other processes; None writes it to stderr.
         """
         super().__init__(0, size, 0)
         self.on_failure: Callable[[FinqaError], None] = lambda error: None
@@ -121,10 +123,10 @@ class StartedProcesses(TorchrunProcesses):
         self._workers: Workers | None = None
 
     def begin(self) -> None:
-        """Starts the others and waits until they have joined.
+        """Starts the other processes and waits until they have joined.
 
         Raises:
-            FinqaError: One of them ended.
+            FinqaError: A process ended.
         """
         if self._workers is not None:
             return
@@ -138,7 +140,7 @@ class StartedProcesses(TorchrunProcesses):
         self.join(store)
 
     def close(self) -> None:
-        """Ends the others. While a call is in progress, or after a failure, they are killed."""
+        """Ends the other processes; kills them if a call is in progress, or after a failure."""
         if self._workers is None or self._folder is None:
             return
         idle = self._between_calls
@@ -164,7 +166,7 @@ class StartedProcesses(TorchrunProcesses):
 
 
 class DistributedLearner(TorchLearner):
-    """The learner in the first of several processes: every call is made in all of them."""
+    """The learner in the first of several processes: every call is executed in all of them."""
 
     def __init__(self, config: TorchLearnerConfig, context: LearnerContext, processes: ProcessGroup) -> None:
         super().__init__(config, context, processes)
@@ -178,7 +180,7 @@ class DistributedLearner(TorchLearner):
             self._all.on_failure = events.failed
 
     def start(self) -> None:
-        """Loads the model as a single process does; starts the others first, unless torchrun did."""
+        """Loads the model as a single process does; starts the other processes first, unless torchrun did."""
         if not self._begun:
             if isinstance(self._all, StartedProcesses):
                 self._all.begin()
@@ -188,7 +190,7 @@ class DistributedLearner(TorchLearner):
             self._begun = True
 
     def close(self) -> None:
-        """Ends the processes that it started; those of torchrun are the command's."""
+        """Ends the processes that it started; the command ends those of torchrun."""
         if isinstance(self._all, StartedProcesses):
             self._all.close()
 
@@ -223,6 +225,6 @@ class DistributedLearner(TorchLearner):
         self._all.together(super().save, "save", folder)
 
     def load(self, folder: Path) -> None:
-        """Restores what any number of processes saved. Other machines need not have the folder."""
+        """Restores a state that any number of processes saved. Other machines need not have the folder."""
         self.start()
         self._all.together(super().load, "load", folder)

@@ -17,20 +17,20 @@ from finqa_cli.masking import is_secret_variable
 
 POLL_S = 0.1
 _CLOSE_S = 10.0
-"""How long processes may take to end by themselves after they were asked to."""
+"""Seconds that processes have to end by themselves in `close`."""
 
 
 class Workers:
     """Processes 2 to N, which run `serving`. One thread starts, watches and ends them.
 
-    The launcher would take over this process's signals if the main thread called it.
+    It is not the main thread, because there the launcher would replace the signal handlers of this process.
     """
 
     def __init__(self, size: int, rendezvous: Path, logs: Path | None, on_end: Callable[[], None]) -> None:
         """Starts nothing yet.
 
         Args:
-            size: N.
+            size: Number of processes N, including the first.
             rendezvous: Folder where the processes find each other.
             logs: Folder for their output, `learner-K.log` of process K; None writes it to stderr.
             on_end: Called by the thread when a process ended before `close`.
@@ -47,13 +47,13 @@ class Workers:
         """Starts the processes.
 
         Raises:
-            OSError: One cannot be started, or a log cannot be written.
+            OSError: A process cannot be started, or a log cannot be written.
         """
         self._thread.start()
         self._started.result()
 
     def close(self, *, kill: bool) -> None:
-        """Waits until they have ended, or with `kill` ends them now. Idempotent."""
+        """Waits until the processes have ended, or with `kill` ends them at once. Idempotent."""
         if kill:
             self._grace_s = 0.0
         self._closing.set()
@@ -61,7 +61,7 @@ class Workers:
             self._thread.join()
 
     def _watch(self) -> None:
-        # what it would log is raised as an error of finqa
+        # finqa raises an error instead of the launcher's log messages
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         others = range(1, self._size)
         try:
@@ -79,7 +79,7 @@ class Workers:
             return
         self._started.set_result(None)
         while not self._closing.wait(POLL_S):
-            if (result := context.wait(timeout=0)) is not None:  # it has ended the other processes
+            if (result := context.wait(timeout=0)) is not None:  # the launcher has ended the other processes
                 self.reason = _describe(result, self._size)
                 self.ended.set()
                 self._on_end()
@@ -117,7 +117,7 @@ def _environment(size: int) -> dict[str, str]:
 
 
 def _describe(result: RunProcsResult, size: int) -> str:
-    """Which process ended and how; that which a signal ended before those that ended because it was gone."""
+    """Which process ended and how. A process that a signal killed comes before others, which end because it is gone."""
     if not result.failures:
         return "A learner process ended early, without an error"
     ended = {number: failure.exitcode for number, failure in result.failures.items()}

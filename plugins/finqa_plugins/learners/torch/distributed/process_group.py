@@ -1,7 +1,7 @@
-"""The processes that train together, and how they communicate: those that this one started, or `torchrun`.
+"""Communication of the processes that train together, started by the first one or by `torchrun`.
 
-Two groups: calls and numbers go over gloo, which may wait for as long as rollouts take; weights and gradients go over a
-group of the device's own (NCCL on CUDA, gloo on the CPU).
+There are two groups: calls and numbers are sent over gloo, with a timeout longer than any rollout. Weights and
+gradients are sent over a second group for the device (NCCL on CUDA, gloo on the CPU).
 """
 
 from __future__ import annotations
@@ -42,21 +42,19 @@ _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The block computes with the device as that of its thread.
+    """Makes the device the current one of the thread in the block.
 
-    Learners are asked in any thread, and a new one is at device 0. FSDP2 takes places and streams from there: on
-    another device than its weights' it would wait for nothing, and compute with what is still being gathered. Kernels
-    that are launched without PyTorch's dispatcher (Triton) do likewise.
+    Learners are called in any thread, and a new thread uses device 0. FSDP2 uses the streams of the current device: if
+    that is not the device of its weights, it does not wait for gathered weights and computes with incomplete ones.
+    Kernels that are launched without PyTorch's dispatcher (Triton) also use the current device.
     """
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def release_memory(device: torch.device) -> None:
-    """Releases the device memory that PyTorch caches: an engine that slept during an update, and wakes after it, needs
-    what it had before.
-    """
+    """Releases the device memory that PyTorch caches: an engine that wakes after an update needs it again."""
     if device.type == "cuda":
-        with on_device(device):  # a thread's own is device 0, on which this would take memory
+        with on_device(device):  # by default a thread uses device 0, where this would allocate memory
             torch.cuda.empty_cache()
 
 
@@ -68,21 +66,21 @@ class SingleProcess:
     leads = True
 
     def device(self, config: TorchLearnerConfig, devices: Sequence[int] = ()) -> torch.device:
-        """Where this process computes: on its device of `devices`, unless the configuration names another."""
+        """The device of this process: the one that `devices` gives it, unless the configuration names another."""
         return planned_device(config, devices, 0) or pick_device(config)
 
     def mesh(self, device: torch.device) -> DeviceMesh | None:
-        """The mesh that weights are sharded over; None where they are not."""
+        """The mesh over which weights are sharded; None if they are not sharded."""
         del device
         return None
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The block runs in one process after the other."""
+        """Runs the block in one process after the other."""
         yield
 
     def received(self, folder: Path) -> contextlib.AbstractContextManager[Path]:
-        """The block reads the first process's folder; of another machine it has a copy."""
+        """Gives the block the first process's folder, or on another machine a copy of it."""
         return contextlib.nullcontext(folder)
 
     def gather(self, item: Any) -> list[Any]:
@@ -90,11 +88,11 @@ class SingleProcess:
         return [item]
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Makes a tensor the sum of those of all processes."""
+        """Replaces a tensor by its sum over all processes, in place."""
 
 
 class ProcessGroup(SingleProcess):
-    """This process among several. The first leads: it makes the calls, the others follow.
+    """One of several processes. The first leads: it sends the calls, and the others execute them too.
 
     Any failure in a call ends the training: the process that failed leaves its error in the store and ends, and its
     peers, whose connections to it break, end as well.
@@ -105,9 +103,9 @@ class ProcessGroup(SingleProcess):
 
         Args:
             rank: Rank of this process.
-            size: How many there are.
+            size: Number of processes.
             local_rank: Rank of this process on its machine.
-            local_size: How many there are on its machine; None: all.
+            local_size: Number of processes on its machine; None: all.
         """
         self.rank, self.size, self._local_rank = rank, size, local_rank
         self.local_size = size if local_size is None else local_size
@@ -121,7 +119,7 @@ class ProcessGroup(SingleProcess):
         self._started = False
 
     def join(self, store: Store) -> None:
-        """Joins the others of this machine through a store that they share, and waits for them."""
+        """Joins the other processes of this machine through a shared store, and waits for them."""
         with _over_loopback():
             dist.init_process_group(
                 "gloo",
@@ -134,10 +132,10 @@ class ProcessGroup(SingleProcess):
         self._started = True
 
     def join_torchrun(self) -> None:
-        """Joins the others that `torchrun` started, and waits for them.
+        """Joins the other processes that `torchrun` started, and waits for them.
 
-        Takes torchrun's variables out of the environment: a server that this process starts would take itself for one
-        of the processes.
+        Removes torchrun's variables from the environment: a server that this process starts would otherwise believe
+        that it is one of the processes.
         """
         environment = os.environ
         dist.init_process_group("gloo", timeout=_BETWEEN_CALLS)
@@ -147,11 +145,10 @@ class ProcessGroup(SingleProcess):
             del environment[name]
 
     def device(self, config: TorchLearnerConfig, devices: Sequence[int] = ()) -> torch.device:
-        """The CPU, or the CUDA device of `devices` with this process's number on its machine; without any the one that
-        is as far from the last as this process from the first.
+        """The CPU, or the CUDA device at index `local_rank` of `devices`; without `devices`, counted from the last one.
 
         Raises:
-            ConfigError: The option names one device for all, or there are fewer than processes.
+            ConfigError: The option names one device for all processes, or there are fewer devices than processes.
         """
         if config.device.startswith("cuda:"):
             raise ConfigError(
@@ -169,7 +166,7 @@ class ProcessGroup(SingleProcess):
         return torch.device(device_name(config.device, max(0, count - self._local_rank)))
 
     def mesh(self, device: torch.device) -> DeviceMesh:
-        """All processes in one row; each has one device, always of the same kind."""
+        """A one-dimensional mesh of all processes; each has one device, all of the same kind."""
         if self._mesh is None:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
@@ -180,7 +177,7 @@ class ProcessGroup(SingleProcess):
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The block runs in one process after the other; one that fails in it breaks their connections."""
+        """Runs the block in one process after the other; a process that fails in it breaks the connections."""
         for _ in range(self.rank):
             dist.barrier()
         yield
@@ -189,8 +186,10 @@ class ProcessGroup(SingleProcess):
 
     @contextlib.contextmanager
     def received(self, folder: Path) -> Iterator[Path]:
-        """The block reads the first process's folder. Where there are several machines, the first process sends its
-        files in pieces, and the first process of each other machine keeps a copy of them meanwhile.
+        """Gives the block the first process's folder, or on another machine a copy of it.
+
+        With several machines, the first process sends its files in pieces, and the first process of each other machine
+        writes a temporary copy.
         """
         if self.local_size == self.size:
             yield folder
@@ -205,7 +204,7 @@ class ProcessGroup(SingleProcess):
                         file.write(piece)
             copies = self.gather(str(copy) if keeps else str(folder) if self.leads else "")
             yield Path(next(path for path in reversed(copies[: self.rank + 1]) if path))
-            self.gather(None)  # until all of this machine have read it
+            self.gather(None)  # wait until all processes have read it
 
     def _pieces(self, folder: Path) -> Iterator[tuple[str, bytes]]:
         """Name and content of each piece of the first process's files, in all processes."""
@@ -225,19 +224,19 @@ class ProcessGroup(SingleProcess):
         return found
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Makes a tensor the sum of those of all processes."""
+        """Replaces a tensor by its sum over all processes, in place."""
         assert self._mesh is not None, "weights are sharded before anything is learned"
         dist.all_reduce(tensor, group=self._mesh.get_group())
 
     @property
     def over_nccl(self) -> bool:
-        """Whether weights and gradients go over NCCL, which waits for a process that is gone."""
+        """Whether weights and gradients are sent over NCCL, which keeps waiting for a process that is gone."""
         return self._mesh is not None and self._mesh.device_type == "cuda"
 
     def together(
         self, work: Callable[Arguments, Result], name: str, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """Has every process do `name`, this one by `work`; what `work` calls in turn is part of it.
+        """Executes the call `name` in every process, in this one as `work`. Nested calls in `work` are not sent.
 
         Raises:
             FinqaError: Another process failed, or is gone.
@@ -257,7 +256,7 @@ class ProcessGroup(SingleProcess):
             self._between_calls.set()
 
     def receive_call(self) -> tuple[str, tuple[Any, ...]] | None:
-        """The leader's next call: a name and arguments; None once it closed or is gone."""
+        """The leader's next call: a name and arguments; None once the leader closed or is gone."""
         received: list[Any] = [None]
         try:
             dist.broadcast_object_list(received, src=0)
@@ -269,7 +268,7 @@ class ProcessGroup(SingleProcess):
         return call
 
     def leave_error(self, error: Exception) -> None:
-        """Leaves an error for the leader. The first counts; processes that only lost a connection have none."""
+        """Stores an error for the leader: only the first one, and none that only reports a lost connection."""
         assert self._store is not None, "it has joined"
         if not _is_lost_connection(error) and self._store.add("failures", 1) == 1:
             if not isinstance(error, FinqaError):
@@ -278,15 +277,16 @@ class ProcessGroup(SingleProcess):
             self._store.set("failure", json.dumps([type(error).__name__, message, vars(error)]))
 
     def abort(self) -> None:
-        """Ends what this process waits for over NCCL, which does not notice that another process is gone."""
+        """Aborts waiting operations of NCCL, which does not notice that another process is gone."""
         self._aborted = True
         if self.over_nccl:
             assert self._mesh is not None
             self._mesh.get_group().abort()
 
     def close(self) -> None:
-        """Ends the others' service, and this process's part. After a failure, or while a call is in progress, they end
-        by themselves once this process is gone.
+        """Leaves the group; if this process leads, ends the service of the others first.
+
+        After a failure, or while a call is in progress, it does nothing: the others end once this process is gone.
         """
         if self._broken or not self._between_calls.is_set():
             return
@@ -302,7 +302,7 @@ class ProcessGroup(SingleProcess):
         dist.broadcast_object_list([call], src=0)
 
     def _failure(self, reason: str) -> FinqaError:
-        """What another process failed with, or how it ended."""
+        """The error of another process, or how it ended."""
         if self._store is not None and self._store.check(["failure"]):
             kind, message, facts = json.loads(self._store.get("failure"))
             error: FinqaError = getattr(errors, kind, FinqaError)(message)
@@ -323,10 +323,10 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
 
 
 def end_process(status: int) -> NoReturn:
-    """Ends a process whose call failed, without the end of the interpreter.
+    """Ends a process whose call failed, without finalizing the interpreter.
 
-    Threads of gloo may still wait in the collectives of that call. One that returns while the interpreter ends finds
-    no interpreter to lock, and aborts the process (SIGABRT, "terminate called without an active exception").
+    Threads of gloo may still wait in collectives of that call. If one returns while the interpreter is finalized, it
+    aborts the process (SIGABRT, "terminate called without an active exception").
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -335,12 +335,12 @@ def end_process(status: int) -> NoReturn:
 
 
 def pick_device(config: TorchLearnerConfig) -> torch.device:
-    """The device that the configuration names, or the best there is: see `device_name`."""
+    """The device that the configuration names, or the default one; see `device_name`."""
     return torch.device(device_name(config.device, torch.cuda.device_count() if torch.cuda.is_available() else 0))
 
 
 def device_name(asked: str, devices: int) -> str:
-    """The device to use where there are so many of CUDA. By default the last one, because engines begin with the first.
+    """The device to use if there are `devices` CUDA devices; `auto`: the last one, because engines use the first ones.
 
     Raises:
         ConfigError: There is no such device.
@@ -357,10 +357,10 @@ def device_name(asked: str, devices: int) -> str:
 
 
 def planned_device(config: TorchLearnerConfig, devices: Sequence[int], local_rank: int) -> torch.device | None:
-    """The CUDA device that `devices` gives to a process; None where there is none or the configuration names one.
+    """The CUDA device that `devices` gives to a process; None if it gives none, or the configuration names a device.
 
     Raises:
-        ConfigError: PyTorch sees no such device.
+        ConfigError: PyTorch has no such device.
     """
     if not devices or config.device not in ("auto", "cuda"):
         return None
@@ -376,7 +376,7 @@ def planned_device(config: TorchLearnerConfig, devices: Sequence[int], local_ran
 
 @contextlib.contextmanager
 def _over_loopback() -> Iterator[None]:
-    """Has gloo take the loopback interface inside, unless the environment names another."""
+    """Makes gloo use the loopback interface in the block, unless the environment names another one."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if _GLOO_INTERFACE in os.environ or not names:
         yield
@@ -389,6 +389,6 @@ def _over_loopback() -> Iterator[None]:
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    """Whether an error only reports that another process cannot be reached. NCCL without memory reports more."""
+    """Whether an error only reports that another process cannot be reached; out of memory in NCCL is another error."""
     lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
     return lost and not is_out_of_memory(error)

@@ -1,4 +1,4 @@
-"""One of the other processes of a learner: `python -m PACKAGE.serving RANK SIZE FOLDER PARENT`."""
+"""A process of a learner, other than the first: `python -m PACKAGE.serving RANK SIZE FOLDER PARENT`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LOOK_S = 1.0
 
 
 def main(rank: int, size: int, folder: Path, parent: int) -> int:
-    """Takes part in what the first process's learner does until that closes or is gone; the exit status.
+    """Executes the calls of the first process's learner until it closes or is gone; returns the exit status.
 
     Args:
         rank: Rank of this process, from 1.
-        size: Number of processes with the first.
-        folder: Folder where they find each other.
+        size: Number of processes, including the first.
+        folder: Folder where the processes find each other.
         parent: Process id of the first process.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # SLURM may send it to all processes; the first decides when to stop
     threading.Thread(target=_end_with, args=(parent, folder), daemon=True).start()
-    gc.disable()  # the imports make two million objects that stay; looking for garbage among them takes a second
+    gc.disable()  # the imports make two million permanent objects; collecting garbage among them takes a second
     from finqa_plugins.learners.torch.distributed.distributed_learner import TorchrunProcesses, open_store
     from finqa_plugins.learners.torch.distributed.process_group import end_process
 

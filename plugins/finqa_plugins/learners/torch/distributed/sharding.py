@@ -1,4 +1,4 @@
-"""The policy's forward pass as one module, its weights cut over processes (FSDP2), and whole tensors of the pieces."""
+"""The policy's forward pass as one module, and sharding of its weights over processes (FSDP2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finqa_plugins.learners.torch.forward import Inputs, state_logprobs
 
 
 class PolicyForward(nn.Module):
-    """All that a micro-batch computes with the model's weights, so that sharded weights are gathered for it once."""
+    """Everything that a micro-batch computes with the weights, which are therefore gathered once for it."""
 
     def __init__(self, causal: Any, *, wide: bool = False) -> None:
         """Wraps the model; with `wide` the logits are float32, also where the model computes in 16 bits."""
@@ -26,18 +26,18 @@ class PolicyForward(nn.Module):
     def forward(
         self, inputs: Inputs, temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """States [N, H] that predict the targets, and of these log-probabilities [N] and entropies [N]."""
+        """States [N, H] that predict the targets, and log-probabilities [N] and entropies [N] of these, in nats."""
         states = self.states(inputs)
         logprobs, entropy = state_logprobs(
             self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient, wide=self._wide
         )
-        return states, logprobs.clone(), entropy  # FSDP2 hooks on to what is returned, and warns of views
+        return states, logprobs.clone(), entropy  # FSDP2 registers hooks on the results, and warns about views
 
     def states(self, inputs: Inputs) -> torch.Tensor:
         """Last hidden states [N, H] that predict the targets.
 
-        Padded rows get no attention mask: with right padding and causal attention it would change nothing, and without
-        it PyTorch uses its fastest kernel.
+        Padded rows get no attention mask: with right padding and causal attention it changes nothing, and without it
+        PyTorch uses its fastest kernel.
         """
         packed = {} if inputs.segments is None else {"position_ids": inputs.position_ids, "segments": inputs.segments}
         found = self.causal.base_model(input_ids=inputs.token_ids, use_cache=False, **packed)
@@ -46,11 +46,11 @@ class PolicyForward(nn.Module):
 
 
 def shard(forward: PolicyForward, mesh: DeviceMesh) -> None:
-    """Cuts each decoder layer, and the rest as one, over the processes of the mesh, and moves them to its device.
+    """Shards each decoder layer, and the rest as one unit, over the processes of the mesh, on its device.
 
-    Gradients are summed over the processes: the loss is divided by the tokens of the whole batch already. Layers are
-    gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the backward pass,
-    which may need the head for several chunks of logits.
+    Gradients are summed over the processes, because the loss is already divided by the tokens of the whole batch.
+    Layers are gathered when they run and resharded after, forwards and backwards; the rest stays gathered until the
+    backward pass, which may need the head for several chunks of logits.
     """
     kinds = tuple(forward.causal._no_split_modules or ())
     layers = [module for module in forward.causal.modules() if type(module).__name__ in kinds]
@@ -71,20 +71,23 @@ def reshard(forward: PolicyForward) -> None:
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or the whole of which it is this process's shard; all processes must call it."""
+    """The tensor itself, or the full tensor of a shard; all processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather_tensors(
     tensors: Mapping[str, torch.Tensor], *, keep: bool, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The whole tensors by name, pieces joined one after the other on the CPU.
+    """The full tensors by name, gathered one after the other.
 
     Args:
         tensors: Tensors by name, in the same order in every process.
-        keep: This process keeps the result; the others only take part, and their result is empty.
-        dtype: Precision of the result, which is on the CPU then. Each tensor is rounded before the next one is joined,
-            so no second copy of all weights in the old precision is made. None: as they are.
+        keep: Whether this process keeps the result; otherwise it only takes part, and its result is empty.
+        dtype: Precision of the result. Each tensor is rounded before the next one is gathered, so that there is no
+            second copy of all weights in the old precision. None: unchanged.
+
+    Returns:
+        Tensors on the CPU if they were sharded or `dtype` is set, otherwise where they are.
     """
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
@@ -99,13 +102,13 @@ def gather_tensors(
 def whole_state(
     model: Any, trained: Mapping[str, torch.Tensor] | None, *, keep: bool, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor] | None:
-    """What to write of a model; None where it has its weights whole and in this precision.
+    """The tensors to write for a model; None if its weights are neither sharded nor of another precision.
 
     Args:
-        model: Its parameters' names are those to write under; tied ones stay tied.
-        trained: Only these; None for all, and the buffers that belong to its state.
+        model: The model, whose parameter names are used; tied parameters stay tied.
+        trained: Only these parameters; None for all, and the buffers of its state.
         keep: See `gather_tensors`.
-        dtype: Precision of the parameters; buffers keep theirs. None: as they are.
+        dtype: Precision of the parameters; buffers keep theirs. None: unchanged.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     changes = any(isinstance(one, DTensor) or dtype not in (None, one.dtype) for one in named.values())
@@ -120,7 +123,7 @@ def whole_state(
 
 
 def shard_like(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, cut as the pattern is if the pattern is a piece. Every process has the whole."""
+    """The tensor, sharded like the pattern if that is sharded. Every process passes the full tensor."""
     if not isinstance(pattern, DTensor):
         return tensor
     moved = tensor.to(pattern.device)

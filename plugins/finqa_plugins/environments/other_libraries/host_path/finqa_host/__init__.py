@@ -1,1 +1,1 @@
-"""Plays environments of other libraries in their own interpreter; imports nothing of finqa."""
+"""Runs environments of other libraries in their own interpreter; imports nothing of finqa."""

@@ -1,4 +1,4 @@
-"""What both libraries need: messages as chat completions have them, and how an episode is asked, cut or refused."""
+"""Shared by both libraries: messages in the form of chat completions, and exceptions that stop or refuse episodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Ask = Callable[[list[dict[str, Any]], list[dict[str, Any]]], Awaitable[dict[str,
 
 
 class StopEpisode(Exception):
-    """The episode is cut: the policy reached a limit."""
+    """The episode is stopped, because the policy reached a limit."""
 
 
 class RefusalError(Exception):
-    """What cannot be played, and what to do instead."""
+    """The environment cannot be run; `remedy` says what to do instead."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class RefusalError(Exception):
 
 
 def text_of(prompt: Any) -> str:
-    """The last text of a prompt, a text or messages."""
+    """Return the text of a prompt, or of the last of its messages."""
     if isinstance(prompt, str) or not prompt:
         return prompt or ""
     content = chat_message(prompt[-1])["content"]
@@ -31,7 +31,7 @@ def text_of(prompt: Any) -> str:
 
 
 def chat_message(message: Any) -> dict[str, Any]:
-    """A message of either library as one of chat completions."""
+    """Convert a message of either library to the form of chat completions; raises ValueError for unknown parts."""
     raw = dict(message) if isinstance(message, Mapping) else message.model_dump(exclude_none=True)
     made: dict[str, Any] = {"role": raw["role"], "content": _content(raw.get("content"))}
     if calls := raw.get("tool_calls"):

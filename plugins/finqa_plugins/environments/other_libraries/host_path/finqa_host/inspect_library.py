@@ -42,7 +42,7 @@ class InspectTask:
                 )
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return its samples, all of them `test`."""
+        """Return the samples as tasks, all in the split `test`."""
         samples = enumerate(self._samples, start=1)
         return [
             {"id": str(place if sample.id is None else sample.id), "prompt": text_of(sample.input), "split": "test"}
@@ -87,7 +87,7 @@ class InspectTask:
             for solver in (*_as_list(task.setup), *_as_list(task.solver)):
                 state = await solver(state, generate)
         except StopEpisode:
-            pass  # scored as it is, as Inspect does at a limit
+            pass  # scored in its present state, as Inspect does at a limit
         parts: dict[str, float] = {}
         reasons: list[str] = []
         for scorer in task.scorer:
@@ -136,7 +136,7 @@ def _inspect_model() -> Any:
     from inspect_ai.tool import ToolCall
 
     class Answering(ModelAPI):  # type: ignore[misc]
-        """Answers with the turns of the policy under test."""
+        """A model of Inspect whose replies are the turns of the policy under test."""
 
         def __init__(self, model_name: str, ask: Ask, config: Any = None, **others: Any) -> None:
             super().__init__(model_name, None, None, [], *([config] if config is not None else []))

@@ -1,12 +1,12 @@
-"""Plays environments of verifiers or tasks of Inspect: a process that speaks lines of JSON.
+"""Runs environments of verifiers or tasks of Inspect in a process that exchanges lines of JSON.
 
-It imports nothing of finqa. The library's own loop runs unchanged; where it would call a
-model, it waits for a turn that finqa sends. Each line on stdin is a request, answered on stdout under the same `id`:
+It imports nothing of finqa. The library's own loop runs unchanged; where it would call a model, it waits for a turn
+that finqa sends. Each line on stdin is a request, which gets a reply with the same `id` on stdout:
 
     {"op": "load"}                                    -> {"tasks": [...], "version": "..."}
     {"op": "open", "session": S, "task": N}           -> an outcome
     {"op": "turn", "session": S, "message": {...}}    -> an outcome
-    {"op": "stop", "session": S}                      -> an outcome: the episode is cut, and what there is is scored
+    {"op": "stop", "session": S}                      -> an outcome: the episode is stopped and scored as it is
     {"op": "close", "session": S}                     -> {}
 
 An outcome is `{"messages": [...], "tools": [...]}`, the whole conversation that the model is asked to continue, or
@@ -36,14 +36,14 @@ class Library(Protocol):
     version: str
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return each task's `prompt` as text, with `id` and `split` where it has them; its place is its name here."""
+        """Return each task's `prompt` as text, with `id` and `split` if it has them; requests use its index."""
 
     async def play(self, place: int, ask: Ask) -> dict[str, Any]:
         """Play the task at a place with the library's own loop, and return the verdict."""
 
 
 class Conversation:
-    """One episode: the library's loop as a task, which waits wherever it asks the model."""
+    """One episode: the library's loop as an asyncio task, which waits wherever it calls the model."""
 
     def __init__(self, play: Callable[[Ask], Awaitable[dict[str, Any]]]) -> None:
         self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -58,7 +58,7 @@ class Conversation:
         return await self._answer
 
     async def outcome(self) -> dict[str, Any]:
-        """Wait until the loop asks the model again, or ends."""
+        """Wait until the loop calls the model again, or ends; return the outcome."""
         asked = asyncio.ensure_future(self._asked.get())
         await asyncio.wait({asked, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
@@ -72,7 +72,7 @@ class Conversation:
         self._answer.set_result(message)
 
     def stop(self) -> None:
-        """Cut the episode."""
+        """Stop the episode at the call for which it waits."""
         assert self._answer is not None
         if not self._answer.done():
             self._answer.set_exception(StopEpisode())
@@ -90,7 +90,7 @@ def _finite(verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 class Host:
-    """Answers requests; sessions are played side by side."""
+    """Answers requests; sessions run concurrently."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -134,7 +134,7 @@ async def serve(host: Host, read: asyncio.StreamReader, write: Callable[[dict[st
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    """What went wrong, with the innermost place that is neither here nor in an installed package."""
+    """The error as a reply, with the innermost code line that is neither here nor in an installed package."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -44,7 +44,7 @@ class VerifiersEnvironment:
         return [{"prompt": text_of(row.get("prompt")), "split": split} for split, row in self._rows]
 
     async def play(self, place: int, ask: Ask) -> dict[str, Any]:
-        """Run the environment's `rollout` and its rubric, as its own runner does."""
+        """Run the environment's `rollout` and its rubric as the library's own runner does, and return the verdict."""
         failed: list[str] = []
         _failed_rewards.set(failed)
         stopped: list[bool] = []
@@ -66,7 +66,7 @@ _failed_rewards: ContextVar[list[str]] = ContextVar("failed_rewards")
 
 
 class _FailedRewards(logging.Handler):
-    """Notes exceptions of reward functions: verifiers logs them and counts 0."""
+    """Records exceptions of reward functions: verifiers only logs them, and counts the reward as 0."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR and (text := record.getMessage()).startswith("Error calling"):
@@ -74,7 +74,7 @@ class _FailedRewards(logging.Handler):
 
 
 def _refuse_judges() -> None:
-    """Refuse a JudgeRubric where it is made, before it asks for the key of an account."""
+    """Make the constructor of JudgeRubric refuse, before it needs the key of an account."""
     from verifiers import JudgeRubric
 
     def refuse(self: Any, *others: Any, **named: Any) -> None:
@@ -95,7 +95,7 @@ def _verifiers_client() -> Any:
     from verifiers.types import Response, ResponseMessage, ToolCall
 
     class Answering(Client):  # type: ignore[misc]
-        """Answers with the turns of the policy under test."""
+        """A client of verifiers whose responses are the turns of the policy under test."""
 
         def __init__(self, ask: Ask, stopped: list[bool]) -> None:
             self._ask = ask
@@ -109,7 +109,7 @@ def _verifiers_client() -> Any:
                 said = await self._ask([chat_message(message) for message in prompt], offered)
             except StopEpisode as error:
                 self._stopped.append(True)
-                raise OverlongPromptError from error  # ends the loop, and what there is is scored
+                raise OverlongPromptError from error  # ends the loop; the episode is scored as it is
             calls = [ToolCall(**call) for call in said["tool_calls"]]
             message = ResponseMessage(
                 content=said["content"],
@@ -119,6 +119,6 @@ def _verifiers_client() -> Any:
             )
             return Response(id="", created=0, model=model, message=message)
 
-    # The class is abstract in the conversions between providers, which this one has no use for.
+    # The abstract methods convert messages between providers, which is not needed here.
     Answering.__abstractmethods__ = frozenset()
     return Answering

@@ -1,4 +1,4 @@
-"""Tasksets of verifiers from 0.4 on, played by its own single-agent loop and its tool-calling chat program."""
+"""Tasksets of verifiers from 0.4 on, run by its own single-agent loop and its tool-calling chat program."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _CUT = "finqa_limit"
 class VerifiersTaskset:
     """A taskset with the chat program `null`, which offers the taskset's tools and executes nothing else.
 
-    The program and the servers of the tools are processes that verifiers starts. Their questions to the model go to a
-    server on loopback, which passes each on to the episode that it is of.
+    The program and the servers of the tools are processes that verifiers starts. Their requests to the model go to a
+    server on loopback, which passes each request to its episode.
     """
 
     def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class VerifiersTaskset:
         from verifiers.v1.utils.loaders import default_harness_id, load_environment, resolve_env_config
 
         self.version = f"verifiers {verifiers.__version__}"
-        os.environ["FINQA_POLICY_KEY"] = "none"  # of the server on loopback, which reads none
+        os.environ["FINQA_POLICY_KEY"] = "none"  # for the server on loopback, which checks no key
         # `uv`, which prepares the chat program, may be installed beside the library
         os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         # servers of tools are processes elsewhere, which import the module of the taskset by its name
@@ -63,11 +63,11 @@ class VerifiersTaskset:
         self._serving: Any = None
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return its tasks, all of the split `test`: a taskset has no splits."""
+        """Return the tasks, all in the split `test`: a taskset has no splits."""
         return [{"prompt": task.data.prompt_text or str(task.data.name or ""), "split": "test"} for task in self._tasks]
 
     async def play(self, place: int, ask: Ask) -> dict[str, Any]:
-        """Run one episode as its own runner does, with its own scores."""
+        """Run one episode as the library's own runner does, and return the verdict with the library's scores."""
         from verifiers.v1 import EvalClientConfig, ModelContext
 
         if self._serving is None:
@@ -112,7 +112,7 @@ def _refuse(task: Any) -> None:
 
 
 class _Policy:
-    """Chat completions on loopback, answered with the turns of the policy under test."""
+    """A server of chat completions on loopback, whose replies are the turns of the policy under test."""
 
     def __init__(self) -> None:
         self.asks: dict[str, tuple[Ask, Any]] = {}
@@ -138,7 +138,7 @@ class _Policy:
         try:
             said = await ask([chat_message(message) for message in body["messages"]], tools)
         except StopEpisode:
-            trace.stop(_CUT)  # a loop that is stopped ends, and what there is is scored
+            trace.stop(_CUT)  # a stopped loop ends; the episode is scored as it is
             return web.json_response({"error": {"message": _CUT}}, status=400)
         if not body.get("stream"):
             return web.json_response(_completion(said))

@@ -70,8 +70,7 @@ def read_answers(path: Path, truths: Truths) -> Found:
 
 
 def read_trajectories(path: Path, truths: Truths) -> Found:
-    """Yields the last answer of every graded trajectory. Episodes that ended in a fault and a torn last line are
-    skipped.
+    """Yields the last answer of every graded trajectory, without episodes that ended in a fault and a torn last line.
 
     Raises:
         ProblemError: The file is missing.

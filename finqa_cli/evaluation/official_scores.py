@@ -1,4 +1,4 @@
-"""Scores files of predictions like published evaluation scripts: figures with intervals, and a reason per prediction."""
+"""Scores files of predictions as published evaluation scripts do: figures with intervals, a reason per prediction."""
 
 from __future__ import annotations
 

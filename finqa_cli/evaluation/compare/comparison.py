@@ -241,7 +241,7 @@ def _folder(path: Path) -> Path:
 
 
 def _by_label(labels: Sequence[str], runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
-    """Groups runs by label. A run without a label is grouped by method, or by folder if runs differ in more than seeds."""
+    """Groups runs by label; without one by method, or by folder if the runs of a method differ in more than seeds."""
     of_method: dict[str, list[EvaluatedRun]] = {}
     for label, run in zip(labels, runs, strict=True):
         if not label:

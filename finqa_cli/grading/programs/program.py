@@ -82,6 +82,6 @@ class Program:
 
 
 def shown(text: str) -> str:
-    """Returns text of a program in quotes, on one line and truncated; unprintable and non-ASCII characters are escaped."""
+    """Returns text of a program in quotes on one line, truncated, with unprintable and non-ASCII characters escaped."""
     cut = text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
     return ascii(cut)

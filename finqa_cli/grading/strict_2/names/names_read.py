@@ -338,12 +338,12 @@ _NEGATED = re.compile(r"\b(?:not|never|no|neither|\w+n't)\b")
 
 
 def _is_passive(verb: str, question: Question) -> bool:
-    """Returns whether the question has the verb in the passive: `the company sold X` fits `which units were sold`."""
+    """Returns whether the question has the verb in the passive: `the company sold X` for `which units were sold`."""
     return bool(verb) and re.search(rf"\b(?:was|were|been) (?:[a-z]+ )?{re.escape(verb)}\b", question.text) is not None
 
 
 def _is_less(said: str, question: Question) -> bool:
-    """Returns whether `lower`, `less` or `fewer` answers a question about a decrease, as in `reported lower revenue`."""
+    """Returns whether `lower`, `less` or `fewer` answers a question about a decrease: `reported lower revenue`."""
     asked = set(question.words)
     ranks = HIGH.search(question.text) or LOW.search(question.text)
     others = DOWN.intersection(said.split()) - _LESS

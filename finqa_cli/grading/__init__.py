@@ -5,6 +5,7 @@ Profiles:
     strict-1: The same task without these faults, and without rewards for several answers; accepts few honest forms.
     strict-2: Like strict-1, but accepts every honest form with exactly one decision; for training.
     strict: The newest version of `strict`, now strict-2. Records contain the version instead (see `versioned`).
+
 Any answer is graded in time linear in its length; an answer of more than 4096 bytes is not read.
 """
 

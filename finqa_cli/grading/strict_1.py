@@ -3,6 +3,7 @@
 Version 1 of `strict`, kept for the runs that were started with it, and for the replies of `finqa-text` and
 ConvFinQA. A table of verdicts in the tests must not change. Its rules, in addition to those for written numbers and
 units (`numbers.py`) and for the tolerance (`closeness.py`):
+
 - The answer has as many values as the truth. A longer list, a range, `5 or 6`, `~5` or a second boxed value is wrong.
 - A list with years or names is matched by these, in any order, if the truth has the same ones; each occurs once.
 - A list without them, or with years while the truth has none, is matched by position. Names that the truth does not

@@ -228,7 +228,7 @@ def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
         _refused(what, error)
     except errors.HTTPError as error:  # type: ignore[attr-defined]  # base of every error of the client's HTTP library
         raise Transient(f"{what}: {endpoint} cannot be reached ({type(error).__name__})") from error
-    except RuntimeError as error:  # the upload of a large file failed for whatever reason
+    except RuntimeError as error:  # the upload of a large file failed, for any reason
         cause = error.__cause__
         if isinstance(cause, errors.HfHubHTTPError):
             _refused(what, cause)

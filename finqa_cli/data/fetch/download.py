@@ -2,6 +2,7 @@
 
 Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that no longer has the ETag, or supports no
 ranges, answers 200 with the whole file, and the part starts over.
+
 huggingface_hub 2.4 and pooch 1.9 cannot do this: the first deletes its partial file when a download fails and sends no
 `If-Range`, the second sends no `Range`. `test_fetch_resumes.py` asserts that a second run continues a first one.
 """

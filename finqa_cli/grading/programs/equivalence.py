@@ -5,7 +5,9 @@ last steps are compared as formulas over these symbols. The official evaluation 
 are evaluated at one pseudo-random point of a large prime field, where different rational functions of degree d agree
 with probability d / 2^255 at most (Schwartz-Zippel). `MAX_STEPS` bounds d by 2^64. The cost is one operation in the
 field per step, however long the formulas are when they are written out.
+
 For `add`, `subtract`, `multiply` and `divide` the result is that of sympy. There are these differences:
+
 - `exp(x, y)` is an unknown function of x and y: it is equal for equal bases and exponents, but the rule
   a^x a^y = a^(x + y) is not applied.
 - `greater(x, y)` is an unknown function of x - y. sympy also finds some common factors.

@@ -6,8 +6,10 @@ Three notations, all of which become the same list of steps:
 - Nested, its `program_re`: `divide(subtract(5829, 5735), 5735)`. Inner operations become earlier steps.
 - Infix, which policies often write: `divide(subtract(2457, 2156), 2457) * 100`, with `+ - * /`, the usual precedence
   and brackets. The operators become `add`, `subtract`, `multiply` and `divide`; literals stay as they are written.
+
 In a list of several items each item is one operation, so that `#k` is unambiguous.
-As for the official tokenizer, a comma followed by a blank is a separator, and any other comma belongs to a number. Row
+
+A comma followed by a blank is a separator, as for the official tokenizer, and any other comma belongs to a number. Row
 names with brackets or such a separator therefore cannot be written. Unlike for the official tokenizer, blanks around
 names, brackets and commas do not matter, and a truncated last step is an error; the official script ignores it.
 """

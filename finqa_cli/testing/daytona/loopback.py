@@ -213,7 +213,7 @@ def _route(account: Account, api_key: str, endpoint: Endpoint | None) -> Route:
 def own_folder() -> Iterator[Path]:
     """Makes a new folder and removes it at the end. If its owner was killed, the next loopback removes it.
 
-    The owner holds a lock on a file inside, which the kernel releases in whatever way the owner ends.
+    The owner holds a lock on a file inside, which the kernel releases at the owner's end, also after SIGKILL.
     """
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), path.open("rb") as lock:

@@ -134,7 +134,7 @@ class LoopbackSandbox:
         state: The state in Daytona's terms.
         auto_stop: Minutes without activity until it stops; 0 means never.
         auto_delete: Minutes after its stop until it is destroyed; 0 means at once, negative means never.
-        due: Time at which it is destroyed whatever its state; 0 means never.
+        due: Time at which it is destroyed in any state; 0 means never.
         listed: Time from which the list shows it.
         vanished: Time at which it was destroyed; the list may show it for a while longer.
         dead: Whether its processes have ended, so that the preview answers 502.

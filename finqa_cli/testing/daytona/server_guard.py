@@ -1,6 +1,6 @@
 """`python -P server_guard.py MODULE ARGUMENTS...` runs MODULE as a program that ends when standard input is closed.
 
-The parent has the other end of that pipe, and the kernel closes it in whatever way the parent ends, also by SIGKILL.
+The parent has the other end of that pipe, and the kernel closes it at the parent's end, also after SIGKILL.
 The script is started by its path and imports nothing of finqa, so that MODULE and all its imports come from the
 image's own packages.
 """

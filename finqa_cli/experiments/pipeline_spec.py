@@ -56,7 +56,7 @@ class DataSource:
     by_company: bool = True
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the fields as JSON values."""
         return {**asdict(self), "files": list(self.files)}
 
     @classmethod
@@ -122,7 +122,7 @@ class PipelineSpec:
     plots: bool
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the fields as JSON values."""
         return {
             "method": self.method,
             "init": self.init,

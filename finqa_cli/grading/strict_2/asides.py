@@ -84,7 +84,7 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
 
 
 def explains_another(text: str, question: Question) -> bool:
-    """Whether a remark `this is ...` after a value is about another measure than the question's."""
+    """Returns whether a remark `this is ...` after a value is about another measure than the question's."""
     for remark in islice(_THIS_IS.finditer(text), _MOST_REMARKS):
         named = quantities(remark[1])
         if contradicts(remark[1], question.text) or (named and question.quantities and not named & question.quantities):

@@ -260,12 +260,12 @@ def measures_named(words: Collection[str]) -> frozenset[str]:
 
 
 def names_another_source(text: str, question: str) -> bool:
-    """Whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
+    """Returns whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
     return any(match[0] not in question for match in _ALONE.finditer(text))
 
 
 def contradicts(label: str, question: str) -> bool:
-    """Whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
+    """Returns whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
 
     Args:
         label: Words around a value, in lower case.

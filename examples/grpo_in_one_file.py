@@ -2,18 +2,18 @@
 
     python examples/grpo_in_one_file.py
 
-The algorithm is written out in plain PyTorch. What plays the episodes is the product's: an environment with tools in
-local sandboxes, a pool of these, an engine that samples tokens, a codec between messages and token ids, and a player.
-An iteration of `train` has four parts:
+The algorithm is written in plain PyTorch. The episodes are played by parts of finqa: an environment with tools in local
+sandboxes, a pool of sandboxes, an engine that samples tokens, a codec between messages and token ids, and a player. An
+iteration of `train` has four parts:
 
 1. `play_groups`: the policy answers each question several times, in sandboxes, and every attempt is graded.
-2. `group_advantages`: an attempt is as good as its reward, compared with the other attempts at the same question.
-3. `Policy.update`: the clipped policy gradient, and steps of AdamW on a LoRA adapter.
+2. `group_advantages`: the reward of an attempt is compared with those of the other attempts at the same question.
+3. `Policy.update`: steps of AdamW on a LoRA adapter with the clipped policy gradient.
 4. `Policy.publish`: the adapter is written to a folder, from which the engine loads it.
 
-`finqa train` does the same with more around it: any model on any device, rollouts beside updates, recovery, records on
-disk. Under the same settings it reports the same figures, which `tests/examples` checks. The method is that of Shao et
-al., "DeepSeekMath", arXiv 2402.03300, equation 3, without the KL term.
+`finqa train` does the same with more features: any model on any device, rollouts during updates, recovery, records on
+disk. With the same settings it reports the same figures, which `tests/examples` checks. The method is equation 3 of
+Shao et al., "DeepSeekMath", arXiv 2402.03300, without the KL term.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FLAGS = {
     "train.iterations": 8,
     "train.group_size": 8,  # attempts at one question, so that 8 groups fill the sandboxes
     "train.target_groups_per_iter": 0,  # no target: an iteration fills the sandboxes
-    "train.max_rollout_rounds": 1,  # exactly once
+    "train.max_rollout_rounds": 1,  # one round only
     "train.updates_per_iteration": 2,  # in the second step, the policy is no longer the one that sampled
     "train.learning_rate": 1e-3,
     "train.seed": 0,
@@ -79,7 +79,7 @@ async def train(settings: Settings, folder: Path) -> list[dict[str, float]]:
         settings: Settings of `finqa train`; the file uses those in `FLAGS` and the limits of an episode.
         folder: Folder for the adapters.
     """
-    torch.set_num_threads(1)  # the model is too small for more
+    torch.set_num_threads(1)  # more threads do not help such a small model
     start = resolve(settings.model.name)  # version 0: the model without an adapter
     learner = Policy(start.model, settings)
     figures = []
@@ -105,8 +105,8 @@ async def play_groups(player: AttemptPlayer, walk: TaskWalk, iteration: int, set
     """Plays `train.group_size` attempts at each of the next questions of the walk, until the sandboxes are full.
 
     An attempt leases a sandbox and opens a session of its question there. The engine continues the conversation and
-    the sandbox runs the tool calls in it, until the policy submits an answer, which the environment grades. All that
-    is random in an attempt follows from its seed.
+    the sandbox runs the tool calls in it, until the policy submits an answer, which the environment grades. All
+    random choices in an attempt are determined by its seed.
     """
     pool, size, seed = settings.pool, settings.train.group_size, settings.train.seed
     tasks = [walk.next()[1] for _ in range(pool.sandboxes * pool.sessions_per_sandbox // size)]
@@ -131,7 +131,7 @@ async def play_groups(player: AttemptPlayer, walk: TaskWalk, iteration: int, set
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float]:
-    """A_i = (r_i - mean(r)) / (std(r) + 1e-8) over the attempts at one question; empty where all rewards are equal.
+    """Returns A_i = (r_i - mean(r)) / (std(r) + 1e-8) for the attempts at one question; empty if all r_i are equal.
 
     Such a group, all right or all wrong, does not show which attempt is better, so it is not used.
     """
@@ -143,7 +143,7 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 def group_samples(group: Group) -> list[Sample]:
-    """The token sequences of a group: prompt, completion, tool reply, completion, ... exactly as sampled.
+    """Returns the token sequences of a group: prompt, completion, tool reply, completion, ... exactly as sampled.
 
     A sample marks the tokens that the policy chose, with their log-probabilities at that time and the advantage of the
     attempt. An attempt that ended in an infrastructure fault has no reward and is skipped.
@@ -201,7 +201,7 @@ def make_tokens(samples: Sequence[Sample]) -> Tokens:
 def clipped_loss(
     logprobs: torch.Tensor, anchor: torch.Tensor, batch: Tokens, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss, and the share of the chosen tokens whose gradient the clip removes.
+    """Returns the loss, and the share of the chosen tokens whose gradient the clip removes.
 
     r = exp(logprobs - anchor) is the ratio of the current policy to the one before the first step: 1 in that step. A
     token contributes min(r A, clip(r, 1 - low, 1 + high) A): a token whose probability has already changed by more than
@@ -240,7 +240,7 @@ class Policy:
         self.version = PolicyVersion(number=0, model=model)
 
     def logprobs(self, batch: Tokens) -> torch.Tensor:
-        """[B, L - 1] log-probability of each token after the first, at the temperature of the rollouts."""
+        """Returns [B, L - 1] the log-probability of each token after the first, at the temperature of the rollouts."""
         logits = self.model(input_ids=batch.ids, use_cache=False).logits[:, :-1]
         normalized = torch.log_softmax(logits / self.settings.generation.temperature, dim=-1)
         return normalized.gather(-1, batch.ids[:, 1:, None])[..., 0]
@@ -273,7 +273,7 @@ class Policy:
 
 
 def summarize(iteration: int, groups: Sequence[Group], steps: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The figures of an iteration: mean loss of its steps, largest gradient norm, clip fraction of the last step."""
+    """Returns the figures of an iteration, such as mean loss, largest gradient norm and last clip fraction."""
     rewards = [member.reward for group in groups for member in group.trajectories if member.reward is not None]
     return {
         "iteration": iteration,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Recipe of `make demo`: trains the embedded policy, then its control with half of the iterations, and writes one report.
+# Recipe of `make demo`: trains the embedded policy, then its control for half of the iterations, and writes one report.
 # Arguments are flags of `finqa train` for both trainings.
 #
 #   recipes/demo.sh [FLAGS]

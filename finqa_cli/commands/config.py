@@ -64,13 +64,13 @@ def _print(loaded: Loaded, origin: bool) -> None:
 
 
 def _origin(loaded: Loaded, path: str) -> str:
-    """Return the layer that set a value; all layers that set members of an option that is a mapping."""
+    """Return the layer that set a value. For an option that is a mapping, return all layers that set its members."""
     found = {each: origin for each, origin in loaded.origins.items() if each == path or each.startswith(f"{path}.")}
     return ", ".join(dict.fromkeys(found.values())) or "default"
 
 
 def _leaves(tree: dict[str, Any]) -> dict[str, object]:
-    """Return dotted path -> printable value; options of components one by one, lists in one cell."""
+    """Return dotted path -> printable value. Each option of a component has its own path; a list is one value."""
     leaves: dict[str, object] = {}
     for section, body in tree.items():
         if not isinstance(body, dict):

@@ -1,7 +1,7 @@
 """`finqa dpo PAIRS`: direct preference optimization.
 
-A command of its own, like `finqa sft`: pairs are a file, so that the flags of sandboxes, groups and rollouts would have
-no effect. `finqa train --optimizer dpo --pairs PAIRS` does the same and refuses those flags.
+Like `finqa sft`, it is separate from `finqa train`: it reads pairs from a file, so flags of sandboxes, groups and
+rollouts would have no effect. `finqa train --optimizer dpo --pairs PAIRS` does the same and refuses those flags.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUICK = {
 """Counts of --quick-test, unless they are given."""
 
 FOLLOWED = ("environment", "reward", "data.snapshot", "data.path", "generation.max_steps", "generation.max_gen_tokens")
-"""Settings taken from the run that the pairs are of, so that an evaluation of the policy asks the same."""
+"""Settings taken from the run that the pairs were made from, so that an evaluation asks the same questions."""
 
 
 @app.command(epilog=f"Example: finqa dpo runs/prefs_20260101_120000 --beta 0.1. {EXIT_CODES}")
@@ -90,7 +90,7 @@ def train_on_pairs(line: CommandLine, settings: Settings, source: Path, run: Pat
 
 
 def followed(pairs: Path) -> dict[str, Any]:
-    """Return settings of the run that the pairs are of, where `finqa prefs` kept them."""
+    """Return `FOLLOWED` settings of the run that the pairs were made from; {} if `finqa prefs` did not store them."""
     folder = pairs if pairs.is_dir() else pairs.parent
     try:
         stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def followed(pairs: Path) -> dict[str, Any]:
                 found[f"{section}.name"] = stored[section]["name"]
                 found |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # pairs of another origin: the settings decide which questions a later evaluation asks
+        return {}  # pairs of another origin: the user's settings decide which questions an evaluation asks
     return found
 
 

@@ -95,7 +95,7 @@ def main(
     if not line.as_json:
         emit(document, as_json=False, text=lambda: evaluation_text(result))
     check_faults(result, plan.settings)
-    if line.as_json:  # after the check: an error is a document of its own, and there is only one
+    if line.as_json:  # after the check, because stdout gets one document: the result or the error
         emit(document, as_json=True, text="")
 
 
@@ -104,7 +104,7 @@ def evaluation_text(result: EvalResult) -> str:
     report = result.report.to_dict()
     low, high = report["accuracy_interval"]
     asked = f"{result.target} on {result.data.name}/{result.split}"
-    if report["faults"] == report["episodes"]:  # then its accuracy is no figure of the policy
+    if report["faults"] == report["episodes"]:  # nothing was graded, so an accuracy would not describe the policy
         return f"{asked}: no accuracy, because none of {plural(report['episodes'], 'episode')} could be graded"
     head = f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} ({_asked(report)})"
     rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
@@ -126,7 +126,7 @@ def evaluation_text(result: EvalResult) -> str:
 
 
 def _asked(report: Mapping[str, Any]) -> str:
-    """Return the numbers that a score rests on: questions, episodes where these are more, and clusters."""
+    """Return the numbers behind a score: questions, episodes where they differ from questions, and clusters."""
     episodes, questions = report["episodes"], report["questions"]
     parts = [plural(questions, "question"), *([plural(episodes, "episode")] if episodes != questions else [])]
     return ", ".join([*parts, *([name_clusters(report)] if report["clustered_by"] != "question" else [])])
@@ -141,7 +141,7 @@ def _rescore_run(line: CommandLine, source: Path) -> None:
     """Grade the attempts again, and print both verdicts.
 
     Raises:
-        UsageError: A parameter is given that has no effect on recorded attempts, or none that changes the rules.
+        UsageError: A parameter has no effect on recorded attempts, or no parameter changes the rules.
     """
     if refused := set(line.typed) - _TAKEN:
         raise UsageError(

@@ -130,12 +130,12 @@ def _plans(found: Inspection) -> list[tuple[object, ...]]:
 
 
 def _optimizer(found: Inspection, rank: int) -> int:
-    """Return the bytes of what is trained, with gradients and AdamW's averages: 16 a weight."""
+    """Return the bytes of trained weights with their gradients and AdamW's averages: 16 bytes per trained weight."""
     return 16 * memory_formulas.trained(found.architecture, found.targets, rank)
 
 
 def _learner(found: Inspection, rank: int) -> int:
-    """Return the bytes of all that the learner holds on one device."""
+    """Return the memory that the learner needs on one device, in bytes."""
     parts = memory_formulas.learner_items(found.architecture, found.token_budget, rank=rank, targets=found.targets)
     return int(sum(parts.values()))
 

@@ -53,7 +53,7 @@ QUICK_TRAINING = {
     "pool.sandboxes": 32,
 }
 PREFERENCES = {"optimizer.options.validation_samples": 16}
-"""Settings of dpo in a pipeline, where there is an environment to ask: a run of `finqa dpo` alone need not have one."""
+"""Settings of dpo in a pipeline: it has an environment for validation samples, which `finqa dpo` alone may not have."""
 
 QUICK_PREFERENCES = {
     "optimizer.options.epochs": 4.0,
@@ -66,13 +66,13 @@ QUICK = {"demonstration_questions": 96, "num_candidates": 8, "candidate_question
 OF_EMBEDDED = {"sft.validate_every": 20}
 FROM_NOTHING = {**OF_EMBEDDED, "sft.learning_rate": 2e-3, "sft.warmup_share": 0.05, "sft.batch_tokens": 4096}
 PREFERENCES_OF_EMBEDDED = {"optimizer.options.epochs": 3.0, "optimizer.options.pairs_per_step": 12}
-"""Settings for a policy of a million weights, over its profile (`settings/profiles`), which `finqa sft` has too; the
-defaults are for adapters of large models."""
+"""Settings for a policy of a million weights, in addition to its profile (`settings/profiles`), which `finqa sft` uses
+too. The defaults of the settings are for adapters of large models."""
 
 CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}
-"""Habits of the expert whose demonstrations the embedded policy was made of: most are wrong, and some are right."""
+"""Shares of episodes with a mistake of the expert that the embedded policy imitates: most of them are wrong."""
 CARELESS_SHARE = 0.5
-"""The share of gold solutions with a mistake, in environments that demonstrate them and have the option `careless`."""
+"""Share of gold solutions that are demonstrated with a mistake, in environments with the option `careless`."""
 
 
 def _step(flag: str, help: str, default: str | bool = True) -> Any:
@@ -211,7 +211,7 @@ def _wanted(line: CommandLine) -> tuple[PipelineSpec, Path]:
     unnamed = OUTPUTS / "run_NNN"
     workflow.chosen_steps(
         spec, unnamed, redo=given["redo"], until=given["until"]
-    )  # may refuse, before a folder is made
+    )  # an unknown step is an error before a folder is created
     return spec, unnamed if given["dry_run"] else workflow.new_output(OUTPUTS)
 
 
@@ -229,7 +229,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _spec(line: CommandLine, method: Method) -> PipelineSpec:
-    """Return what the command line asks for together with the settings."""
+    """Return the specification of the pipeline that follows from the command line and the settings."""
     given = line.context.params
     if given["pair_rule"] is not None and method != "dpo":
         raise UsageError(
@@ -269,7 +269,7 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
         taught = _with_mistakes(taught, CARELESS_SHARE if given["careless"] else 0.0)
     spec = PipelineSpec(
         method=method,
-        imitation=taught.model_copy(update={"optimizer": Choice(name="sft")}),  # options are of the method
+        imitation=taught.model_copy(update={"optimizer": Choice(name="sft")}),  # options belong to the method
         training=with_defaults(training, learnt),
         data=data,
         init=str(given["init"] or ""),
@@ -309,7 +309,7 @@ def _with_mistakes(settings: Settings, share: float) -> Settings:
 
 
 def _check_policy(settings: Settings) -> None:
-    """Raise UsageError where the model is a small policy that was taught other tasks: it learns no new form."""
+    """Raise a UsageError if the model is a small policy for other tasks: it cannot learn another form of answers."""
     environment, model = registry().find("environment", settings.environment.name), settings.model.name
     if not is_embedded(model):
         return
@@ -332,10 +332,13 @@ def _check_policy(settings: Settings) -> None:
 
 
 def _files(references: Sequence[str], method: Method) -> tuple[list[str], list[str]]:
-    """Return the settings files of imitation and of training: those that name the method `sft` are of imitation only.
+    """Return the settings files of imitation and those of training.
+
+    A file without an optimizer is for both. One that names `sft` is for imitation, one that names the method for
+    training.
 
     Raises:
-        ConfigError: A file is of another method.
+        ConfigError: A file names another optimizer.
     """
     of_imitation, of_training = [], []
     for reference in references:

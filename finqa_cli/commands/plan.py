@@ -183,7 +183,7 @@ _OF_EVALUATIONS = {
 
 
 def _check_kind(line: CommandLine, hours: float | None) -> None:
-    """Refuse options of both kinds of plan, and sandboxes without the hours."""
+    """Raise a UsageError for options of the other kind of plan; --hours makes it a plan of sandboxes."""
     typed = set(line.typed) - {"as_json", "hours"}
     if hours is None and (without_effect := typed - _OF_EVALUATIONS):
         raise UsageError(

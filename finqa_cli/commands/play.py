@@ -83,7 +83,7 @@ def main(
 
 
 def _next_command(line: CommandLine, played: WatchedEpisode, settings: Settings) -> str:
-    """Return the command that a person gives next: how an expert does it, or all questions."""
+    """Return the command to suggest next: the expert's episode of the same question, or an evaluation."""
     engine, trajectory = settings.engine.name, played.trajectory
     same = line.repeat("config", "environment.name", "data.snapshot", "data.path", "assign")
     if played.has_expert and engine != "scripted" and not is_right(trajectory):

@@ -108,7 +108,7 @@ def check(
 
 
 def _find(name: str, kind: str | None) -> Component:
-    """Return the component; a name that none has may be a file or a module of an environment."""
+    """Return the component of a name. A name that is not registered may be an environment's file or module."""
     found = [part for part in registry().components() if part.name == name and kind in (part.kind, None)]
     if len(found) > 1:
         kinds = [part.kind for part in found]
@@ -125,7 +125,7 @@ def _settings(line: CommandLine, component: Component) -> Settings:
 
 
 def _makers(settings: Settings, component: Component) -> Mapping[str, Callable[[Path], object]]:
-    """Return what makes the fixtures of the suite; each gets an empty folder."""
+    """Return a factory for each fixture of the suite; it is called with an empty folder, or that of a model."""
     name, reporter = component.name, Reporter()
     options = next((choice.options for choice in settings.trackers if choice.name == name), {})
     makers: dict[str, Callable[[Path], object]] = {
@@ -150,7 +150,7 @@ def _makers(settings: Settings, component: Component) -> Mapping[str, Callable[[
 
 
 def _engine(settings: Settings, model: Path) -> object:
-    """Return the engine for a model folder; one without a model does not read it."""
+    """Return the engine for a model folder; a modelless engine does not read it."""
     return make_engine(settings, PolicyVersion(number=0, model=str(model)), open_environment(settings, Reporter()))
 
 
@@ -161,7 +161,7 @@ def _model(settings: Settings) -> str:
 
 
 def _tools(subject: object) -> list[str]:
-    """Return the tools that the first task of an environment opens with; none where only an episode shows them."""
+    """Return the names of the tools in the opening of an environment's first task; [] if only an episode has them."""
     if not isinstance(subject, Environment):
         return []
     try:

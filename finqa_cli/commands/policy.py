@@ -65,7 +65,7 @@ def make(
     """
     loaded = line.load(quiet=True)
     settings = loaded.settings
-    if loaded.origins["pool.sandboxes"] == "default":  # which is a number for servers
+    if loaded.origins["pool.sandboxes"] == "default":  # the default is for large machines
         pool = settings.pool.model_copy(update={"sandboxes": SANDBOXES})
         settings = settings.model_copy(update={"pool": pool})
     folder = output or FOLDER / Path(settings.environment.name).stem.replace(":", "_")

@@ -1,4 +1,4 @@
-"""`finqa rewards`: what a reward is made of, whether it gives what it should, and what it gives for stored answers."""
+"""`finqa rewards`: show the specification of a reward, run its tests, and score stored answers with it."""
 
 from __future__ import annotations
 
@@ -151,14 +151,14 @@ def score(
 
 
 def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: str | None) -> Settings:
-    """Return the settings with the reward of the argument, and its options if the settings name it too."""
+    """Return the settings with the reward of the argument. Its options in the settings apply if they name it, too."""
     chosen = workflow.name_of(line.load(quiet=True).settings, name)
     given = {"reward.name": chosen, "reward.options.spec": spec and str(spec), "reward.options.weights": weights}
     return line.load(given, quiet=True).settings
 
 
 def _specification(settings: Settings) -> dict[str, Any]:
-    """Return the specification of the reward; of the environment's own verdict also the environment and its options."""
+    """Return the specification of the reward. That of the environment's own verdict includes environment options."""
     if settings.reward.name != ENVIRONMENT or settings.reward.options:
         return workflow.specification(workflow.chosen(settings), settings)
     choice, verdict = settings.environment, make_verdict(settings)
@@ -201,7 +201,7 @@ def _print_results(results: Sequence[CaseResult], passed: int) -> None:
 
 
 def _parts(values: dict[str, float | None] | Any) -> str:
-    """Return the total, then the parts that are not 0."""
+    """Return the total, then the parts that are not 0, as one line."""
     shown = {TOTAL: values.get(TOTAL), **{part: value for part, value in values.items() if value != 0}}
     return " ".join(
         f"{part}={'missing' if value is None else f'{value:g}'}" for part, value in shown.items() if part in values

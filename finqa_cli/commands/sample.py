@@ -80,7 +80,7 @@ def main(
     if not line.as_json:
         emit(document, as_json=False, text=lambda: _text(result))
     check_candidates(result, settings)
-    if line.as_json:  # after the check: an error is a document of its own, and there is only one
+    if line.as_json:  # after the check, because stdout gets one document: the result or the error
         emit(document, as_json=True, text="")
 
 

@@ -94,7 +94,7 @@ def parse_age(text: str) -> float | None:
     """Return the seconds of `90s`, `30m`, `2h` or `1d`; None for an empty text.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has none of these forms.
     """
     if not text:
         return None
@@ -105,7 +105,7 @@ def parse_age(text: str) -> float | None:
 
 
 def _agreed(sandboxes: Sequence[SandboxInfo]) -> bool:
-    """Return True when none is in use, when stdin is no terminal to ask on, or after a yes."""
+    """Return True if no sandbox is in use, if there is no terminal to ask on, or after a yes."""
     used = [each for each in sandboxes if sandbox_owners.owner_state(each.labels) == "alive"]
     if not used or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
@@ -147,7 +147,7 @@ def _print_table(sandboxes: Sequence[SandboxInfo]) -> None:
 
 
 def _owner(each: SandboxInfo) -> str | None:
-    """Return the running process, or why there is none to name; short, since ids may be long."""
+    """Return the running process that owns a sandbox, or why none is known; short, because ids may be long."""
     state = sandbox_owners.owner_state(each.labels)
     if state == "alive":
         return f"pid {each.labels[sandbox_owners.PID_LABEL].partition(':')[0]}"

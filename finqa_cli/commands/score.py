@@ -1,4 +1,4 @@
-"""`finqa score`: the figures of a published evaluation script, of its own file of predictions."""
+"""`finqa score`: the figures that a published evaluation script computes for a file of predictions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(
         given = {"environment.name": name, "data.path": str(truth)}
         try:
             environment = open_environment(line.load(given, quiet=True).settings, NullReporter())
-        except DataError as error:  # it speaks of the option of other commands
+        except DataError as error:  # its remedy names --data, the option of other commands
             raise DataError(error.message, remedy=error.remedy.replace("--data takes", "--truth takes")) from error
     found = score_file(metric, predictions, truth, environment)
     if rows is not None:

@@ -26,7 +26,7 @@ QUICK = {"sft.epochs": 1.0, "sft.batch_tokens": 4096, "sft.validate_every": 2, "
 """Counts of --quick-test, unless they are given."""
 
 OF_A_MODEL = ("model.name", "lora")
-"""Settings without effect on a model that is created again and trained whole."""
+"""Settings without effect on a new model, all of whose weights are trained."""
 
 DECIDED_BY_FLAG = {
     "environment.name": "environment.",
@@ -34,7 +34,7 @@ DECIDED_BY_FLAG = {
     "data.snapshot": "data.",
     "data.path": "data.",
 }
-"""Flag -> settings that the demonstrations' run does not decide where it is given."""
+"""Flag -> prefix of the settings that are not taken from the demonstrations' run if the flag is given."""
 
 
 @app.command(epilog=f"Example: finqa sft runs/demonstrations --model Qwen/Qwen3-4B --epochs 2. {EXIT_CODES}")

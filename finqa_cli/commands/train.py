@@ -103,7 +103,11 @@ def _finished_text(result: TrainResult) -> str:
 
 
 def _on_pairs(line: CommandLine, pairs: Path, *, quick_test: bool) -> None:
-    """Do what `finqa dpo` does with the same flags, of which it takes those that it offers."""
+    """Train on pairs as `finqa dpo` does.
+
+    Raises:
+        UsageError: A parameter is given that `finqa dpo` does not offer.
+    """
     known = {each.path for each in offered_settings(dpo.OFFERED)}
     known |= {"pairs", "optimizer.name", "quick_test", "config", "assign", "as_json", "quiet"}
     if refused := set(line.typed) - known:
@@ -139,7 +143,7 @@ def _play_only(line: CommandLine, loaded: Loaded) -> None:
 
 
 def _stored(line: CommandLine, run: Path) -> Settings:
-    """Return the run's own settings; it may be made longer, unless its learning rate depends on its length."""
+    """Return the stored settings of a run. It can get more iterations unless its learning rate depends on them."""
     typed = line.check_resumed(run, command="train")
     return lengthen(line.stored_settings(run, "train"), run, typed.get("train.iterations"))
 

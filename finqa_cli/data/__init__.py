@@ -1,4 +1,4 @@
-"""Data sets: generated, read, imported, written, and compiled into snapshots. Pure but for the files they name."""
+"""Data sets: generated, fetched, read, imported, written, and compiled into snapshots."""
 
 from finqa_cli.data.data_problems import ImportReport, Problem
 from finqa_cli.data.dataset import Cell, DataSet, Question, SplitShares, Table

@@ -83,13 +83,14 @@ class CheckReport:
     """Result of a check.
 
     Attributes:
-        kind: A data folder, original FinQA, other question rows, or what only its environment can read.
-        statistics: Counts and distributions; always has `rows`, the good and the bad ones together.
+        kind: `layout`: a data folder; `finqa`: original FinQA; `questions`: other question rows; `tasks`: data that
+            only an environment can read.
+        statistics: Counts and distributions. `rows` counts good and bad rows; data of kind `tasks` has no `rows`.
         schema: One entry per column of the questions: name, types, missing.
         findings: Oddities that are no errors.
         problems: Malformed files and rows; with an environment, its refusal.
-        environment: The environment that was asked whether it takes the data; empty for none.
-        remedy: Remedy of the environment for its refusal.
+        environment: Name of the environment that read the data; empty if none did.
+        remedy: Remedy in the environment's error, if it refused the data.
     """
 
     path: Path
@@ -130,18 +131,18 @@ def report_tasks(
     trained: Sequence[Task] = (),
     other: Path | None = None,
 ) -> CheckReport:
-    """Returns the report on data that an environment takes, with its tasks by split.
+    """Returns the report on data that an environment accepts.
 
-    Rows that the environment leaves out, what is odd in general, and what the data shares with tasks that are trained
-    on (see `split_guard`), are findings.
+    Its findings are malformed rows that the environment leaves out, general oddities, and overlap with tasks that are
+    used for training (see `split_guard`).
 
     Args:
         path: The data.
         environment: Name of the environment.
-        tasks: Its tasks of the data, by split.
-        info: What it reports about the data.
+        tasks: The environment's tasks of this data, by split.
+        info: What the environment reports about the data.
         trained: Tasks of other data that is used for training.
-        other: Where those are.
+        other: Path of that other data.
     """
     every = [task for part in tasks.values() for task in part]
     statistics = {
@@ -176,7 +177,7 @@ def report_refusal(path: Path, environment: str, refusal: DataError) -> CheckRep
 
 
 def _general(path: Path) -> CheckReport:
-    """Returns what can be reported without an environment, which may be nothing: it reads other kinds of files."""
+    """Returns the report without an environment. It is empty for files that only an environment can read."""
     try:
         return check_path(path)
     except DataError:
@@ -188,10 +189,10 @@ def check_path(path: Path, *, most: int | None = None) -> CheckReport:
 
     Args:
         path: A data folder or a question file.
-        most: Rows of a file that are looked at, the first ones; all when None. A folder is always checked whole.
+        most: Number of rows of a file to check, from the first; None: all. A folder is always checked completely.
 
     Raises:
-        DataError: Nothing can be read there at all (missing, unreadable, of no known kind).
+        DataError: The data is missing, unreadable or of an unknown kind.
     """
     try:
         return _check_folder(path) if path.is_dir() else _check_file(path, most)

@@ -35,14 +35,14 @@ def manifest(
         timestamp: ISO 8601, with a time zone.
         config: The options that the result depends on.
         stats: Counts of the result.
-        inputs: Files and folders that were read; each is listed with its sha256. That of a folder is over the names and
-            digests of all files in it.
+        inputs: Files and folders that were read; each is listed with its sha256. The sha256 of a folder covers the
+            names and digests of all files in it.
         source: Where the data comes from, in words.
         licence: Licence of the data.
-        evaluation_only: Whether it is marked as not for training.
+        evaluation_only: Whether the data is marked as not for training.
 
     Raises:
-        OSError: An input cannot be read any more.
+        OSError: An input can no longer be read.
     """
     return {
         "schema_version": 1,
@@ -59,7 +59,7 @@ def manifest(
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-    """Writes texts by file name into a folder, which is made when missing; returns their sha256 by name.
+    """Writes texts by file name into a folder, which is created if missing. Returns the sha256 of each text by name.
 
     Raises:
         StorageError: One of the files is there already, or writing failed.

@@ -16,7 +16,7 @@ class Problem:
 
     Attributes:
         file: Path as the user knows it.
-        row: Line of a CSV file (the header is 1), or place in a JSON list from 1; 0 for the file as a whole.
+        row: Line of a CSV file (the header is 1), or place in a list, counted from 1; 0 for the file as a whole.
         field: Column or key; may be empty.
     """
 
@@ -31,12 +31,12 @@ class Problem:
         return f"{self.file}{row}{field}: {self.reason}"
 
     def document(self) -> dict[str, Any]:
-        """Returns a JSON object; what is not known is null."""
+        """Returns a JSON object; an unknown row or field is null."""
         return {"file": self.file, "row": self.row or None, "field": self.field or None, "reason": self.reason}
 
 
 class ProblemError(Exception):
-    """Carries a problem, and its remedy where it has one of its own, to the caller that decides what to do about it."""
+    """Carries a problem, and its remedy if it has a specific one, to the caller that decides how to handle it."""
 
     def __init__(self, problem: Problem, *, remedy: str = "") -> None:
         super().__init__(str(problem))

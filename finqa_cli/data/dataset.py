@@ -37,7 +37,7 @@ class Table:
     Attributes:
         columns: Names, unique; the first column holds the line items.
         rows: [R][C] cells in the order of the columns.
-        metadata: What get_table_info returns besides the columns (title, unit, ...); JSON values.
+        metadata: What get_table_info returns in addition to the columns (title, unit, ...); JSON values.
     """
 
     company: str
@@ -53,9 +53,9 @@ class Question:
 
     Attributes:
         user_query: What the agent reads.
-        answer: The truth as the grader takes it.
+        answer: The truth, in the form that the grader reads.
         type: Question type, for breakdowns; may be empty.
-        table_name: The table that contains the answer, a JSON list of names when several do, or empty when unknown.
+        table_name: Name of the table that contains the answer, a JSON list if there are several, or empty if unknown.
         gold_sql: One query on that table that yields the answer, or empty when unknown.
     """
 
@@ -78,12 +78,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """Tables and questions; companies never cross splits.
+    """Tables and the questions about them. Training is refused if a company has questions in more than one split.
 
     Attributes:
-        source: Where it comes from, in words.
-        evaluation_only: Whether it is marked as not for training.
-        expert: `gold` where gold SQL, and nothing else, demonstrates the questions; else empty.
+        source: Where the data comes from, in words.
+        evaluation_only: Whether the data is marked as not for training.
+        expert: `gold` if gold SQL, and nothing else, demonstrates the questions; else empty.
     """
 
     tables: tuple[Table, ...]
@@ -138,7 +138,7 @@ class SplitShares:
 def split_companies(companies: Sequence[str], seed: int, shares: SplitShares) -> dict[str, str]:
     """Returns the split of each company: shuffled by the seed, then cut by the shares, largest remainders first.
 
-    At least one of two or more companies is for tests, which `split_of` does not promise of a few.
+    With the default shares, at least one of two or more companies is in the test split. `split_of` does not ensure it.
     """
     order = sorted(companies)
     random.Random(f"finqa:{seed}:companies").shuffle(order)

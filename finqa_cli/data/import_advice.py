@@ -1,4 +1,4 @@
-"""The command that turns what is at a path into data that finqa plays. It is tried before it is given."""
+"""The command that converts the data at a path to finqa's layout. An import of original FinQA is tried before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS = 5
 
 
 def advise_import(path: Path) -> str:
-    """Returns the command that imports what is at a path, or the one that lists all importers.
+    """Returns the command that imports the data at a path, or the command that lists all importers.
 
     `DIR` is a placeholder for a folder to write, `FILE` for the questions about tables and `SOURCE` for the tables of
     questions.
@@ -36,7 +36,7 @@ def advise_import(path: Path) -> str:
 
 
 def imports_as_finqa(path: Path) -> bool:
-    """Returns whether a file is one of original FinQA that can be imported without loss of a malformed row."""
+    """Returns whether a file contains original FinQA that can be imported, without malformed rows."""
     try:
         rows = list(itertools.islice(read_rows(path), _ROWS))
         if not any(not isinstance(row, Problem) and is_finqa(row[1]) for row in rows):
@@ -47,5 +47,5 @@ def imports_as_finqa(path: Path) -> bool:
 
 
 def snapshot_name(path: Path) -> str:
-    """Returns a name for the snapshot of a folder or file that `finqa snapshot build` takes."""
+    """Returns a snapshot name that `finqa snapshot build` accepts, made from the name of a folder or file."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().stem).strip("-._")[:64] or "mine"

@@ -1,15 +1,15 @@
 """The split guard: keeps evaluation data out of training.
 
-Two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. And what is used for
-training must
-share nothing with what is evaluated on: no cluster (for FinQA the company), no question and, within a data set, no id.
+There are two rules. Data that is marked for evaluation only (`evaluation_only`) is never trained on. Training data and
+evaluation data share nothing: no cluster (for FinQA the company), no question and, within a data set, no id.
 
-Texts are compared without case, punctuation and spacing. Within a data set a question is the pair of its cluster and
-its text, since "What was revenue in 2023?" about two companies is two tasks with two truths; as a shared pair implies a
-shared cluster, this only identifies these questions. Tasks without a cluster are compared by text alone.
+Texts are compared without case, punctuation and spacing. Within a data set, a question is the pair of its cluster and
+its text, because "What was revenue in 2023?" about two companies is two tasks with two truths. A shared pair implies a
+shared cluster, so pairs only show which questions are shared. Tasks without a cluster are compared by text only.
 
-Data sets write one company in many ways (`alphabet`, `GOOGL`), so between two of them the text alone decides, without
-the company that prompts of OpenEnv and rLLM name first. Texts of fewer than 6 words are too short for that.
+Data sets write the name of a company in different ways (`alphabet`, `GOOGL`). Between two data sets, equal texts are
+therefore the same question. The company at the beginning of prompts of OpenEnv and rLLM is ignored, and texts of fewer
+than 6 words are too short to be compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 100
 _FEWEST_WORDS = 6
 _NAMED_COMPANY = re.compile(r"\Afor company .+? here is the question ")
-"""How prompts of OpenEnv and rLLM begin, normalized."""
+"""Beginning of prompts of OpenEnv and rLLM, normalized."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +58,15 @@ def check_training_data(
     allow_overlap: bool = False,
     division: str = "split the train and dev files by company",
 ) -> None:
-    """Refuses to train on these tasks.
+    """Checks that tasks may be used for training.
 
     Args:
-        data: Their data set.
+        data: The data set of the tasks.
         training: The tasks to train on.
-        evaluation: The tasks that are evaluated on.
+        evaluation: The tasks to evaluate on.
         allow_evaluation_only: Whether the user allows training on data for evaluation.
         allow_overlap: Whether the user allows the two sets to overlap.
-        division: How the data is divided so that it does not overlap.
+        division: Remedy for an overlap: how to divide the data.
 
     Raises:
         DataError: The data or the split is for evaluation only, or the two sets overlap; the message has counts
@@ -92,7 +92,7 @@ def check_training_data(
 
 
 def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[Task]) -> None:
-    """Refuses to train on what another data set, which is for evaluation only, asks.
+    """Checks that training tasks share nothing with another data set, which is for evaluation only.
 
     Args:
         training: The tasks to train on.
@@ -100,7 +100,7 @@ def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[T
         evaluation: All tasks of the other data set.
 
     Raises:
-        DataError: They share companies or questions; the message has counts and examples.
+        DataError: The two share companies or questions; the message has counts and examples.
     """
     if overlap := find_overlap_of_sets(training, evaluation):
         raise DataError(
@@ -111,10 +111,10 @@ def check_other_data(training: Sequence[Task], name: str, evaluation: Sequence[T
 
 
 def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> None:
-    """Refuses to train on data that is kept for evaluation.
+    """Checks that data may be used for training.
 
     Raises:
-        DataError: It is for evaluation only, and the user has not allowed it for training.
+        DataError: The data is for evaluation only, and the user has not allowed training on it.
     """
     if data.evaluation_only and not allow_evaluation_only:
         raise DataError(
@@ -126,16 +126,16 @@ def check_permission(data: DataInfo, *, allow_evaluation_only: bool = False) -> 
 def check_demonstrations(
     source: str, tasks: Sequence[Task], data: DataInfo | None, *, allow_evaluation_only: bool = False
 ) -> None:
-    """Refuses to imitate solutions of evaluation tasks.
+    """Checks that demonstrations do not solve evaluation tasks.
 
     Args:
         source: File of the demonstrations, as the user wrote it.
-        tasks: Tasks that they solve, as far as recorded.
-        data: Data set of the tasks, or None when it is no longer known.
+        tasks: Tasks that the demonstrations solve, as far as they are recorded.
+        data: Data set of the tasks, or None if it is no longer known.
         allow_evaluation_only: Whether the user allows training on data for evaluation.
 
     Raises:
-        DataError: Tasks are of the split `test`, or their data is for evaluation only.
+        DataError: A task is of the split `test`, or the data is for evaluation only.
     """
     if allow_evaluation_only:
         return
@@ -156,8 +156,8 @@ def check_demonstrations(
 def find_overlap(training: Iterable[Task], evaluation: Iterable[Task]) -> Overlap:
     """Returns what two parts of a data set share.
 
-    Clusters that are empty count as none. Questions are pairs of cluster and text, so that they are shared only along
-    with their cluster, or where neither side has one.
+    Empty clusters are not shared. Questions are pairs of cluster and text, so they are shared only together with their
+    cluster, or if neither side has a cluster.
     """
     held_out = list(evaluation)
     ids = {task.id for task in held_out}
@@ -193,13 +193,13 @@ def find_overlap_of_sets(training: Iterable[Task], evaluation: Iterable[Task]) -
 
 
 def normalize_text(text: str) -> str:
-    """Returns lower-case letters and digits, words parted by single spaces: `Acme, Corp.` and `acme_corp` are equal."""
+    """Returns the words of a text in lower case with single spaces: `Acme, Corp.` and `acme_corp` become equal."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(re.findall(r"[^\W_]+", folded))
 
 
 def describe(overlap: Overlap, cluster: tuple[str, str] = ("company", "companies")) -> str:
-    """`2 companies (a, b), 7 questions (...)`: what is shared, with up to 5 examples each.
+    """Returns an overlap as text with up to 5 examples each: `2 companies (a, b), 7 questions (...)`.
 
     Args:
         overlap: Overlap of two sets of tasks.
@@ -220,7 +220,7 @@ def _question(task: Task) -> tuple[str, str]:
 
 
 def _asked(task: Task) -> str:
-    """Returns the question itself, normalized; nothing when it is too short to be distinguished from others."""
+    """Returns the normalized question without its company; "" if it is too short to be compared."""
     text = _NAMED_COMPANY.sub("", normalize_text(task.prompt), count=1)
     return text if len(text.split()) >= _FEWEST_WORDS else ""
 

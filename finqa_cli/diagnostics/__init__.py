@@ -1,1 +1,1 @@
-"""Diagnostics: the machine, the model, sandboxes that were left behind."""
+"""Diagnostics: checks of the machine, the model and the cluster, and sandboxes that were left behind."""

@@ -16,7 +16,7 @@ from finqa_cli.wiring.cluster_nodes import base_model, on_nodes, survey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """What was found.
+    """Result of the checks of a cluster.
 
     Attributes:
         checks: The findings, those about all nodes first.
@@ -28,7 +28,7 @@ class ClusterReport:
 
     @property
     def placed(self) -> list[NodeFacts]:
-        """The nodes that something can be placed on."""
+        """The nodes that engines and learners can be placed on."""
         return [node for node in self.nodes if not (node.controller or node.left or node.problem)]
 
     @property
@@ -38,7 +38,7 @@ class ClusterReport:
 
 
 def cluster_report(settings: Settings) -> ClusterReport:
-    """Ask the nodes of `cluster.address`, which takes some seconds: a process starts on each of them."""
+    """Check the nodes of `cluster.address`. This takes some seconds, because a process starts on each node."""
     try:
         facts = survey(settings)
         needs = node_needs(settings)
@@ -60,7 +60,7 @@ def cluster_report(settings: Settings) -> ClusterReport:
 
 
 def node_needs(settings: Settings) -> NodeNeeds:
-    """Return what the settings ask of nodes.
+    """Return what a run with these settings needs on nodes.
 
     Raises:
         FinqaError: There is no such policy.

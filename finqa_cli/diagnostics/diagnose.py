@@ -1,4 +1,4 @@
-"""Finds what prevents a run: looks at everything at once, for a few seconds at most, and starts nothing."""
+"""Finds what prevents a run. All checks run at once, for a few seconds at most; nothing is started."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from finqa_cli.wiring.policies import check_fit, resolve
 from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
 
 DEADLINE_S = 10.0
-"""On a busy machine the import of a cloud's SDK alone takes several of them."""
+"""Time limit of all probes together, in seconds. On a busy machine the import of a cloud SDK takes several of them."""
 
 STATUSES = get_args(get_type_hints(Check)["status"])
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Something to look at.
+    """A function that runs in its own thread and returns checks.
 
     Attributes:
-        name: Name of the finding when it raises or hangs.
-        look: Looks, in its own thread.
-        vital: An exception or a timeout is a failed check; otherwise nothing is reported.
+        name: Name of the check if the function raises or hangs.
+        look: The function.
+        vital: Whether an exception or a timeout is a failed check; otherwise nothing is reported.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Probe:
 
 
 def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> tuple[Check, ...]:
-    """All findings, in a fixed order. Never raises, and returns within the deadline even when a probe hangs.
+    """Return all findings in a fixed order. Never raises, and returns within the deadline even if a probe hangs.
 
     Args:
-        loaded: The settings, or why they could not be read; without them only plugins are looked at.
-        deadline_s: Seconds for all probes together; they run side by side.
+        loaded: The settings, or the error of reading them; then only plugins are checked.
+        deadline_s: Time limit of all probes together, in seconds; they run in parallel.
     """
     first = [Check(name="finqa", status="ok", detail=_versions())]
     if isinstance(loaded, ConfigError):
@@ -79,13 +79,13 @@ def examine(loaded: Loaded | ConfigError, *, deadline_s: float = DEADLINE_S) -> 
 
 
 def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
-    """The findings of all probes in their order, without secrets.
+    """Return the findings of all probes in their order, with secrets masked.
 
-    One that raises or does not return in time becomes a failed check.
+    A vital probe that raises or does not return in time becomes a failed check.
     """
     answers: queue.SimpleQueue[tuple[int, list[Check]]] = queue.SimpleQueue()
     for number, probe in enumerate(probes):
-        # daemons, not a pool: the interpreter would wait for a pool's threads when one of them hangs
+        # daemon threads, because at exit the interpreter would wait for a pool's threads if one of them hangs
         threading.Thread(target=_answer, args=(answers, number, probe), daemon=True).start()
     found: dict[int, list[Check]] = {}
     end = time.monotonic() + deadline_s
@@ -101,7 +101,7 @@ def collect(probes: Sequence[Probe], deadline_s: float) -> list[Check]:
 
 
 def plugins() -> list[Check]:
-    """Whether each entry point could be loaded: a broken one does not keep the others from working."""
+    """Check whether each plugin could be loaded. A broken one is a warning, because the others work."""
     reports = registry().reports
     found = [_broken(report) for report in reports if report.error]
     for report in reports:
@@ -114,14 +114,14 @@ def plugins() -> list[Check]:
 
 
 def settings_check(loaded: Loaded) -> Check:
-    """Where the settings come from."""
+    """Report where the settings come from."""
     origins = [origin for origin in loaded.origins.values() if origin.startswith(("file", ".env", "environ"))]
     places = sorted({re.sub(r":\d+$", "", origin) for origin in origins})  # a file once, not each of its lines
     return Check(name="settings", status="ok", detail=", ".join(places) or "defaults")
 
 
 def backends(settings: Settings) -> list[Check]:
-    """Whether each chosen component is there, with its packages and with options that it takes."""
+    """Check that each chosen component exists, that its packages are installed, and that it accepts its options."""
     choices = {"environment": settings.environment, "engine": settings.engine, "sandbox": settings.sandbox}
     if settings.reward.name != ENVIRONMENT:
         choices["reward"] = settings.reward
@@ -142,10 +142,10 @@ def backends(settings: Settings) -> list[Check]:
 
 
 def model(settings: Settings) -> list[Check]:
-    """Whether the policy is what its files state and fits the environment, as far as this machine knows.
+    """Check whether the policy exists and fits the environment and the training, as far as this machine knows.
 
     Raises:
-        FinqaError: It is not, or it does not.
+        FinqaError: There is no such policy, or it does not fit the environment.
     """
     if modelless(settings):
         return []
@@ -161,7 +161,11 @@ def model(settings: Settings) -> list[Check]:
 
 
 def snapshot(settings: Settings) -> list[Check]:
-    """Whether the data is on this machine, each file checked against its sha256."""
+    """Check whether the data is on this machine; each file of a snapshot is checked against its sha256.
+
+    Raises:
+        DataError: The snapshot does not exist or is damaged.
+    """
     name, path = settings.data.snapshot, settings.data.path
     if registry().find("environment", settings.environment.name).snapshotless:
         if path is None or path.exists():
@@ -175,10 +179,10 @@ def snapshot(settings: Settings) -> list[Check]:
 
 
 def left_behind(settings: Settings) -> list[Check]:
-    """Sandboxes whose owner was a process of this machine and is gone.
+    """Check for sandboxes whose owner was a process of this machine that no longer exists.
 
     Raises:
-        Exception: The provider cannot be asked: no key, no network.
+        Exception: The provider cannot be reached: no key, no network.
     """
     left = strays(asyncio.run(_list_sandboxes(settings)))
     if not left:
@@ -189,14 +193,14 @@ def left_behind(settings: Settings) -> list[Check]:
 
 
 def hooks(settings: Settings) -> Iterator[Probe]:
-    """The checks of plugins, each plugin's apart, so that one that raises or hangs takes no other with it."""
+    """Yield one probe for each plugin with checks, so that one that raises or hangs does not affect the others."""
     given = to_public_dict(settings)
-    with contextlib.suppress(FinqaError):  # not built yet: the hooks do without
+    with contextlib.suppress(FinqaError):  # the snapshot may not be built yet; the hooks then get no digest
         given["data"]["digest"] = LocalSnapshots(settings.data.home).get(settings.data.snapshot).digest
     lock, executes = threading.Lock(), functools.cache(lambda: _executes(settings))
 
     def look(plugin: str, caller: HookCaller) -> list[Check]:
-        with lock:  # one hook waits for the environment's data, the others for that one
+        with lock:  # the first hook reads the environment's data, the others wait for the cached result
             facts = {**given, "environment": {**given["environment"], "executes": executes()}}
         try:
             return [check for found in caller(settings=facts) for check in found]
@@ -211,8 +215,8 @@ def hooks(settings: Settings) -> Iterator[Probe]:
 
 
 def _executes(settings: Settings) -> bool:
-    """Whether the environment executes code in its sandboxes, as far as it can be asked without building data."""
-    with contextlib.suppress(FinqaError):  # other checks report what is wrong with it
+    """Return whether the environment executes code in its sandboxes, as far as that is known without building data."""
+    with contextlib.suppress(FinqaError):  # other checks report what is wrong with the environment
         if registry().find("environment", settings.environment.name).snapshotless:
             return isinstance(open_environment(settings, NullReporter()).sandbox_spec(), ExecutionSpec)
     return False
@@ -231,7 +235,7 @@ def _answer(answers: queue.SimpleQueue[tuple[int, list[Check]]], number: int, pr
         checks = list(probe.look())
         if strange := [check for check in checks if not isinstance(check, Check) or check.status not in STATUSES]:
             raise TypeError(f"{strange[0]!r} is not a Check")
-    except BaseException as error:  # of a plugin's hook: what ends this thread would not be seen otherwise
+    except BaseException as error:  # a plugin's hook may raise anything, and no one would see it in this thread
         checks = _raised(probe, error)
     answers.put((number, checks))
 

@@ -1,4 +1,4 @@
-"""What this machine offers compared with what a run under given settings needs: devices, memory, disk, processes.
+"""Compares what this machine has with what a run needs: devices, memory, disk, processes.
 
 Estimates are rough and marked as such.
 """
@@ -29,23 +29,23 @@ from finqa_cli.wiring.policies import resolve
 GB = 1e9
 
 FREE_SHARE = 0.95
-"""Share of a device's memory that must be free: the plan counts on all of it."""
+"""Share of a device's memory that must be free, because the plan assumes that all of it is."""
 
 PROCESS_GB, TORCH_GB, SERVER_GB = 0.2, 0.8, 0.15
-"""Resident memory of the command itself, of PyTorch in it, and of one local environment server."""
+"""Resident memory in GB of the command itself, of PyTorch in it, and of one local environment server."""
 
 SANDBOXES_PER_SERVER = 64
-"""Sandboxes that the local provider gives to one server process."""
+"""Largest number of sandboxes in one server process of the local provider."""
 
 DISK_FAIL_GB, DISK_WARN_GB = 0.2, 2.0
 
 SPARE_FILES = 256
-"""Open files besides the sessions and starts: libraries, data, logs, health checks."""
+"""Open files in addition to those of sessions and starts: libraries, data, logs, health checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """The placement plan of `finqa train` as a finding, as a document, and as a table for a person."""
+    """The placement plan of `finqa train` as a check, as JSON values, and as a table of text."""
 
     check: Check
     document: Mapping[str, Any]
@@ -53,12 +53,12 @@ class PlanReport:
 
 
 def gpu(settings: Settings) -> list[Check]:
-    """Whether the run finds a CUDA device and a PyTorch that can use it; what fits on it is the placement's check."""
+    """Check that a CUDA device exists and that PyTorch can use it. The placement checks what fits on it."""
     return [gpu_check(settings, cuda=cuda_visible(), devices=cuda_devices(), torch_cuda=torch_cuda())]
 
 
 def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], torch_cuda: str | None) -> Check:
-    """The judgement of `gpu` on these facts."""
+    """Return the check of `gpu` for these facts; `torch_cuda` is "" if torch was built without CUDA."""
     name = settings.model.name
     if modelless(settings) or is_embedded(name):
         found = _names(devices) if cuda else "none"
@@ -81,7 +81,7 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], 
 def plan_report(
     settings: Settings, undecided: Collection[str], devices: Sequence[Device], nodes: Sequence[NodeFacts] = ()
 ) -> PlanReport:
-    """Whether and how training fits on these devices, and on the nodes of a cluster."""
+    """Report whether and how training fits on these devices, and on the nodes of a cluster."""
     try:
         found = find_plan(settings, undecided, "train", devices, nodes)
     except FinqaError as error:
@@ -98,15 +98,15 @@ def plan_report(
 
 
 def cpu_bytes(settings: Settings) -> float:
-    """Bytes per parameter that engine and learner hold together in main memory, both in float32.
+    """Return the bytes per parameter that engine and learner need together in main memory, both in float32.
 
-    Without an adapter the learner has gradients and both averages of AdamW as well.
+    Without an adapter the learner also needs memory for gradients and both averages of AdamW.
     """
-    return 8 + (0 if settings.lora.rank else 16)
+    return 8 + (0 if settings.lora.rank else 12)
 
 
 def model_size(settings: Settings) -> float | None:
-    """Parameters of the policy; None when it is not known, or when there is no such policy."""
+    """Return the number of parameters of the policy; None if it is unknown, or if there is no such policy."""
     try:
         return parameters(resolve(settings.model.name).model)
     except FinqaError:
@@ -114,7 +114,7 @@ def model_size(settings: Settings) -> float | None:
 
 
 def parameters(model: str) -> float | None:
-    """Number of parameters of a model, by the files of a folder or by the `14B` in a hub id; None when unknown."""
+    """Return the number of parameters of a model, by the files of a folder or by `14B` in a hub id; None if unknown."""
     folder = Path(model)
     if folder.is_dir():
         try:
@@ -128,12 +128,12 @@ def parameters(model: str) -> float | None:
 
 
 def count(number: float) -> str:
-    """`14.0 billion`, `0.9 million`."""
+    """Return a number as text: `14.0 billion`, `0.9 million`."""
     return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
 def modelless(settings: Settings) -> bool:
-    """True when no model runs on this machine: the engine answers without a model, or asks a server."""
+    """Return True if no model runs on this machine: the engine needs none, or sends requests to a server."""
     return any(
         part.modelless or part.remote for part in registry().components("engine") if part.name == settings.engine.name
     )
@@ -146,13 +146,13 @@ def _names(devices: Sequence[CudaDevice]) -> str:
 
 
 def disk(settings: Settings) -> list[Check]:
-    """Whether data and runs can be written, and how much."""
+    """Check whether data and runs can be written, and how much space is free."""
     data = _disk("disk data", settings.data.home, "export FINQA_HOME=/a/folder/with/space")
     return [data, _disk("disk runs", settings.run.dir or Path("runs"), "--run-dir /a/folder/with/space/NAME")]
 
 
 def memory(settings: Settings) -> list[Check]:
-    """Whether main memory holds servers, engine and learner."""
+    """Check whether servers, engine and learner fit into main memory."""
     free = available_memory()
     if free is None:
         return []
@@ -161,7 +161,7 @@ def memory(settings: Settings) -> list[Check]:
     if size is None and not modelless(settings):
         detail = f"{free / GB:.1f} GB free; the size of {settings.model.name} is not known"
         return [Check(name="memory", status="ok", detail=detail)]
-    # on a GPU one copy passes through main memory while it is loaded
+    # with a GPU, main memory contains one copy of the weights while they are loaded
     width = 2.0 if cuda_visible() else cpu_bytes(settings)
     weights = size * width / GB if size else 0.0
     need = PROCESS_GB + servers + (TORCH_GB if size else 0.0) + weights
@@ -180,7 +180,7 @@ def memory(settings: Settings) -> list[Check]:
 
 
 def open_files(settings: Settings) -> list[Check]:
-    """Whether each session and each start may have its socket; a run raises the soft limit to the hard one itself."""
+    """Check that each session and each start may open a socket; a run raises the soft limit to the hard limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     pool = settings.pool
     need = pool.concurrency + pool.max_concurrent_create + SPARE_FILES
@@ -200,7 +200,7 @@ def open_files(settings: Settings) -> list[Check]:
 
 
 def processes(settings: Settings) -> list[Check]:
-    """Whether the servers of local sandboxes and the threads of the command may be started."""
+    """Check whether the servers of local sandboxes and the threads of the command may be started."""
     left = processes_left()
     need = 128 + 64 * _servers(settings)
     if left is None or left >= need:
@@ -218,11 +218,11 @@ CHECKS: Mapping[str, Callable[[Settings], list[Check]]] = {
     "open files": open_files,
     "processes": processes,
 }
-"""Name of a probe -> what looks."""
+"""Name of a probe -> function that checks."""
 
 
 def available_memory() -> float | None:
-    """Bytes that can be taken without swapping, within the limit of the container."""
+    """Return the bytes that are available without swapping, within the limit of the container; None if unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
@@ -240,7 +240,7 @@ def available_memory() -> float | None:
 
 
 def processes_left() -> int | None:
-    """How many more processes and threads this user, or this container, may start; None for no limit that is known."""
+    """Return how many more processes and threads this user or container may start; None if no limit is known."""
     left: list[float] = []
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # root is exempt, see setrlimit(2)
@@ -271,7 +271,7 @@ def _servers(settings: Settings) -> int:
 
 
 def _cgroup(name: str) -> float | None:
-    """A number that the kernel keeps for this container; None for `max` and where there is none."""
+    """Return a number from the cgroup of this container; None if it is `max` or does not exist."""
     try:
         text = (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii").strip()
     except OSError:

@@ -30,16 +30,16 @@ class Inspection:
 
     Attributes:
         name: Name that the user gave.
-        model: Folder or hub id that was read: of an adapter its base.
+        model: Folder or hub id that was read; for an adapter, its base model.
         architecture: Its architecture.
-        codecs: Names of the codecs that take its tokenizer, `auto` among them where that finds one.
-        rank: Rank of the adapter; 0 where it has no layer that could be adapted.
+        codecs: Names of the codecs that support its tokenizer, including `auto` if it finds one.
+        rank: Rank of the adapter; 0 if the model has no layer that can be adapted.
         targets: Layers to adapt.
         token_budget: Tokens of a micro-batch.
         gpu_bytes: Memory of one GPU.
-        plans: Number of such GPUs -> how training is placed on them, or why it is not.
-        learner_bytes: What the learner needs on its device.
-        warnings: What the user should know.
+        plans: Number of such GPUs -> how training is placed on them, or why it does not fit.
+        learner_bytes: Memory that the learner needs on its device.
+        warnings: Warnings for the user, a sentence each.
     """
 
     name: str
@@ -102,11 +102,11 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
 
 
 def write(text: str, out: Path, *, force: bool) -> None:
-    """Writes a settings file; one that is there is kept unless `force` is given.
+    """Writes a settings file; `force` overwrites an existing one.
 
     Raises:
-        UsageError: It is there, or its name does not end in .toml.
-        StorageError: It cannot be written.
+        UsageError: The file exists and `force` is False, or its name does not end in .toml.
+        StorageError: The file cannot be written.
     """
     if out.suffix.lower() != ".toml":
         raise UsageError(f"--out writes TOML, so its name must end in .toml, not {out.name!r}.")
@@ -120,7 +120,7 @@ def write(text: str, out: Path, *, force: bool) -> None:
 
 
 def _codecs(model: str) -> tuple[tuple[str, ...], str]:
-    """The codecs that take the tokenizer, and why `auto` finds none, if it finds none."""
+    """Returns the codecs that support the tokenizer, and why `auto` finds none ("" if it finds one)."""
     fitting: list[str] = []
     reason = ""
     for component in registry().components("codec"):
@@ -135,7 +135,7 @@ def _codecs(model: str) -> tuple[tuple[str, ...], str]:
 
 
 def tier_text(inspection: Inspection) -> str:
-    """TOML: what was found as a comment, then the settings that follow from it."""
+    """Returns the TOML text of a model tier: the facts as comments, then the settings that follow from them."""
     lines = [*(f"# {line}" for line in _facts(inspection)), "", 'tier = "model"']
     for section, table in _tier_settings(inspection).items():
         lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
@@ -165,5 +165,5 @@ def _facts(inspection: Inspection) -> Iterator[str]:
 
 
 def _toml(value: str | int | float | list[str]) -> str:
-    """JSON's strings, numbers and lists are TOML's as well, but for the delete character."""
+    """Returns a value as TOML. JSON strings, numbers and lists are valid TOML except for the delete character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

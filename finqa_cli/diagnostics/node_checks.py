@@ -1,4 +1,4 @@
-"""What is wrong with the nodes of a cluster for a run: pure, from the facts of each node and of the controller."""
+"""Checks of the nodes of a cluster for a run, computed from the facts of the nodes and of the controller."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from finqa_cli.types import Check, NodeFacts
 GIB = 2.0**30
 
 FREE_SHARE = 0.95
-"""Share of a device's memory that must be free: the placement counts on all of it."""
+"""Share of a device's memory that must be free, because the placement assumes that all of it is."""
 
 SHARED_GIB = 2.0
-"""GiB of /dev/shm: Ray's object store keeps parts of adapters and models there (0.25 GiB that this process sends), and
-NCCL and vLLM their segments. Containers have 64 MB by default."""
+"""Smallest size of /dev/shm in GiB. Ray's object store keeps parts of adapters and models there (0.25 GiB that this
+process sends), and NCCL and vLLM their shared memory. Containers have 64 MB by default."""
 
 FILES, FEWEST_FILES = 8192, 1024
-"""Open files that Ray asks for (`ulimit -n 8192`), and what a replica needs for 1,000 requests at once."""
+"""Open files that Ray recommends (`ulimit -n 8192`), and that a replica needs for 1,000 requests at once."""
 
 DISK_GB, LEAST_DISK_GB = 2.0, 0.2
-"""Free space below the temporary folder, as `finqa doctor` wants it of the folders of this machine."""
+"""Free space in GB in the temporary folder below which a node gets a warning, and fails: as in `machine_checks`."""
 
 CLOCK_S = 2.0
 
@@ -33,11 +33,11 @@ LISTED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNeeds:
-    """What a run asks of the nodes.
+    """What a run needs on the nodes.
 
     Attributes:
         address: Address of the cluster, HOST:PORT, as far as it is known.
-        model: Folder or hub id of the base model; empty where nothing runs one.
+        model: Folder or hub id of the base model; empty if the run needs none.
         folder: The model is a folder.
         ships: The model is part of finqa, so it needs neither a copy nor a GPU.
     """
@@ -49,12 +49,11 @@ class NodeNeeds:
 
 
 def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:
-    """Return what was found: a check about all nodes, then those about each node; a node without problems has one
-    passed check.
+    """Return checks about all nodes, then those about each node; a node without problems has one passed check.
 
     Args:
-        facts: The controller, then the nodes.
-        needs: What is to run on them.
+        facts: Facts of the controller and of the nodes.
+        needs: What a run needs on the nodes.
     """
     controller = next(each for each in facts if each.controller)
     nodes = [each for each in facts if not each.controller]
@@ -89,7 +88,7 @@ def _judge(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts], n
 
 
 def _all_nodes(nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
-    """How many there are, and whether anyone can use them."""
+    """Check how many nodes there are, and whether everyone who reaches them can run code on them."""
     live = [node for node in nodes if not node.left]
     named = ", ".join(node.address for node in live)
     joins = (
@@ -166,7 +165,7 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
         for name, digest in each.model.items():
             seen.setdefault(name, []).append(digest)
     known = {name: Counter(digests).most_common(1)[0][0] for name, digests in seen.items()}
-    known |= next(each.model for each in others if each.controller)  # else what most nodes have
+    known |= next(each.model for each in others if each.controller)  # files of the controller take precedence
     differing = [name for name, digest in node.model.items() if known[name] != digest]
     lacking = [name for name in known if name.endswith(".safetensors") and name not in node.model]
     if differing:
@@ -176,7 +175,7 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
 
 
 def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:
-    """Whether the cluster uses the GPUs that are there, and whether their memory is free."""
+    """Check whether the cluster uses all GPUs of the node, and whether their memory is free."""
     if not needs.model or needs.ships:
         return
     there = len(node.devices)
@@ -276,7 +275,7 @@ def _is_loopback(node: NodeFacts) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        host = host.rpartition(":")[0]  # of several nodes with one address, or a name
+        host = host.rpartition(":")[0]  # several nodes with one address have a suffix; it may also be a name
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -19,13 +19,14 @@ from finqa_cli.wiring.sandbox_owners import RUN_LABEL, list_command, owner_state
 class Selection:
     """Selection of sandboxes to end.
 
-    Conditions add up; without any, those whose owner was a process of this machine and is gone.
+    A sandbox must meet all conditions. Without conditions, those are selected whose owner was a process of this machine
+    that no longer exists.
 
     Attributes:
         ids: Provider ids; empty means any.
         run: Value of the run label; empty means any.
-        older_than_s: Least age in seconds; None means any.
-        everything: Any sandbox, also one in use.
+        older_than_s: Smallest age in seconds; None means any.
+        everything: Select any sandbox, also one in use.
     """
 
     ids: tuple[str, ...] = ()
@@ -34,11 +35,11 @@ class Selection:
     everything: bool = False
 
     def labels(self) -> Mapping[str, str]:
-        """The labels that the provider filters by."""
+        """Return the labels that the provider filters by."""
         return {RUN_LABEL: self.run} if self.run else {}
 
     def matches(self, sandbox: SandboxInfo, now: float) -> bool:
-        """True when the sandbox is selected; `now` is Unix time in seconds."""
+        """Return True if a sandbox is selected that passed the filter by `labels`; `now` is Unix time in seconds."""
         if not (self.ids or self.run or self.everything or self.older_than_s is not None):
             return owner_state(sandbox.labels) == "gone"
         old_enough = self.older_than_s is None or now - sandbox.created >= self.older_than_s
@@ -46,7 +47,7 @@ class Selection:
 
 
 async def list_sandboxes(settings: Settings, run: str = "") -> tuple[SandboxInfo, ...]:
-    """All sandboxes of the provider that the settings name, oldest first."""
+    """Return the sandboxes of the provider that the settings name, oldest first; with `run`, only those of a run."""
     provider = make_provider(settings)
     try:
         return _oldest_first(await provider.list(Selection(run=run).labels()))
@@ -55,7 +56,7 @@ async def list_sandboxes(settings: Settings, run: str = "") -> tuple[SandboxInfo
 
 
 async def select(settings: Settings, selection: Selection, *, now: float) -> tuple[SandboxInfo, ...]:
-    """The selected sandboxes, oldest first.
+    """Return the selected sandboxes, oldest first.
 
     Raises:
         FinqaError: An id does not exist.
@@ -67,10 +68,10 @@ async def select(settings: Settings, selection: Selection, *, now: float) -> tup
 
 
 async def reap(settings: Settings, sandboxes: Sequence[SandboxInfo], *, reporter: Reporter) -> None:
-    """Ends the sandboxes and waits until each is gone.
+    """End the sandboxes and wait until each is removed.
 
     Raises:
-        ServiceUnavailableError: Some could not be ended; the others are gone.
+        ServiceUnavailableError: Some could not be ended; the others are removed.
     """
     provider = make_provider(settings)
     try:

@@ -1,1 +1,1 @@
-"""Evaluations of policies: played, scored, reported and compared."""
+"""Evaluation of policies: play, score, report and compare."""

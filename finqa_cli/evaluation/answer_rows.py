@@ -1,4 +1,4 @@
-"""Answers to be scored, out of row files, candidate files and run folders, and the truths to score them against."""
+"""Reads answers to score from row files, candidate files and run folders, and the truths to score them against."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Answered:
     """One question with its answers.
 
     Attributes:
-        row: Its place in the file.
-        is_group: The answers are candidates of one prompt, and are reported together.
+        row: Place in the file, counted from 1.
+        is_group: Whether the answers are candidates of one prompt, which are reported together.
     """
 
     row: int
@@ -56,10 +56,11 @@ Found = Iterator[Answered | Problem]
 
 
 def read_answers(path: Path, truths: Truths) -> Found:
-    """The rows of a file, each with its own truth or the one of its id.
+    """Yields the rows of a file, each with its own truth, or else with that of its id in `truths`.
 
-    A row contains a solution (`solution`, `text` or `prediction`), or `candidates` with one `text` each; and a truth
-    (`truth`, `target_answer`, `ground_truth`, or `target_json` with answer and program) unless `truths` has its id.
+    A row contains a solution (`solution`, `text` or `prediction`), or `candidates` with one `text` each. It also
+    contains a truth (`truth`, `target_answer`, `ground_truth`, or `target_json` with answer and program) unless
+    `truths` has its id.
 
     Raises:
         ProblemError: The file as a whole cannot be read.
@@ -69,11 +70,11 @@ def read_answers(path: Path, truths: Truths) -> Found:
 
 
 def read_trajectories(path: Path, truths: Truths) -> Found:
-    """The last answer of every graded trajectory; what infrastructure ended is left out, and so is a torn last line.
+    """Yields the last answer of every graded trajectory, without episodes that ended in a fault and a torn last line.
 
     Raises:
         ProblemError: The file is missing.
-        DataError: A line is no JSON object.
+        DataError: A line is not a JSON object.
     """
     require_file(path)
     for number, fields in enumerate(read_jsonl(path), start=1):
@@ -82,7 +83,7 @@ def read_trajectories(path: Path, truths: Truths) -> Found:
 
 
 def read_truths(path: Path) -> Truths:
-    """Truths by id, out of a file of FinQA rows (`exe_ans` is the truth) or of rows with `id` and a truth.
+    """Returns id -> truth, from a file of FinQA rows (`exe_ans` is the truth) or of rows with `id` and a truth.
 
     Raises:
         ProblemError: The file, or one of its rows, is malformed.
@@ -106,7 +107,7 @@ def read_truths(path: Path) -> Truths:
 
 
 class _Row:
-    """Takes fields out of one row; anything wrong is a problem with file, row and field."""
+    """Reads the fields of one row; a wrong field is a problem with file, row and field."""
 
     def __init__(self, path: Path, number: int, fields: Mapping[str, Any]) -> None:
         self.fields = fields
@@ -117,11 +118,11 @@ class _Row:
         return ProblemError(Problem(file=str(self._path), row=self.number, field=field, reason=reason))
 
     def with_fields(self, fields: Mapping[str, Any]) -> _Row:
-        """Other fields of the same row."""
+        """Returns a reader of other fields, for the same row."""
         return _Row(self._path, self.number, fields)
 
     def which(self, names: tuple[str, ...]) -> str:
-        """The one of these names that the row has, or nothing."""
+        """Returns the one of these names that the row has, or "". Two of them are a problem."""
         present = [name for name in names if self.fields.get(name) is not None]
         if len(present) > 1:
             raise self.problem(present[1], f"has the same meaning as {present[0]!r}; give one of them")
@@ -131,7 +132,7 @@ class _Row:
         return self.as_text(field, self.fields.get(field))
 
     def as_text(self, field: str, value: object) -> str:
-        """A text, or a finite number as text."""
+        """Returns a text, or a finite number as text."""
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise self.problem(field, "must be a text or a number" if value is not None else "is missing")
         if isinstance(value, float) and not math.isfinite(value):
@@ -190,7 +191,7 @@ def _played(row: _Row, truths: Truths) -> Answered:
 
 
 def _last_answer(row: _Row) -> str:
-    """The argument `answer` of the last call, or the text of a last turn that called nothing; empty without either."""
+    """Returns the argument `answer` of the last call; without tools, the text of the last turn; else ""."""
     turns = row.fields.get("turns")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise row.problem("turns", "must be a list of objects")

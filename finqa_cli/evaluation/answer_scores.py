@@ -29,14 +29,17 @@ _GIVE_TRUTH = "--truth FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What scoring a file came to.
+    """Result of scoring a file.
 
     Attributes:
-        path: scores.jsonl.
-        rows: Rows that were scored.
+        path: Path of scores.jsonl.
+        rows: Number of rows that were scored.
         skipped: Malformed rows that were left out.
-        solutions: Answers that were scored; more than rows where rows contain candidates.
-        parse_rate: Share of answers in the JSON form; None when the reward does not want it.
+        solutions: Number of answers that were scored; more than rows if rows contain candidates.
+        parse_rate: Share of answers in the JSON form; None if the reward does not read JSON.
+        mean: Mean reward.
+        least: Smallest reward.
+        most: Largest reward.
         components: Mean of each named part, over the answers that have it.
     """
 
@@ -65,19 +68,19 @@ def score(
     """Scores every answer and writes scores.jsonl.
 
     Args:
-        reward: What scores.
+        reward: The reward that scores.
         source: A file of rows or candidates, or a run folder.
-        settings: Those the reward was made from; they also name the folder of the snapshots, for a run's truths.
+        settings: Settings that the reward was made from; they also name the home of snapshots, for truths of a run.
         truth: A file of truths by id, for rows without their own.
         out: Folder of scores.jsonl.
-        overwrite: Replace one that is there.
+        overwrite: Overwrite an existing scores.jsonl.
         skip_bad: Leave malformed rows out.
-        most: Rows that are scored, the first ones; all when None.
+        most: Number of rows to score, from the first; None: all.
 
     Raises:
-        ConfigError: The reward wants JSON replies, and the run submitted plain answers through a tool.
+        ConfigError: The reward reads JSON replies, and the run submitted plain answers through a tool.
         DataError: The source is missing, a row is malformed, or no truth is known.
-        StorageError: There is a scores.jsonl already, or writing failed.
+        StorageError: scores.jsonl exists already, or writing failed.
         FinqaError: The reward failed.
     """
     path = out / SCORES
@@ -93,7 +96,7 @@ def score(
     for item in itertools.islice(_answers(source, settings, truth), most):
         if isinstance(item, Problem):
             problems.append(item)
-        elif skip_bad or not problems:  # else nothing will be written, and only the problems are still looked for
+        elif skip_bad or not problems:  # else nothing is written, and the loop only collects further problems
             parsed = [parse_reply(solution).ok for solution in item.solutions] if reads_json else []
             totals.append((item, _score(reward, source, item), sum(parsed) / len(parsed) if parsed else 0.0))
     if problems and not skip_bad:
@@ -118,7 +121,7 @@ def _answers(source: Path, settings: Settings, truth: Path | None) -> Iterator[A
 
 
 def _require_json_replies(run: Path) -> None:
-    """Raises ConfigError for a run that submitted its answers through a tool: none of them would be read."""
+    """Raises ConfigError for a run that submitted its answers through a tool: the reward could read none of them."""
     played = from_public_dict(read_settings(run))
     if not _is_snapshotless(played):
         raise ConfigError(
@@ -133,7 +136,11 @@ def _is_snapshotless(played: Settings) -> bool:
 
 
 def _truths_of_run(run: Path, settings: Settings) -> Truths:
-    """The truths of the snapshot that a run was played on, if it is still the one of its name."""
+    """Returns the truths of the snapshot that a run was played on.
+
+    Raises:
+        DataError: The environment has no snapshot, or the name of the snapshot has other data now.
+    """
     facts, played = read_run(run), from_public_dict(read_settings(run))
     if _is_snapshotless(played):
         raise DataError(f"The truths of {run} are in no snapshot.", remedy=_GIVE_TRUTH)
@@ -174,7 +181,7 @@ def _score(reward: Reward, source: Path, item: Answered) -> list[Rewards]:
             for solution in item.solutions
         ]
     except EnvironmentFault as error:
-        # No episode's fault here: nothing can be tried again, and the function is one that the user must fix.
+        # not a fault of an episode: a retry does not help, the user must fix the reward
         raise FinqaError(f"{source}, row {item.row}: {error.message}", remedy=error.remedy) from error
 
 
@@ -223,7 +230,7 @@ def _summary(
 
 
 def document(scores: Scores) -> dict[str, Any]:
-    """The `--json` form."""
+    """Returns the `--json` form."""
     return {
         "scores": str(scores.path),
         "rows": scores.rows,

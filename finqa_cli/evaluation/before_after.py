@@ -1,4 +1,4 @@
-"""Two evaluations of one training beside each other: the rows that `finqa train` prints and `finqa report` shows."""
+"""Rows that compare two evaluations of one training; `finqa train` prints them and `finqa report` shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finqa_cli.evaluation.cluster_nouns import UNKNOWN, counted
 from finqa_cli.rollout.measures import flat
 
 LARGEST_GROUP = 4
-"""Measures of an environment that are groups of more numbers than this are in metrics.jsonl only."""
+"""Groups of measures of an environment with more numbers than this are in metrics.jsonl only."""
 
 _MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("accuracy", "accuracy", True),
@@ -17,31 +17,31 @@ _MEASURES: tuple[tuple[str, str, bool], ...] = (
     ("sql_error_rate", "SQL errors per query", True),
     ("turns_mean", "turns per episode", False),
 )
-"""Key in the record, its label, and whether it is a share."""
+"""Key in the record, label, and whether the value is a share."""
 
 
 def before_after_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[list[str]]:
     """Returns rows of [label, before, after]; `-` where a record lacks a number that the other one has.
 
     Args:
-        before: Record of the first evaluation, as it is in metrics.jsonl.
-        after: Record of the last one.
+        before: Record of the first evaluation, as in metrics.jsonl.
+        after: Record of the last evaluation.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: It is no record of an evaluation.
+        KeyError, TypeError, ValueError, AttributeError: One of them is not a record of an evaluation.
     """
     rows = [
         [_label(label, after), *(_measure(facts, key, is_share) for facts in (before, after))]
         for key, label, is_share in _MEASURES
     ]
-    rows = [row for row in rows if row[1:] != ["-", "-"]]  # what this environment has nothing to do with
+    rows = [row for row in rows if row[1:] != ["-", "-"]]  # without measures that this environment does not have
     own = [flat(_brief(facts.get("measures", {}))) for facts in (before, after)]
     names = dict.fromkeys([*own[0], *own[1]])
     return [*rows, *([name, *(format_number(facts.get(name)) for facts in own)] for name in names)]
 
 
 def asked_questions(report: Mapping[str, Any]) -> str:
-    """Returns the number of questions with that of clusters and attempts where these differ: `224 of 16 companies`."""
+    """Returns the numbers of questions, clusters and attempts, if these differ: `224 of 16 companies, 448 attempts`."""
     episodes, clusters = report["episodes"], report["clusters"]
     by_question = report.get("clustered_by") == "question"
     # records of earlier versions do not record the number of questions

@@ -42,7 +42,7 @@ _OF_CANDIDATES = ("id", "member", "seed", "turns")
 _OF_SCORES = ("id", "status", "reward", "components", "explanation", "error", "seconds")
 
 QUICK = {"candidates": 4, "limit": 16}
-"""Counts of a quick test, unless they are given."""
+"""Counts of --quick-test, unless a flag sets them."""
 
 FLAGS = {
     "eval.attempts": "--num-candidates",
@@ -52,10 +52,11 @@ FLAGS = {
     "generation.top_p": "--top-p",
     "data.eval_split": "--split",
 }
-"""Settings that other workflows use for other ends: of candidates they are flags and arguments only."""
+"""Settings that a sampling run takes from its own flags only, not from `--set`: path -> flag."""
 
 WANTED_PARSE_RATE = 0.7
-"""Below it, candidates show more about form than about answers; module 04 of the RL-LLM FinQA pipeline asks for it."""
+"""Below this rate, candidates show more about form than about answers. Module 04 of the RL-LLM FinQA pipeline
+requires it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +71,10 @@ class SampleResult:
 def sampling_settings(
     settings: Settings, *, candidates: int, temperature: float, top_p: float, split: str, limit: int
 ) -> Settings:
-    """Returns the settings of a sampling run, whose candidates are attempts of an evaluation at a temperature.
+    """Returns the settings of a sampling run: its candidates are attempts of an evaluation at a temperature.
 
     Raises:
-        ConfigError: The temperature is 0, so that all candidates would be alike.
+        ConfigError: The temperature is 0, and all candidates of a question would be identical.
     """
     if temperature <= 0 and candidates > 1:
         raise ConfigError(
@@ -96,13 +97,13 @@ async def sample(
 ) -> SampleResult:
     """Plays `eval.attempts` candidates of each question of the split and writes candidates.jsonl and scores.jsonl.
 
-    Every attempt is in trajectories.jsonl, with its token ids, as soon as it ends. A resumed run plays those that are
-    not there or ended in a fault.
+    Every attempt is in trajectories.jsonl, with its token ids, as soon as it ends. A resumed run plays attempts that
+    are missing there or ended in a fault.
 
     Args:
         settings: Settings from `sampling_settings`; for a resumed run, its own.
         target: Policy or engine that plays.
-        run: A new folder, or with `resume` that of an interrupted run.
+        run: A new folder, or with `resume` the folder of an interrupted run.
         resume: Resume the run.
         reporter: Receives progress.
         stopper: Decides when to stop.
@@ -110,7 +111,7 @@ async def sample(
     Raises:
         DataError: The split has no questions, or records of the interrupted run are damaged.
         ConfigError: The folder is in use, or data or policy are no longer those that the run began with.
-        InterruptedRun: A signal stopped it; what was played is kept.
+        InterruptedRun: A signal stopped it; finished attempts are kept.
     """
     started = time.perf_counter()
     policy = policy_of(target, settings.engine.name)
@@ -124,7 +125,7 @@ async def sample(
     )
     parameters = _parameters(settings, target)
     with opened as folder, CandidateWriter(run, settings.eval.attempts) as writer:
-        if not resume:  # an interrupted run is resumed by its parameters, however early it was
+        if not resume:  # written early, because the parameters are needed to resume the run
             write_manifest(run, "sample", parameters=parameters, inputs=inputs)
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
@@ -167,7 +168,7 @@ def check_candidates(result: SampleResult, settings: Settings) -> None:
     """Checks that no more attempts ended in faults than the settings allow.
 
     Raises:
-        ThresholdError: More did.
+        ThresholdError: More attempts ended in faults.
     """
     faults, candidates = result.report["faults"], result.report["candidates"]
     if faults > settings.pool.max_fault_share * (faults + candidates):
@@ -246,7 +247,7 @@ async def _play(
 
 
 class _Once:
-    """A source of attempts that keeps no trajectories: thousands of episodes with token ids need much memory."""
+    """A source of attempts that keeps no trajectories, because thousands of them with token ids need much memory."""
 
     def __init__(self, attempts: Iterator[Attempt]) -> None:
         self._attempts = attempts
@@ -259,7 +260,7 @@ class _Once:
 
 
 def _attempts(environment: Environment, settings: Settings, writer: CandidateWriter) -> Iterator[Attempt]:
-    """Attempts that are still to be played, question by question, so that an interrupted run has whole questions."""
+    """Yields the attempts to play, question by question, so that an interrupted run has complete questions."""
     for task in eval_tasks(environment, settings):
         for member in range(settings.eval.attempts):
             if not writer.is_played(task.id, member):
@@ -298,14 +299,14 @@ def _tell(report: dict[str, Any], policy: PolicyVersion, reporter: Reporter) -> 
 
 
 class CandidateWriter:
-    """Writes the two files of a run. Attempts of unfinished questions are in the log of the run only.
+    """Writes candidates.jsonl and scores.jsonl. Attempts of unfinished questions are in the log of the run only.
 
-    On opening it continues an interrupted run: questions whose candidates are all written are settled, and attempts in
-    the log need not be played again unless they ended in a fault.
+    It continues the files of an interrupted run: questions whose candidates are all written are finished, and attempts
+    in the log are not played again unless they ended in a fault.
     """
 
     def __init__(self, run: Path, wanted: int) -> None:
-        """`wanted` is how many candidates each question gets.
+        """Opens the files of a run; `wanted` is the number of candidates per question.
 
         Raises:
             DataError: A line of an earlier run is damaged.
@@ -329,14 +330,14 @@ class CandidateWriter:
         return self._tries[question, member]
 
     def is_played(self, question: str, member: int) -> bool:
-        """Whether the attempt has its grade."""
+        """Returns whether the attempt need not be played again."""
         return question in self._settled or member in self._open.get(question, {})
 
     def add(self, record: Record) -> Sequence[Future[None]]:
-        """Adds an attempt as recorded in the log; writes its question when that was the last one.
+        """Adds an attempt as recorded in the log; after the last attempt of a question, writes the question.
 
         Returns:
-            Each is done when a file has its line on disk, or with a StorageError; none when nothing is to be written.
+            One future per file, done when the line is on disk, or with a StorageError; () if nothing is written.
         """
         question, member = place(record)
         attempts = self._open[question]
@@ -392,24 +393,24 @@ def score_record(attempts: Sequence[Record]) -> dict[str, Any]:
 
 
 def joined(candidates: Record, scores: Record) -> Iterator[dict[str, Any]]:
-    """Yields the attempts that a line of each file describes, as records of trajectories.jsonl have them.
+    """Yields the attempts of one line of candidates.jsonl and one of scores.jsonl, as records of trajectories.jsonl.
 
     Raises:
-        ValueError: They are not of the same attempts.
+        ValueError: The lines are not about the same attempts.
     """
     prompt, verdicts = candidates["prompt"], {score["id"]: score for score in scores["scores"]}
     if candidates["id"] != scores["id"] or {each["id"] for each in candidates["candidates"]} != set(verdicts):
-        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} have different kinds")
+        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} are not about the same attempts")
     for candidate in candidates["candidates"]:
         shared = {"task": candidates["task"], "messages": prompt["messages"], "tools": prompt["tools"]}
         yield {**shared, **candidate, **verdicts[candidate["id"]]}
 
 
 def read_log(run: Path) -> Iterator[dict[str, Any]]:
-    """Yields the attempts in the log of a run; none when there is no log yet.
+    """Yields the attempts in the log of a run; nothing if there is no log yet.
 
     Raises:
-        DataError: A line is damaged or no attempt.
+        DataError: A line is damaged or not an attempt.
     """
     path = run / LOG
     if not path.exists():
@@ -424,7 +425,7 @@ def read_log(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def said(attempt: Record) -> str:
-    """Returns all that the policy wrote in an attempt, turn after turn."""
+    """Returns all text that the policy wrote in an attempt, turn after turn."""
     return "\n".join(str(turn["text"]) for turn in attempt["turns"])
 
 
@@ -438,7 +439,7 @@ def _is_fault(record: Record) -> bool:
 
 
 def _settled(run: Path, wanted: int) -> set[str]:
-    """Questions with all their candidates in both files."""
+    """Returns the questions that have all their candidates in both files."""
     full: list[set[str]] = []
     for name, part in ((CANDIDATES, "candidates"), (SCORES, "scores")):
         records = read_jsonl(run / name) if (run / name).exists() else ()

@@ -9,11 +9,11 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 
 UNKNOWN = "cluster"
-"""Noun for the clusters of an environment that names none."""
+"""Noun for the clusters of an environment that declares none."""
 
 
 def cluster_noun(environment: str, options: Mapping[str, Any]) -> str:
-    """Returns the singular that the environment's plugin declares; `cluster` where it declares none or is missing."""
+    """Returns the singular noun that the environment declares; `cluster` if it declares none or is not installed."""
     try:
         component = registry().find("environment", environment)
         config = registry().config(component, options)
@@ -36,5 +36,5 @@ def counted(clusters: int, noun: str) -> str:
 
 
 def alike(noun: str) -> str:
-    """Names what is right or wrong together, and is therefore clustered."""
+    """Returns a phrase for what is correlated, and therefore in one cluster."""
     return "attempts at one question" if noun == "question" else f"questions of one {noun}"

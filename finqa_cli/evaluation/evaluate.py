@@ -1,4 +1,4 @@
-"""Evaluation: the rollout code of training without a learner, on a whole split or on one visible question."""
+"""Evaluation: the rollout code of training without a learner, on the questions of a split."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OUTPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """An evaluation: its folder, what was asked (the split that the tasks name), and its report."""
+    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), and report."""
 
     run: Path
     target: str
@@ -71,16 +71,16 @@ class EvalResult:
 async def evaluate(
     settings: Settings, target: str, run: Path, *, resume: bool = False, reporter: Reporter, stopper: Stopper
 ) -> EvalResult:
-    """Plays every question of the evaluation split; writes manifest.json and what `write_results` does.
+    """Plays every question of the evaluation split and writes manifest.json and the files of `write_results`.
 
-    Every attempt is in trajectories.jsonl as soon as it ends. A resumed evaluation plays those that are not there;
-    those that ended in faults are set aside and played again.
+    Every attempt is in trajectories.jsonl as soon as it ends. A resumed evaluation plays attempts that are missing
+    there; those that ended in faults are moved aside and played again.
 
     Args:
-        settings: Settings of the evaluation; of a resumed one, its own.
+        settings: Settings of the evaluation; for a resumed one, its own.
         target: Policy or engine that plays.
-        run: A new folder, or with `resume` that of an evaluation that did not end.
-        resume: Resume it.
+        run: A new folder, or with `resume` the folder of an evaluation that did not end.
+        resume: Resume the evaluation.
         reporter: Receives progress.
         stopper: Decides when to stop.
 
@@ -145,11 +145,11 @@ class _Played:
     """The attempts of an evaluation that are on disk.
 
     Attributes:
-        records: Attempt id -> its record, of an evaluation that is resumed.
+        records: Attempt id -> record, for attempts that were on disk before this process.
     """
 
     def __init__(self, folder: RunFolder, tracking: Tracking, records: Iterable[Mapping[str, Any]]) -> None:
-        """`records` are those of before."""
+        """Creates the collection from the `records` of an earlier process; empty in a new evaluation."""
         self._folder = folder
         self._tracking = tracking
         self.records = {str(record["id"]): record for record in records}
@@ -165,7 +165,7 @@ class _Played:
         self._tracking.trajectory(trajectory, facts)
 
     def in_order(self) -> list[Mapping[str, Any]]:
-        """Returns the records by their ids."""
+        """Returns the records in order of their ids."""
         played = {name: {**facts, **trajectory_record(self._trajectories[name])} for name, facts in self._facts.items()}
         return [record for _, record in sorted({**self.records, **played}.items())]
 
@@ -192,7 +192,7 @@ def read_attempts(run: Path) -> list[dict[str, Any]]:
     """Reads the attempts of an evaluation, in the order in which they ended.
 
     Raises:
-        DataError: A line is damaged or no attempt.
+        DataError: A line is damaged or not an attempt.
     """
     file = run / "trajectories.jsonl"
     if not file.exists():
@@ -209,15 +209,15 @@ def read_attempts(run: Path) -> list[dict[str, Any]]:
 
 
 def pin_inputs(folder: RunFolder, parts: Stage, reward: Mapping[str, Any]) -> None:
-    """Records the digests of data, reward and prompts; in a resumed run they must be the recorded ones.
+    """Records the digests of data, reward and prompts; in a resumed run they must equal the recorded ones.
 
     Args:
         folder: Folder of the run.
-        parts: What plays.
+        parts: Environment and data of the run.
         reward: See `reward_facts`.
 
     Raises:
-        ConfigError: One differs.
+        ConfigError: A digest differs.
     """
     folder.pin("data digest", parts.data.digest)
     folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
@@ -272,7 +272,7 @@ async def play_attempts(
     reporter: Reporter,
     stopper: Stopper,
 ) -> list[Trajectory]:
-    """Plays attempts at the evaluation temperature; those that end after a stop was requested are the last."""
+    """Plays attempts at the evaluation temperature. After a requested stop, running attempts end and none start."""
     shown = EpisodeCount(reporter, "eval", len(attempts))
 
     async def listen(trajectory: Trajectory) -> None:
@@ -315,25 +315,26 @@ def sum_up(
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    """Returns the questions of the evaluation split, or `eval.limit` of them by `eval.seed`, alike for every seed."""
+    """Returns the questions of the evaluation split, or `eval.limit` of them, drawn by `eval.seed` only."""
     return _limited(environment.tasks(eval_split(environment, settings)), settings)
 
 
 def held_out_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
-    """Returns the questions to evaluate on while training, as `eval_tasks`; none where there is no split for them."""
+    """Returns the questions to evaluate on during training, limited as in `eval_tasks`; () if there is no split."""
     split = held_out_split(environment, settings)
     return _limited(environment.tasks(split), settings) if split else ()
 
 
 def eval_split(environment: Environment, settings: Settings) -> str:
-    """Returns the split to evaluate on: of those that the settings name, the first that the environment has."""
+    """Returns the split to evaluate on: the first split in the settings that the environment has."""
     return choose_split(settings.data.eval_split, environment.splits())
 
 
 def held_out_split(environment: Environment, settings: Settings) -> str:
-    """Returns the split to evaluate on while training, or nothing.
+    """Returns the split to evaluate on during training, or "".
 
-    It is `eval_split`, but for the training split where that is a last resort instead of the one that was asked for.
+    It is `eval_split`, or "" if that is the training split because the environment lacks the first split in the
+    settings.
     """
     split, asked = eval_split(environment, settings), settings.data.eval_split.partition(",")[0].strip()
     return "" if split == settings.data.train_split != asked else split
@@ -346,24 +347,24 @@ def _limited(tasks: Sequence[Task], settings: Settings) -> Sequence[Task]:
 
 
 def is_engine(target: str) -> bool:
-    """Whether the target is the name of an engine, such as `scripted`, instead of a policy."""
+    """Returns whether the target is the name of an engine, such as `scripted`, instead of a policy."""
     return any(component.name == target for component in registry().components("engine"))
 
 
 def policy_of(target: str, engine: str) -> PolicyVersion:
-    """Resolves the policy of a target; an engine that needs none (`scripted`) has an empty one."""
+    """Resolves the policy of a target; for the name of an engine, such as `scripted`, it is an empty policy."""
     return PolicyVersion(number=0, model="") if is_engine(target) else resolve_for(engine, target)
 
 
 def write_results(
     run: Path, records: Sequence[Mapping[str, Any]], report: EvalReport, facts: Mapping[str, Any]
 ) -> None:
-    """Writes report.json, metrics.json, items.csv, breakdown.csv and samples/predictions.jsonl, some of each ending.
+    """Writes report.json, metrics.json, items.csv, breakdown.csv and samples/predictions.jsonl.
 
     Args:
         run: Folder of the run.
         records: Records of trajectories.jsonl.
-        report: Their report.
+        report: Report of the records.
         facts: Further fields of report.json and metrics.json.
     """
     outcomes = [read_outcome(record) for record in records]
@@ -374,7 +375,7 @@ def write_results(
     write_csv(run / "breakdown.csv", breakdown_rows(outcomes))
     by_place = {(outcome.question, outcome.member): record for outcome, record in zip(outcomes, records, strict=True)}
     file = run / "samples" / "predictions.jsonl"
-    file.unlink(missing_ok=True)  # of an evaluation that was killed while it wrote them
+    file.unlink(missing_ok=True)  # from an evaluation that was killed while it wrote the samples
     samples = JsonlWriter(file)
     for outcome in choose_samples(outcomes):
         record = by_place[outcome.question, outcome.member]
@@ -383,7 +384,7 @@ def write_results(
 
 
 def eval_parameters(settings: Settings, target: str) -> dict[str, Any]:
-    """Returns what the results depend on."""
+    """Returns the parameters that the results depend on, for the manifest."""
     public = to_public_dict(settings)
     sections = ("eval", "generation", "environment", "engine", "codec")
     return {

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def render(template: Path, **values: object) -> str:
-    """Renders a template file; several blank lines in turn become one.
+    """Renders a template file; several successive blank lines become one.
 
-    Escaping also removes spaces at both ends of a value: separators belong into the text of the template.
+    Escaping also removes spaces at both ends of a value, so separators belong in the text of the template.
 
     Templates may call `table(headers, rows)` for tables whose columns are data, and have the filters `code` for text
     between backticks, `number` for at most three digits and `points` for a share in signed percentage points.
@@ -40,7 +40,7 @@ def render(template: Path, **values: object) -> str:
 
 
 def cell(value: object) -> str:
-    """Escapes text so that it stays in its line and table cell and is no markup of its own."""
+    """Escapes a text so that it stays in its line and table cell and contains no markup."""
     text = " ".join(str(value).split()).replace("\\", "\\\\").replace("<", "&lt;").replace("](", "]\\(")
     return re.sub(r"[|`*]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 

@@ -1,4 +1,4 @@
-"""Published evaluations of files of predictions: figures with intervals, and what is wrong with each prediction."""
+"""Scores files of predictions as published evaluation scripts do: figures with intervals, a reason per prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinqa", "tatqa": "tatqa"}
-"""The environment that reads the truths of a metric and scores predictions; `openenv` needs none."""
+"""Metric -> environment that reads the truths and scores predictions; `openenv` needs none."""
 
 METRICS = (*ENVIRONMENTS, "openenv")
 _OPENENV = 'the format is {"ID": answer, ...}, or rows with id and answer'
@@ -42,12 +42,12 @@ def score_file(metric: str, predictions: Path, truth: Path, environment: Environ
 
     Args:
         metric: One of `METRICS`.
-        predictions: JSON or JSONL, in the form that the metric's own script reads.
-        truth: The data set's file or folder.
-        environment: The metric's, over the truth; None for `openenv`.
+        predictions: JSON or JSONL file, in the form that the official script of the metric reads.
+        truth: File or folder of the data set.
+        environment: Environment of the metric, opened on the truth; None for `openenv`.
 
     Raises:
-        DataError: A file is missing or malformed, or no prediction is of a question of the data.
+        DataError: A file is missing or malformed, or no prediction belongs to a question of the data.
     """
     document = _read(predictions)
     scored = _openenv(document, truth) if environment is None else environment.score_predictions(document)
@@ -70,7 +70,7 @@ def _read(path: Path) -> object:
 
 
 def _openenv(predictions: object, truth: Path) -> ScoredPredictions:
-    """Graded by the rules of OpenEnv's FinQA environment; questions without a prediction are wrong."""
+    """Score by the rules of OpenEnv's FinQA environment; questions without a prediction are wrong."""
     if isinstance(predictions, list) and all(isinstance(row, dict) and "id" in row for row in predictions):
         predictions = {str(row["id"]): row.get("answer") for row in predictions}
     if not isinstance(predictions, dict):

@@ -1,4 +1,4 @@
-"""What an evaluation is to play: settings that follow from its target, and the folder of a new or unfinished run."""
+"""Plans an evaluation: settings that follow from its target, and the folder of a new or unfinished run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FOLLOWED = (
     *("environment.name", "data.snapshot", "data.path", "reward.name", "model.name", "generation.max_steps"),
     *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
 )
-"""Settings that an evaluation takes from the run that made the policy, unless they are given."""
+"""Settings that an evaluation takes from the run that made the policy, unless the user gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEvaluation:
-    """An evaluation that is to be played.
+    """An evaluation to play.
 
     Attributes:
-        settings: Its settings.
+        settings: Settings of the evaluation.
         target: Policy or engine that plays.
-        run: Its folder.
-        resumes: The folder contains attempts of it already.
+        run: Folder of the evaluation.
+        resumes: Whether the folder contains an unfinished evaluation to resume.
     """
 
     settings: Settings
@@ -44,7 +44,7 @@ class PlannedEvaluation:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes it."""
+        """The command that resumes the evaluation."""
         return f"finqa eval --resume {self.run}"
 
 
@@ -81,9 +81,9 @@ def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedE
     """Return the evaluation of a target: the one that was started with the same settings and did not end, or a new one.
 
     Args:
-        settings: Its settings.
+        settings: Settings of the evaluation.
         target: Policy or engine that plays.
-        fresh: Begin a new one, also where the same one was started.
+        fresh: Start a new evaluation, even if the same one was started and did not end.
 
     Raises:
         ConfigError: The folder of the settings contains an unfinished evaluation of another policy or other settings.
@@ -94,16 +94,16 @@ def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedE
 
 
 def plan_resumption(run: Path, given: Mapping[str, Any]) -> PlannedEvaluation:
-    """Return the evaluation in a folder, to play what is missing of it.
+    """Return the evaluation in a folder, to play its missing attempts.
 
     Args:
         run: The folder.
         given: Settings that the user gives; see `stored_settings`.
 
     Raises:
-        UsageError: It is finished.
+        UsageError: The evaluation is finished.
         DataError: The folder does not record which policy it evaluates.
-        ConfigError: Its settings are of another version of finqa, or do not fit on this machine.
+        ConfigError: Its settings are of another version of finqa, or it does not fit on this machine.
     """
     if is_over(read_run(run)):
         raise UsageError(f"{run} is already finished: all of its attempts are played.", remedy=f"finqa show {run}")
@@ -116,7 +116,7 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
     """Check that no more episodes ended in faults than the settings allow.
 
     Raises:
-        ThresholdError: More did; the message has the reason of most of them.
+        ThresholdError: More episodes ended in faults; the message has the most frequent error.
     """
     report = result.report
     if report.faults <= settings.pool.max_fault_share * report.episodes:
@@ -136,7 +136,7 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
 
 
 def _begun(settings: Settings, target: str) -> Path | None:
-    """Return the evaluation that was started with the same settings and did not end; None without one."""
+    """Return the folder of the evaluation that was started with the same settings and did not end; else None."""
     if (named := settings.run.dir) is not None:
         return named if check_same(named, target, settings) else None
     return find_unfinished(RUNS, target, settings, policy_of(target, settings.engine.name))

@@ -1,4 +1,4 @@
-"""One episode that is watched: the named question, or chosen by the seed."""
+"""Plays one episode that the user watches: of a named question, or of one drawn by the seed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from finqa_cli.wiring.stage import stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedEpisode:
-    """An episode that was watched.
+    """An episode that the user watched.
 
     Attributes:
         trajectory: The episode.
-        truth: What `compare_with_truth` returns for it.
-        has_expert: The environment can demonstrate its task.
+        truth: Result of `compare_with_truth` for the episode.
+        has_expert: Whether the environment can demonstrate the task.
     """
 
     trajectory: Trajectory
@@ -47,7 +47,7 @@ async def play(
 
     Raises:
         DataError: There is no such question.
-        ConfigError: Rollout workers are to play it.
+        ConfigError: `cluster.rollout_workers` is not 0.
     """
     if settings.cluster.rollout_workers:
         raise ConfigError(
@@ -57,7 +57,7 @@ async def play(
     chosen: list[Task] = []
 
     def count(environment: Environment) -> int:
-        """The question is looked up before anything is started."""
+        """Looks the question up, before anything is started, and returns the number of episodes."""
         chosen.append(_choose_task(environment, settings, question))
         return 1
 
@@ -82,7 +82,7 @@ def _has_expert(environment: Environment, trajectory: Trajectory) -> bool:
     try:
         return environment.demonstrate_task(trajectory.task.id, trajectory.messages) is not None
     except FinqaError:
-        return False  # as where the data has no gold query for this question
+        return False  # for example, the data has no gold query for this question
 
 
 def _choose_task(environment: Environment, settings: Settings, question: str | None) -> Task:

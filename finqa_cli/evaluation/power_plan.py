@@ -1,4 +1,4 @@
-"""What an evaluation could show: from assumptions, or from the variation that evaluated runs have."""
+"""Plans what an evaluation can show, from assumptions or from the variation of evaluated runs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from finqa_cli.statistics import (
 )
 
 FOR_NOTHING_KNOWN = {"accuracy": 0.5, "paired": 0.5, "repeated": 0.6, "company": 0.1}
-"""Assumed where neither a flag nor a run gives it: the accuracy with the largest variance, middling likeness."""
+"""Values if neither a flag nor a run gives them: the accuracy with the largest variance, and moderate correlations."""
 
 RUN_DEVIATION = 0.025
-"""Assumed where neither the flag nor runs give it: the median over the five methods of `benchmarks.methods`, of
-which three runs each have standard deviations of 0.007, 0.009, 0.025, 0.072 and 0.144 (benchmarks/RESULTS.md)."""
+"""Standard deviation of the accuracies of a method's runs if neither the flag nor runs give it. It is the median over
+the five methods of `benchmarks.methods`, whose deviations over three runs are 0.007, 0.009, 0.025, 0.072 and 0.144
+(benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What is given by flags; None is taken from the runs, or else from `FOR_NOTHING_KNOWN`.
+    """Values that flags give; None is replaced by the value of the runs, or else of `FOR_NOTHING_KNOWN`.
 
-    The first four are those of `finqa_cli.statistics.power.assumed_variation`; `deviation` is the standard deviation of
-    the accuracies of a method's runs, otherwise `RUN_DEVIATION`.
+    The first four are parameters of `finqa_cli.statistics.power.assumed_variation`. `deviation` is the standard
+    deviation of the accuracies of a method's runs; without runs it is `RUN_DEVIATION`.
     """
 
     accuracy: float | None = None
@@ -51,19 +52,19 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `finqa plan` answers.
+    """Result of `finqa plan` for an evaluation.
 
     Attributes:
-        design: The evaluation in question.
-        variation: What was taken for the spread.
-        used: Each assumption that went into it, with its origin.
+        design: The planned evaluation.
+        variation: Variance between questions and between attempts that the plan is based on.
+        used: Name of an assumption -> value and origin.
         smallest: The smallest difference in accuracy of two policies that the design shows.
         deviation: Standard deviation of the accuracies of a method's runs.
-        wanted: The difference asked about; None when none was.
-        questions: Questions that it needs with the design's attempts; None when nothing was asked or none suffice.
-        attempts: Attempts that it needs with the design's questions; None when nothing was asked or none suffice.
-        seeds: Runs of each method that it needs to be shown of methods, with the design's questions and attempts; None
-            when nothing was asked or none suffice.
+        wanted: The difference that is to be shown; None if the user gave none.
+        questions: Questions needed to show `wanted` with the design's attempts; None without `wanted`, or if no number
+            is sufficient.
+        attempts: Attempts needed to show `wanted` with the design's questions; None as above.
+        seeds: Runs of each method needed to show `wanted` of two methods with the design; None as above.
     """
 
     design: Design
@@ -92,19 +93,19 @@ def plan(
     """Plans the comparison of two policies, and of two methods, on the same questions.
 
     Args:
-        questions: How many; None takes those of the first run.
-        companies: They are about; None takes those of the run, or one for each question.
-        attempts: At each question by each policy; None takes those of the run, or 1.
+        questions: Number of questions; None: that of the first run.
+        companies: Number of companies of the questions; None: as in the run, or one per question.
+        attempts: Attempts per question and policy; None: as in the run, or 1.
         wanted: A difference in accuracy that is to be shown.
         level: 1 - alpha of the two-sided test.
-        power: Chance of showing a difference that is there.
-        comparisons: How many are corrected for, by Holm.
+        power: Probability of showing a difference that exists.
+        comparisons: Number of comparisons that Holm's method corrects for.
         assumptions: Values of the flags about the variation.
-        runs: None, one evaluated run, or two that asked the same questions; with LABEL=FOLDER the runs of one label are
-            seeds of one method, whose spread is taken from them and everything else from the first.
+        runs: Empty, one evaluated run, or two that asked the same questions. With LABEL=FOLDER, the runs of one label
+            are seeds of one method: the deviation is estimated from all of them, everything else from the first.
 
     Raises:
-        UsageError: Values that cannot be, or more than two runs or labels.
+        UsageError: A value is out of range, or there are more than two runs or labels.
         DataError: A run cannot be read, the two cannot be compared, or they do not show how questions vary.
     """
     methods = _read(runs)
@@ -149,12 +150,12 @@ def plan(
 
 
 def with_attempts(result: Plan, numbers: Sequence[int]) -> list[tuple[int, float]]:
-    """The smallest difference for other numbers of attempts at the same questions."""
+    """Returns the smallest difference of two policies for other numbers of attempts at the same questions."""
     return [(number, detectable(replace(result.design, attempts=number), result.variation)) for number in numbers]
 
 
 def with_seeds(result: Plan, numbers: Sequence[int]) -> list[tuple[int, float]]:
-    """The smallest difference of two methods for other numbers of runs of each; infinite for one."""
+    """Returns the smallest difference of two methods for other numbers of runs of each; infinite for one run."""
     return [
         (number, detectable_methods(result.design, result.variation, deviation=result.deviation, seeds=number))
         for number in numbers
@@ -162,7 +163,7 @@ def with_seeds(result: Plan, numbers: Sequence[int]) -> list[tuple[int, float]]:
 
 
 def _read(runs: Sequence[str]) -> list[list[EvaluatedRun]]:
-    """Reads the runs, those of one label together; a run without a label is alone."""
+    """Reads the runs and groups them by label; a run without a label is a group of its own."""
     named = [label_and_path(text) for text in runs]
     if len(named) > 1:
         check_paths([path for _, path in named])
@@ -181,7 +182,10 @@ def _read(runs: Sequence[str]) -> list[list[EvaluatedRun]]:
 
 
 def _deviation(given: float | None, methods: Sequence[Sequence[EvaluatedRun]]) -> tuple[float, str]:
-    """Standard deviation between runs of a method, without the noise of questions, and where it comes from."""
+    """Returns the standard deviation between runs of a method, without the noise of questions, and its origin.
+
+    That of several methods is pooled: the variances are weighted by their degrees of freedom.
+    """
     if given is not None:
         return given, "given"
     found = []
@@ -217,7 +221,7 @@ def _check(design: Design, wanted: float | None) -> None:
 
 
 def _used(given: Assumptions, seen: Observed | None, design: Design) -> dict[str, tuple[float, str]]:
-    """Each assumption and where it comes from; two correlations that rule each other out are made to agree."""
+    """Returns each assumption with its origin. An assumed correlation is changed if it contradicts the other one."""
     found = {"accuracy": seen.accuracy, "repeated": seen.repeated, "company": seen.company} if seen else {}
     used: dict[str, tuple[float, str]] = {}
     for name, otherwise in FOR_NOTHING_KNOWN.items():
@@ -238,7 +242,11 @@ def _used(given: Assumptions, seen: Observed | None, design: Design) -> dict[str
 
 
 def _seen_variation(first: EvaluatedRun, second: EvaluatedRun, repeated: float) -> Variation:
-    """What two runs show; DataError when they show nothing."""
+    """Returns the variation of the difference of two runs.
+
+    Raises:
+        DataError: The runs do not determine it.
+    """
     try:
         variation = observed_variation(first.outcomes, second.outcomes, repeated=repeated)
         if variation.between + variation.within == 0:

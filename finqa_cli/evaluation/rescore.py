@@ -1,4 +1,4 @@
-"""Grading recorded attempts again, by other rules or another reward, without an engine or a sandbox."""
+"""Grades recorded attempts again by other rules or another reward, without an engine or a sandbox."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from finqa_cli.wiring.build import open_environment
 
 GRADER = "environment.options.grader"
 RULES = (GRADER, "reward.name", "reward.options.")
-"""Settings that decide a verdict and no prompt: all that a rescored evaluation may change."""
+"""Settings that change verdicts but no prompts: the only ones that a rescored evaluation may change."""
 
 PHASE = "rescore"
 LEVEL = 0.95
@@ -43,13 +43,13 @@ class Rescored:
 
     Attributes:
         source: The evaluation that was graded again.
-        run: Folder of the new verdict, an evaluation like any other.
-        before: Its report under the old rules, computed again.
-        after: Its report under the new ones.
+        run: Folder with the new verdicts, which has the files of any evaluation.
+        before: Report under the old rules, computed again.
+        after: Report under the new rules.
         accuracy: New minus old share of right attempts, question by question; None without a graded attempt.
         reward: New minus old mean reward with its interval: difference, low, high; None without a graded attempt.
         now_right: Attempts that were wrong before and are right now.
-        now_wrong: The other way round.
+        now_wrong: Attempts that were right before and are wrong now.
     """
 
     source: Path
@@ -62,7 +62,7 @@ class Rescored:
     now_wrong: int
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the `--json` form."""
         return {
             "rescored": str(self.source),
             "run": str(self.run),
@@ -82,12 +82,12 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
 
     Args:
         source: Folder of the evaluation.
-        changes: Dotted path -> value, of `RULES`.
+        changes: Dotted path -> value; paths of `RULES` only.
 
     Raises:
-        UsageError: Nothing changes, or a setting that decides more than the verdict.
-        DataError: It is not an evaluation.
-        ConfigError: Its settings are of another version of finqa, or a value is wrong.
+        UsageError: There are no changes, or a setting affects more than the verdict.
+        DataError: The folder is not an evaluation.
+        ConfigError: The settings are of another version of finqa, or a value is wrong.
     """
     if read_document(source / "run.json").get("command") != "eval":
         raise DataError(f"{source} is no evaluation.", remedy="finqa ls, which names the command of each run")
@@ -113,7 +113,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
 
 
 def advise_rules(source: Path) -> str:
-    """Return a command that grades the attempts of an evaluation by other rules, which its environment has."""
+    """Return a command that grades the attempts of an evaluation by other rules, if its environment has other rules."""
     name = str(read_settings(source).get("environment", {}).get("name"))
     options = registry().config_class(registry().find("environment", name))
     graded = options is not None and "grader" in options.model_fields
@@ -129,13 +129,13 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
 
     Args:
         settings: Settings from `rescoring_settings`.
-        source: Folder of the evaluation, which stays as it is.
+        source: Folder of the evaluation, which is not changed.
         run: A new folder.
         reporter: Receives progress.
         stopper: Decides when to stop.
 
     Raises:
-        DataError: There are no attempts, a record is damaged, or the data is no longer what was played.
+        DataError: There are no attempts, a record is damaged, or the data has changed since.
         ConfigError: The environment cannot grade recorded attempts, or an option is wrong.
         EnvironmentFault: The reward failed.
         InterruptedRun: A signal stopped it.
@@ -182,7 +182,7 @@ async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewar
 
     Raises:
         ConfigError: The environment grades in its sandbox only.
-        DataError: The environment answers other than it did, so that the verdict would be about something else.
+        DataError: The environment now replies differently, so the verdict would be about another episode.
         EnvironmentFault: The reward failed.
     """
     if (rewards := await environment.regrade(trajectory)) is not None:
@@ -208,7 +208,7 @@ async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewar
 
 
 async def _repeat(session: Session | TextSession, turn: Turn) -> list[Observation]:
-    """Return the session's replies to a recorded turn; none to one that did not reach it."""
+    """Return the session's replies to a recorded turn; [] if the turn had a parse error, which no session receives."""
     further = tuple(step.call for step in turn.further_steps)
     said = AssistantTurn(
         text=turn.text, words=turn.words, tool_call=turn.tool_call, further_calls=further, parse_error=turn.parse_error
@@ -222,7 +222,7 @@ async def _repeat(session: Session | TextSession, turn: Turn) -> list[Observatio
 
 
 def _verdict(rewards: Rewards) -> dict[str, Any]:
-    """Return the fields of a record that a verdict decides."""
+    """Return the fields of a record that depend on the verdict."""
     return {
         "reward": rewards.total,
         "components": dict(rewards.components),

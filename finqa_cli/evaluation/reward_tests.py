@@ -1,4 +1,4 @@
-"""Rewards without a run: what they are, and whether they give what their own tests expect."""
+"""Rewards without a run: their specification, their own tests, and their digests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EQUAL = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One test: what was expected, what came, and why it came; `error` when the reward itself failed."""
+    """Result of one test: expected and actual parts, and the explanation; `error` if the reward itself failed."""
 
     name: str
     expected: Mapping[str, float]
@@ -42,11 +42,10 @@ class CaseResult:
 
 
 def chosen(settings: Settings) -> Reward:
-    """The reward that the settings name.
+    """Returns the reward that the settings name.
 
     Raises:
-        ConfigError: They name an unknown one, options that it does not take, or an environment's verdict that only an
-            episode can give.
+        ConfigError: The reward or an option is unknown, or it is the verdict of an environment that needs an episode.
     """
     reward = make_verdict(settings)
     if reward is None:
@@ -58,12 +57,12 @@ def chosen(settings: Settings) -> Reward:
 
 
 def name_of(settings: Settings, name: str | None) -> str:
-    """The reward that was asked for: by argument, by settings, or the default one."""
+    """Returns the name of the reward: that of the argument, else of the settings, else the default."""
     return name or (settings.reward.name if settings.reward.name != ENVIRONMENT else DEFAULT)
 
 
 def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
-    """What a reward was made from: its specification, or its options in the settings with their defaults."""
+    """Returns the specification of a reward, or its options in the settings with defaults if it has none."""
     if (found := reward.spec()) is not None:
         return dict(found)
     component = registry().find("reward", settings.reward.name)
@@ -72,29 +71,29 @@ def specification(reward: Reward, settings: Settings) -> dict[str, Any]:
 
 
 def reward_facts(settings: Settings) -> dict[str, Any]:
-    """The `reward` of a manifest: name and options, and what was made of them with the files that they name."""
+    """Returns the `reward` of a manifest: name, options, and the specification with the content of named files."""
     public: dict[str, Any] = to_public_dict(settings)["reward"]
     reward = make_reward(settings)
     return public if reward is None else {**public, "specification": masked(specification(reward, settings))}
 
 
 def reward_digest(facts: Mapping[str, Any]) -> str:
-    """sha256 of `reward_facts`: what a resumed run insists on."""
+    """Returns the sha256 of `reward_facts` in hex, which must not change when a run is resumed."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def digests_before_versions(facts: Mapping[str, Any]) -> list[str]:
-    """The digests of the same reward in runs that are older than the versions of `strict`."""
+    """Returns the digests of the same reward in runs that were recorded before `strict` had versions."""
     return [reward_digest(before) for before in rewards_before_versions(facts)]
 
 
 def wants_json(reward: Reward, settings: Settings) -> bool:
-    """It reads answers out of JSON replies."""
+    """Returns whether a reward reads answers from JSON replies."""
     return specification(reward, settings).get("format") == "json"
 
 
 def as_yaml(specification: Mapping[str, Any]) -> str:
-    """The text of `reward_spec.yaml`."""
+    """Returns the text of `reward_spec.yaml`."""
     return yaml.safe_dump(dict(specification), sort_keys=False, allow_unicode=True)
 
 
@@ -112,10 +111,10 @@ def write_specification(name: str, document: Mapping[str, Any], folder: Path, st
 
 
 def run_cases(reward: Reward, name: str) -> list[CaseResult]:
-    """Runs a reward's own tests.
+    """Runs the tests of a reward.
 
     Raises:
-        ConfigError: It brings none.
+        ConfigError: The reward has no tests.
     """
     cases = reward.cases()
     if not cases:
@@ -124,7 +123,7 @@ def run_cases(reward: Reward, name: str) -> list[CaseResult]:
 
 
 def write_results(reward: Reward, results: Sequence[CaseResult], name: str, folder: Path) -> Path:
-    """Writes `unit_tests/test_results.json` and `unit_tests/test_cases.json`; gives the former.
+    """Writes `unit_tests/test_results.json` and `unit_tests/test_cases.json`; returns the path of the former.
 
     Raises:
         StorageError: Writing failed.

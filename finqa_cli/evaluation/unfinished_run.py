@@ -1,4 +1,4 @@
-"""The evaluation that the same command began and did not end, which it continues when it is given again."""
+"""Finds the unfinished evaluation of an earlier, equal command, so that the command can continue it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LONGEST_VALUE = 60
 
 
 def find_unfinished(base: Path, target: str, settings: Settings, policy: PolicyVersion) -> Path | None:
-    """Return the newest evaluation of this policy with these settings that did not end; None without one.
+    """Return the newest unfinished evaluation of this policy with these settings; None if there is none.
 
     Args:
         base: Folder of the run folders.
         target: Policy or engine that plays, as it was typed.
         settings: Resolved settings.
-        policy: What the target is now: an evaluation of other weights under the same name is another one.
+        policy: The policy that the target is now; an evaluation of other weights under the same name does not count.
     """
     found = sorted(base.glob("*/run.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     begun = [file.parent for file in found if _is_unfinished(file.parent, target)]
@@ -46,8 +46,8 @@ def check_same(run: Path, target: str, settings: Settings) -> bool:
         settings: Resolved settings.
 
     Raises:
-        ConfigError: It contains an unfinished evaluation of another policy or with other settings; the message states
-            which.
+        ConfigError: The folder contains an unfinished evaluation of another policy or with other settings; the message
+            lists the differences.
     """
     if read_document(run / "run.json").get("command") != "eval" or read_run(run)["status"] not in _UNFINISHED:
         return False
@@ -64,18 +64,18 @@ def check_same(run: Path, target: str, settings: Settings) -> bool:
 
 
 def stored_target(run: Path) -> str | None:
-    """Return the policy or engine that an evaluation plays, usable in this working directory; None without one."""
+    """Return the policy or engine that an evaluation plays, as a path from this working directory; None if unknown."""
     facts = read_document(run / "run.json")  # evaluations of earlier versions have it in their manifest only
     target = facts.get(TARGET, read_document(run / MANIFEST).get("parameters", {}).get("target"))
     if target in {component.name for component in registry().components("engine")}:
-        return str(target)  # whichever folder has the same name
+        return str(target)  # even if a folder has the same name
     return None if target is None else str(located(run, target))
 
 
 def compare_settings(run: Path, settings: Settings) -> list[str]:
-    """Return how settings differ from those of a run, each as `NAME is NEW, not OLD`; those about folders do not count.
+    """Return the differences of settings from those of a run, as `NAME is NEW, not OLD`; `run.` settings do not count.
 
-    Settings of a run that this version cannot read differ.
+    Settings that this version cannot read count as different: the error is the difference.
     """
     try:
         before = dict(_flat(to_public_dict(from_public_dict(read_settings(run)))))
@@ -98,7 +98,7 @@ def _is_unfinished(run: Path, target: str) -> bool:
             and stored_target(run) == target
         )
     except FinqaError:
-        return False  # a damaged folder is another command's business
+        return False  # other commands report a damaged folder
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -37,10 +37,10 @@ class Header(_Table):
 
     Attributes:
         name: Name of the experiment, and of its folder below ./outputs.
-        cell: Name of a cell, with `{axis}` for the choice on each axis.
-        config: Settings files below the file's own settings, as `--config` takes them.
-        compare_within: Axis whose choices are not compared with each other, because their questions are others.
-        seeds: Seeds; every cell is trained once with each, but cells with a choice that has `seeds` of its own.
+        cell: Pattern of the names of cells, with `{axis}` for the choice on each axis.
+        config: Settings files, as for `--config`; settings of the experiment file take precedence over them.
+        compare_within: Axis whose choices are not compared with each other, because they have different questions.
+        seeds: Every cell is trained once with each seed, except cells with a choice that has its own `seeds`.
         reference: Time and cost reported elsewhere, in words.
     """
 
@@ -53,10 +53,10 @@ class Header(_Table):
 
 
 class Preparation(_Table):
-    """A finqa command that is run before the first cell, such as one that makes the policy all cells begin with.
+    """A finqa command that runs before the first cell, for example to make the initial policy of all cells.
 
     Attributes:
-        name: Name of its folder, RUN/prepare/NAME, which it gets as `--run-dir`.
+        name: Name of its folder, RUN/prepare/NAME, which the command gets as `--run-dir`.
         arguments: Words after `finqa`; may be formulas.
     """
 
@@ -70,9 +70,9 @@ class Question(_Table):
     Attributes:
         name: Short name.
         ask: The question.
-        axis: Whose choices it compares, all other choices being equal.
-        pairs: Pairs of choices, compared as first less second.
-        measures: Names in `[measures]` of what is compared.
+        axis: Axis whose choices are compared; all other choices are equal.
+        pairs: Pairs of choices; the difference is first minus second.
+        measures: Names in `[measures]` of the figures to compare.
     """
 
     name: str = Field(min_length=1)
@@ -86,9 +86,9 @@ class Measure(_Table):
     """A figure that questions compare.
 
     Attributes:
-        better: Which way is an improvement.
-        of: `accuracy`, `reward`, `components.NAME` for the mean of a part of the reward, or else the dotted name of a
-            figure of the environment's own.
+        better: Direction of an improvement.
+        of: `accuracy`, `reward`, `components.NAME` for the mean of a part of the reward, or the dotted name of a figure
+            that the environment measures.
     """
 
     better: Literal["higher", "lower"]
@@ -99,10 +99,10 @@ class Rates(_Table):
     """Rates for estimates of time and cost; each may be a formula. Pairs are a low and a high estimate.
 
     Attributes:
-        prompt_tokens: Tokens per attempt.
-        response_tokens: Tokens per attempt.
-        evaluated: Attempts in one evaluation.
-        questions: Questions in the training split, where other values depend on it. It and `evaluated` are then
+        prompt_tokens: Prompt tokens per attempt.
+        response_tokens: Response tokens per attempt.
+        evaluated: Number of attempts in one evaluation.
+        questions: Number of questions in the training split, if other values depend on it. It and `evaluated` are then
             compared with the data.
         seconds_per_attempt: Wall time of training divided by its attempts, on all GPUs.
         gpus: GPUs of a cell.
@@ -122,13 +122,13 @@ class ExperimentFile(_Table):
     """The whole file.
 
     Attributes:
-        experiment: Its header.
+        experiment: The header.
         variables: Name in capitals -> default; an environment variable of that name replaces it.
         prepare: Commands before the first cell, in order.
         settings: Settings of all cells; may contain formulas.
         evaluation: Settings that differ when a cell is evaluated.
-        axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice, and `seeds` in place
-            of the header's.
+        axes: Axis -> choice -> variables (in capitals) and settings of the cells with that choice, and optionally
+            `seeds`, which replace those of the header.
         measures: Measures by name.
         questions: Questions that the report answers.
         rates: Rates for estimates; without them only attempts are counted.
@@ -146,10 +146,10 @@ class ExperimentFile(_Table):
 
 
 def read_experiment(reference: str) -> tuple[Document, ExperimentFile]:
-    """Reads a file, or one that ships with finqa by its name, such as `financial_qa`.
+    """Reads an experiment file by its path, or one that ships with finqa by its name, such as `financial_qa`.
 
     Raises:
-        ConfigError: There is none, or it is not as it should be; the message states where.
+        ConfigError: There is no such file, or it is malformed; the message states where.
     """
     document = _find(reference)
     if "experiment" not in document.tree:
@@ -183,7 +183,7 @@ def _find(reference: str) -> Document:
 
 
 def _check(document: Document, file: ExperimentFile) -> None:
-    """Raises ConfigError where one part of the file names another that does not exist."""
+    """Raises a ConfigError if a part of the file refers to another part that does not exist, or a name is wrong."""
     for name in file.variables:
         if not name.isupper() or name in PLACES:
             why = f"names of variables must be in capitals, and {' and '.join(PLACES)} are taken"
@@ -201,7 +201,7 @@ def _check(document: Document, file: ExperimentFile) -> None:
 
 
 def _check_seeds(document: Document, place: str, seeds: Any) -> tuple[int, ...]:
-    """Returns the seeds; raises ConfigError where they are no list of different natural numbers."""
+    """Returns the seeds; raises a ConfigError if they are not a list of different natural numbers."""
     numbers = seeds if isinstance(seeds, list | tuple) else []
     if not numbers or any(type(seed) is not int or seed < 0 for seed in numbers) or len(set(numbers)) < len(numbers):
         raise _wrong(document, place, f"{seeds!r} is not a list of different natural numbers, such as [0, 1, 2]")
@@ -257,7 +257,7 @@ def calculate_all(value: Any, names: Mapping[str, Scalar]) -> Any:
     """Replaces every formula in a value, also inside tables and lists, by its result.
 
     Raises:
-        FormulaError: A formula is malformed, names no variable, or has no result.
+        FormulaError: A formula is malformed, uses an unknown variable, or has no result.
     """
     if isinstance(value, Mapping):
         return {key: calculate_all(item, names) for key, item in value.items()}
@@ -272,7 +272,7 @@ def calculate(formula: str, names: Mapping[str, Scalar]) -> Scalar:
     It may use numbers, texts in quotes, variables, + - * / //, comparisons, and, or, not, `A if B else C`.
 
     Raises:
-        FormulaError: The formula is malformed, names no variable, or has no result.
+        FormulaError: The formula is malformed, uses an unknown variable, or has no result.
     """
     try:
         tree = ast.parse(formula.removeprefix("=").strip(), mode="eval")
@@ -319,16 +319,16 @@ def _combined(operation: ast.operator, left: Scalar, right: Scalar) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One place of the matrix.
+    """One cell of the matrix.
 
     Attributes:
-        name: Name that the file's pattern gives it.
+        name: Name, by the pattern of the file.
         choices: Axis -> choice.
-        fixed: Variables that a choice sets, which the environment therefore does not.
+        fixed: Variables that a choice sets; environment variables do not change them.
         settings: Dotted path -> value.
-        evaluation: Dotted path -> value, in place of the setting when it is evaluated.
+        evaluation: Dotted path -> value that replaces the setting in the evaluation.
         rates: Rates for estimates.
-        seeds: Seeds that it is trained with.
+        seeds: Seeds of its trainings.
     """
 
     name: str
@@ -341,10 +341,10 @@ class Cell:
 
 
 def given_variables(file: ExperimentFile, environment: Mapping[str, str]) -> dict[str, Scalar]:
-    """Returns the variables of the file that the environment sets, read as values of their defaults' types.
+    """Returns the variables of the file that environment variables set, converted to the types of their defaults.
 
     Raises:
-        ConfigError: A value cannot be read so.
+        ConfigError: A value cannot be converted.
     """
     given = {name: environment[name].strip() for name in file.variables if environment.get(name, "").strip()}
     return {name: _read(name, text, file.variables[name]) for name, text in given.items()}
@@ -462,7 +462,7 @@ def _checked_name(document: Document, place: str, name: str) -> str:
 
 
 def _read(name: str, text: str, default: Scalar) -> Scalar:
-    """Reads a text of the environment as a value of the default's type."""
+    """Converts the text of an environment variable to the type of its default."""
     if isinstance(default, str):
         return text
     kind = (

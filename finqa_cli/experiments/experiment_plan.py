@@ -1,6 +1,6 @@
 """The plan of an experiment: every cell with its settings, its steps, and estimates of time and cost.
 
-It is one document, which a later call resumes with.
+The plan is stored as one document, and a later call resumes with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from finqa_cli.wiring.build import open_environment
 OUTPUTS = Path("outputs")
 
 Resolve = Callable[[Sequence[str], Mapping[str, Any]], Loaded]
-"""Settings files and settings by dotted path -> the loaded settings."""
+"""Loads settings from settings files and settings by dotted path."""
 
 Source = Literal["measured", "given", "none"]
 
@@ -52,11 +52,11 @@ class PlannedCell(BaseModel):
     """One cell under one seed.
 
     Attributes:
-        label: Name in comparisons: that of the cell, the same for every seed.
-        group: Only cells of one group are compared with each other.
+        label: Name in comparisons: the name of the cell, the same for every seed.
+        group: Only cells of the same group are compared with each other.
         choices: Axis -> choice.
         settings: All settings, as `to_public_dict` returns them.
-        evaluation: Dotted path -> value, in place of the setting when it is evaluated.
+        evaluation: Dotted path -> value that replaces the setting in the evaluation.
         rates: Rates for estimates.
     """
 
@@ -76,7 +76,7 @@ class ExperimentPlan(BaseModel):
     Attributes:
         name: Name of the experiment.
         file: File that it was read from.
-        given: Variables that the environment sets.
+        given: Variables that environment variables set.
         prepare: Commands before the first cell, in order.
         cells: Cells by name, which also names their folders.
         measures: Measures by name.
@@ -96,7 +96,7 @@ class ExperimentPlan(BaseModel):
     reference: str
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the plan as JSON values."""
         return self.model_dump(mode="json")
 
 
@@ -110,14 +110,14 @@ def plan_experiment(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
 ) -> tuple[ExperimentPlan, Path]:
-    """Plans all cells; returns also the folder for them, `outputs/NAME` unless another is given.
+    """Plans all cells; also returns the folder for them, `outputs/NAME` unless another one is given.
 
-    The cells that `only` names must be distinct, and every variable of the environment must affect one of them.
+    The cells that `only` selects must be distinct, and every environment variable must affect one of them.
 
     Raises:
-        ConfigError: The file is wrong, a setting does not fit, two chosen cells ask for the same, or a variable of the
-            environment has no effect on any of them.
-        UsageError: `only` names no cell.
+        ConfigError: The file is wrong, a setting does not fit, two selected cells have the same settings, or an
+            environment variable affects none of them.
+        UsageError: A pattern of `only` matches no cell.
     """
     given = given_variables(file, environment)
     name = experiment_name(document, file, given)
@@ -149,7 +149,7 @@ def read_plan(document: Mapping[str, Any]) -> ExperimentPlan:
     """Reads the plan that `ExperimentPlan.document` wrote.
 
     Raises:
-        DataError: It is damaged, or of another version.
+        DataError: The document is damaged, or of another version.
     """
     try:
         return ExperimentPlan.model_validate(document)
@@ -161,7 +161,7 @@ def chosen_cells(planned: Mapping[str, PlannedCell], only: Sequence[str]) -> lis
     """Returns the names of the cells that match any of the patterns, such as `qwen3_4b_*`; all without patterns.
 
     Raises:
-        UsageError: A pattern matches none.
+        UsageError: A pattern matches no cell.
     """
     for pattern in only:
         if not any(_matches(name, cell, pattern) for name, cell in planned.items()):
@@ -269,12 +269,12 @@ class Estimate:
 
     Attributes:
         iterations: Iterations of training.
-        attempts: Attempts in training, when every iteration fills its groups once.
+        attempts: Attempts in training, if every iteration fills its groups once.
         evaluated: Attempts in evaluations; None without rates.
         tokens: Tokens of all prompts and responses; None without rates.
         hours: A low and a high estimate of the wall time; None without rates.
         gpu_hours: A low and a high estimate; None without rates.
-        gpu_hour_price: US dollars for one GPU and hour, as the file gives it; None without.
+        gpu_hour_price: US dollars for one GPU and hour, as in the file; None if it has no price.
         cost: GPU-hours at that price, in US dollars; None without a price.
         source: Whether the seconds per attempt are `measured` in this experiment's folder or `given` by the file.
     """
@@ -291,7 +291,7 @@ class Estimate:
 
 
 def estimates(plan: ExperimentPlan, run: Path) -> dict[str, Estimate]:
-    """Estimates each cell; a rate measured in the folder, in a cell of the same group, replaces the given one."""
+    """Estimates each cell. Seconds per attempt that were measured in a cell of the same group replace those given."""
     measured: dict[str, float] = {}
     for name, cell in plan.cells.items():
         if (seconds := _measured(run / "runs" / name)) is not None:
@@ -300,7 +300,7 @@ def estimates(plan: ExperimentPlan, run: Path) -> dict[str, Estimate]:
 
 
 def total(found: Mapping[str, Estimate]) -> tuple[float, float] | None:
-    """Sums the hours of all cells, one after the other; None where one is not known."""
+    """Returns the total hours of all cells, which run one after the other; None if those of a cell are unknown."""
     known = [one.hours for one in found.values() if one.hours is not None]
     return (sum(low for low, _ in known), sum(high for _, high in known)) if len(known) == len(found) else None
 
@@ -311,7 +311,7 @@ def _estimate(cell: PlannedCell, measured: float | None) -> Estimate:
     concurrent = max(1, pool.sandboxes * pool.sessions_per_sandbox // train.group_size)
     groups = train.target_groups_per_iter or train.max_rollout_rounds * concurrent
     attempts = train.iterations * groups * train.group_size
-    # before training, every `eval_every` iterations, after it, and the one of `finqa eval`
+    # evaluations before training, every `eval_every` iterations, after training, and by `finqa eval`
     evaluations = 3 + ((train.iterations - 1) // train.eval_every if train.eval_every else 0)
     evaluated = round(evaluations * float(rates.evaluated)) if rates else None
     played = attempts + (evaluated or 0)
@@ -338,7 +338,7 @@ def _estimate(cell: PlannedCell, measured: float | None) -> Estimate:
 
 
 def _measured(run: Path) -> float | None:
-    """Seconds of an iteration per attempt, over the iterations of a run; None before the first."""
+    """Returns the mean seconds per attempt over the training iterations of a run; None before the first iteration."""
     if not (run / "metrics.jsonl").is_file():
         return None
     try:
@@ -346,14 +346,14 @@ def _measured(run: Path) -> float | None:
         attempts = sum(int(record["episodes"]) for record in trained)
         seconds = sum(float(record["timing"]["iteration_s"]) for record in trained)
     except (DataError, KeyError, TypeError, ValueError):
-        return None  # an estimate is no place to refuse a damaged file
+        return None  # a damaged file does not prevent an estimate; the step itself reports it
     return seconds / attempts if attempts else None
 
 
 def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
-    """Compares the numbers of questions that the rates count on with the data; returns one line per difference.
+    """Compares the numbers of questions that the rates assume with the data; returns one line per difference.
 
-    Cells without `rates.questions` are not checked. Data that does not exist or cannot be read gives a line as well.
+    Cells without `rates.questions` are not checked. Data that does not exist or cannot be read also gives a line.
     """
     counted: dict[str, tuple[tuple[str, int], ...] | str] = {}
     cells_of: dict[str, list[str]] = {}
@@ -372,7 +372,7 @@ def row_warnings(plan: ExperimentPlan, chosen: Sequence[str]) -> list[str]:
 
 
 def _counted(settings: Settings) -> tuple[tuple[str, int], ...] | str:
-    """Split and number of the training questions and of the attempts of an evaluation; or why they are unknown."""
+    """Returns (split, number) of training questions and of attempts in an evaluation, or why they are unknown."""
     path = settings.data.path
     if path is not None and not path.exists():
         return f"there is no data at {path}"

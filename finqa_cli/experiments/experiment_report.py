@@ -42,10 +42,10 @@ class CellResult:
     Attributes:
         label: Label of the cell.
         seed: Seed of its training.
-        figures: Measure -> its value with an interval; None where it is not known.
-        questions: Questions that were graded.
-        clusters: Companies, or what else questions are clustered by, among them.
-        evaluated: Its evaluation, with the cost of training.
+        figures: Measure -> value with an interval; None if it is unknown.
+        questions: Number of questions that were graded.
+        clusters: Number of clusters of these questions, such as companies.
+        evaluated: The evaluation, with the cost of training.
     """
 
     label: str
@@ -58,15 +58,15 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodResult:
-    """A cell over its seeds, those of them that are done.
+    """Result of a cell over those of its seeds that are done.
 
     Attributes:
         seeds: Seeds of the runs that are done.
-        planned: Number of seeds of the plan.
-        figures: Measure -> mean over the runs, on the questions that all of them were graded on, with an interval over
-            runs and clusters; None where it is not known.
+        planned: Number of seeds in the plan.
+        figures: Measure -> mean over the runs, on the questions that were graded in all of them, with an interval over
+            runs and clusters; None if it is unknown.
         questions: Number of these questions.
-        clusters: Companies, or what else questions are clustered by, among them.
+        clusters: Number of clusters of these questions, such as companies.
     """
 
     seeds: Sequence[int]
@@ -83,9 +83,9 @@ class ExperimentReport:
     Attributes:
         plan: Plan of the experiment.
         done: Results by name of the cell and seed.
-        methods: Label of a cell -> its result over its seeds; of cells with a run that is done.
-        answers: Answers to each question of the plan, in its order.
-        comparisons: Group -> folder of its comparison, relative to the experiment's.
+        methods: Label of a cell with a finished run -> result over its seeds.
+        answers: Answers to each question of the plan, in order of the questions.
+        comparisons: Group -> folder of its comparison, relative to the folder of the experiment.
     """
 
     plan: ExperimentPlan
@@ -120,7 +120,7 @@ def write_report(report: ExperimentReport, run: Path) -> None:
     """Writes report.md and report.json.
 
     Raises:
-        StorageError: One cannot be written.
+        StorageError: A file cannot be written.
     """
     write_json(run / "report.json", document(report))
     with storage(run / "report.md"):
@@ -146,7 +146,7 @@ def markdown(report: ExperimentReport) -> str:
 
 
 def document(report: ExperimentReport) -> dict[str, Any]:
-    """Returns the report, JSON-ready."""
+    """Returns the report as JSON values."""
     return {
         "experiment": report.plan.name,
         "cells": {name: _cell(report, name) for name in report.plan.cells},
@@ -160,7 +160,7 @@ def document(report: ExperimentReport) -> dict[str, Any]:
 
 
 def _figures(plan: ExperimentPlan) -> dict[str, Figure]:
-    """Returns the plan's measures; the environment that some need is opened once, with the first cell's settings."""
+    """Returns the figures of the plan's measures. If any needs the environment, the first cell's is opened, once."""
     opened: list[Environment] = []
 
     def environment() -> Environment:
@@ -224,7 +224,7 @@ def _bounded(found: Estimated | None, of: str) -> Estimated | None:
 
 
 def _compare(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> dict[str, str]:
-    """Writes a comparison for each group of two cells or more, in place of earlier ones; returns their folders."""
+    """Writes a comparison for each group of two or more cells and returns the folders; earlier ones are deleted."""
     with storage(run / COMPARISON):
         shutil.rmtree(run / COMPARISON, ignore_errors=True)
     groups: dict[str, list[str]] = defaultdict(list)

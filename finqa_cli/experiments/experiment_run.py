@@ -33,17 +33,17 @@ from finqa_cli.training.rl.rl_run import check_method
 EXPERIMENT = Owner(command="experiment", resume="finqa experiment run --resume", redo="--redo")
 
 CellStates = dict[str, tuple[State, State]]
-"""Cell -> state of its training and of its evaluation."""
+"""Cell -> states of its training and of its evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult:
-    """Results after a call.
+    """Result of `run_experiment`.
 
     Attributes:
         run: Folder of the experiment.
         states: State of every cell.
-        report: Report on all cells that are done; None before the first.
+        report: Report on all cells that are done; None if none is done.
     """
 
     run: Path
@@ -52,10 +52,10 @@ class ExperimentResult:
 
 
 def stored_plan(run: Path) -> ExperimentPlan:
-    """Reads what the experiment in a folder was asked for.
+    """Reads the stored plan of the experiment in a folder.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no experiment in the folder.
         DataError: Its run.json is damaged.
     """
     if (facts := read_facts(run, EXPERIMENT)) is None:
@@ -64,10 +64,9 @@ def stored_plan(run: Path) -> ExperimentPlan:
 
 
 def continued_plan(plan: ExperimentPlan, run: Path) -> ExperimentPlan:
-    """Return the plan with the names that cells have in the folder, where it contains the same experiment or a part of
-    it.
+    """Returns the plan with the cell names of the folder, if the folder contains the same experiment or a part of it.
 
-    Seeds and cells can be added later. A cell with one seed has no seed in its name, and keeps that name.
+    Seeds and cells can be added later. A cell that had one seed has no seed in its name, and keeps that name.
 
     Raises:
         ConfigError: The folder contains another experiment, or a cell that the plan does not have.
@@ -89,10 +88,10 @@ def _identity(cell: PlannedCell) -> str:
 
 
 def check_cells(plan: ExperimentPlan, only: Sequence[str]) -> None:
-    """Checks what the cells need, before the first one.
+    """Checks the components and methods of all cells, before the first one runs.
 
     Raises:
-        ConfigError: A component or an option is unknown, or the method does not go with the settings.
+        ConfigError: A component or an option is unknown, or the method does not fit the settings.
     """
     for name in chosen_cells(plan.cells, only):
         try:
@@ -108,7 +107,7 @@ def states_of(plan: ExperimentPlan, run: Path) -> CellStates:
     """Returns the state of every cell; nothing is written.
 
     Raises:
-        ConfigError: The folder was changed by hand, or a step still runs.
+        ConfigError: The folder was changed by hand, or a step is still running.
     """
     facts = read_facts(run, EXPERIMENT)
     return _states(plan, run, StepFolder(run, facts, EXPERIMENT) if facts is not None else None)
@@ -127,12 +126,12 @@ def run_experiment(
     """Runs the steps of the chosen cells that are not done yet, and reports on all cells that are done.
 
     Args:
-        plan: The same as before, where the folder contains an experiment, or one with more cells.
+        plan: The plan. If the folder contains an experiment, it must be the same plan, or one with more cells.
         run: Folder of the experiment.
-        only: Patterns of names of cells; empty for all.
-        redo: Cell to run again, or preparation to run again with all that follows; what was there is set aside. Or
-            empty.
-        keep_going: A failed cell does not stop the others; the error comes at the end.
+        only: Patterns of names of cells; empty: all.
+        redo: Cell to run again, or preparation to run again with everything that follows; earlier results are moved
+            aside. Empty: nothing.
+        keep_going: Run the other cells if a cell fails, and raise the error at the end.
         show: Called with every line that a step prints.
         relay: Runs the processes and passes signals on.
 
@@ -140,8 +139,8 @@ def run_experiment(
         UsageError: There is no such cell.
         ConfigError: The folder is of another experiment, locked by another process, or was changed by hand; or
             environment variables differ from the plan.
-        DataError: There is no data where a cell has its own.
-        FinqaError: A step failed; with its exit code.
+        DataError: The data of a cell does not exist.
+        FinqaError: A step failed; the error has the exit code of the step.
         InterruptedRun: A signal stopped a step; `--resume` continues.
     """
     relay = relay or Relay()
@@ -190,7 +189,7 @@ def run_experiment(
 
 
 def _again(plan: ExperimentPlan, redo: str, run: Path) -> list[Step]:
-    """The steps to run again: those of a cell, or a preparation and all that came after it.
+    """Returns the steps to run again: those of a cell, or a preparation and all steps after it.
 
     Raises:
         UsageError: There is no such cell or preparation.
@@ -216,7 +215,7 @@ def _write_settings(plan: ExperimentPlan, run: Path, chosen: Sequence[str]) -> N
     """Writes the settings files of the cells.
 
     Raises:
-        ConfigError: One exists with other settings, or environment variables differ.
+        ConfigError: A file exists with other settings, or environment variables differ from it.
     """
     files = {name: run / "settings" / f"{name}.json" for name in chosen}
     for name, file in files.items():

@@ -1,4 +1,4 @@
-"""`finqa policy make`: a small policy for an environment, taught from nothing on one core."""
+"""`finqa policy make`: trains a new small policy for an environment on one core."""
 
 from __future__ import annotations
 
@@ -71,19 +71,20 @@ _IMITATION = (
     *("--lr", "2e-3", "--batch-tokens", "2048", "--set", "learner.options.betas=[0.9,0.98]"),
     *("--set", "learner.options.threads=1", "--set", "sft.warmup_share=0.3", "--validation-samples", "64"),
 )
-"""What a new policy of half a million weights needs. Without a slow rise of the rate it does not learn to copy."""
+"""Options of `finqa sft` for a new policy of half a million weights. Without the long warm-up of the learning rate it
+does not learn to copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked for.
+    """Options for the policy to make.
 
     Attributes:
-        demonstrations: Limit of the expert's episodes; 0: all of the split.
-        epochs: Passes over them.
+        demonstrations: Largest number of the expert's episodes; 0: all tasks of the split.
+        epochs: Passes over the episodes.
         careless: Share of the tasks that are demonstrated with a mistake, so that training has something to improve.
-        expert: Engine that demonstrates: `scripted` is the environment's own expert, `random` teaches the form of
-            actions alone.
+        expert: Engine that demonstrates: `scripted` is the environment's own expert; `random` teaches only the form of
+            actions.
     """
 
     demonstrations: int
@@ -97,10 +98,10 @@ class Made:
     """The policy that was made.
 
     Attributes:
-        policy: Its folder, which commands take as a model.
-        training: Settings with which it can be trained on a processor.
-        samples: Rates of its answers to held-out tasks; None where there are none.
-        demonstrations: Episodes that it was taught.
+        policy: Folder of the policy, which commands accept as a model.
+        training: Settings file for training it on a CPU.
+        samples: Rates of its answers to held-out tasks; None if there are none.
+        demonstrations: Number of episodes that it imitated.
     """
 
     policy: Path
@@ -110,12 +111,12 @@ class Made:
 
 
 def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Reporter, show: Show) -> Made:
-    """Have the expert demonstrate the training tasks, and teach a new policy to imitate it; resumable.
+    """Let the expert demonstrate the training tasks, and train a new policy to imitate it. Can be resumed.
 
     Raises:
         ConfigError: The environment has no expert, or the folder is of another policy.
-        DataError: The environment has no tasks to train on.
-        FinqaError: A step failed; with its exit code.
+        DataError: The environment has no training split.
+        FinqaError: A step failed; the error has the exit code of the step.
     """
     stated = settings_document(settings, data=settings.data.path, snapshot=settings.data.snapshot)
     facts = {"settings": stated, **asdict(wanted)}
@@ -141,12 +142,12 @@ def make_policy(settings: Settings, wanted: Wanted, run: Path, *, reporter: Repo
 
 
 def plan(settings: Settings, wanted: Wanted, run: Path) -> list[Step]:
-    """Return both steps."""
+    """Return the two steps: demonstrations and imitation."""
     config = ("--config", f"{run / SETTINGS}")
     limit = ("--limit", f"{wanted.demonstrations}", "--attempts", "1", "--temperature", "1")
     careless = ("--set", f"environment.options.careless={wanted.careless:g}") if wanted.careless else ()
     split = ("--split", settings.data.train_split)
-    # `finqa sft` follows the demonstrations' environment, and would choose its own sandbox
+    # `finqa sft` takes the environment from the demonstrations' run, but chooses a sandbox itself
     sandbox = ("--config", f"{run / SANDBOX}") if _chooses_sandbox(settings) else ()
     return [
         Step(
@@ -180,7 +181,12 @@ def _chooses_sandbox(settings: Settings) -> bool:
 
 
 def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int:
-    """Look at the environment, and return how many sandboxes suit training on a processor."""
+    """Check that the environment has an expert, and return the number of sandboxes for training on a CPU.
+
+    Raises:
+        ConfigError: The environment has no expert, and `wanted` asks for it.
+        DataError: The environment has no training split.
+    """
     environment = open_environment(settings, reporter)
     split = settings.data.train_split
     if split not in environment.splits():

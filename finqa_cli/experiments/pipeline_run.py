@@ -1,4 +1,4 @@
-"""The whole cycle, from raw data to a comparison: the steps of a pipeline as finqa commands, and running them."""
+"""Plans and runs the steps of a pipeline, from raw data to a comparison; each step is a finqa command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMITATION_FILE, TRAINING_FILE = "settings/imitation.json", "settings/training.js
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A step, its command as one would type it, and its state; seconds are None until it is done."""
+    """A step, its command line, and its state; `seconds` is None until it is done."""
 
     name: str
     command: str
@@ -41,7 +41,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """`report` is that of the comparison, and `final_report` that on the final test; None as long as there is none."""
+    """State of a pipeline; `report` is on the comparison, `final_report` on the final test, None before they exist."""
 
     run: Path
     method: str
@@ -54,7 +54,7 @@ def plan(spec: PipelineSpec, run: Path) -> list[Step]:
     """Plans all steps, in order.
 
     Raises:
-        ConfigError: The reward of the settings is unknown, or does not take its options.
+        ConfigError: The reward of the settings or one of its options is unknown.
     """
     imitation, training = f"{run / IMITATION_FILE}", f"{run / TRAINING_FILE}"
     seed = str(spec.training.train.seed)
@@ -91,10 +91,10 @@ def plan(spec: PipelineSpec, run: Path) -> list[Step]:
 
 
 def find_step(steps: Sequence[Step], wanted: str) -> int:
-    """Returns the place of a step that is named in full, by its number or by its word: `03_sft`, `03` or `sft`.
+    """Returns the index of a step by its name, its number or its word: `03_sft`, `03` or `sft`.
 
     Raises:
-        UsageError: No step, or more than one, is meant.
+        UsageError: No step matches, or more than one.
     """
     names = [step.name for step in steps]
     found = [index for index, name in enumerate(names) if name == wanted] or [
@@ -106,7 +106,9 @@ def find_step(steps: Sequence[Step], wanted: str) -> int:
 
 
 def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tuple[list[Step], int, int]:
-    """Plans all steps; returns also the place of the first to run again (behind the end if none is) and of the last.
+    """Plans all steps; also returns the indices of the first one to run again and of the last one to run.
+
+    The first index is the number of steps if no step is to run again.
 
     Raises:
         UsageError: There is no such step, or the first comes after the last.
@@ -121,17 +123,17 @@ def chosen_steps(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> tup
 
 
 def data_path(data: DataSource, run: Path) -> Path | None:
-    """Returns what `--data` is for the steps after 01."""
+    """Returns the value of `--data` for the steps after 01; None: no `--data`."""
     if data.kind == "finqa":
         return run / DATASET
     return Path(data.path) if data.kind == "rows" else None
 
 
 def stored_spec(run: Path) -> PipelineSpec:
-    """Reads what the pipeline in a folder was asked for.
+    """Reads the stored specification of the pipeline in a folder.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no pipeline in the folder.
         DataError: Its run.json is damaged.
     """
     if (facts := read_facts(run, PIPELINE)) is None:
@@ -150,7 +152,7 @@ def new_output(base: Path) -> Path:
 
 
 def _made(path: Path) -> bool:
-    """Make a folder; False where another process has just made it."""
+    """Creates a folder; returns False if another process has just created it."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -159,10 +161,10 @@ def _made(path: Path) -> bool:
 
 
 def preview(spec: PipelineSpec, run: Path, *, redo: str, until: str) -> PipelineResult:
-    """Reports the steps up to `until`, and which of them are done; those from `redo` on are to do. Nothing is written.
+    """Reports the steps up to `until` with their states; steps from `redo` on are to do. Nothing is written.
 
     Raises:
-        UsageError: There is no such step, or the one comes after the other.
+        UsageError: There is no such step, or `redo` comes after `until`.
         ConfigError: A setting does not fit, or the folder was changed by hand.
     """
     steps, first, last = chosen_steps(spec, run, redo=redo, until=until)
@@ -187,19 +189,19 @@ def run_pipeline(
     """Runs the steps that are not done yet.
 
     Args:
-        spec: What is asked for; the same as before, where the folder contains a pipeline.
+        spec: The specification. If the folder contains a pipeline, it must be the same one.
         run: Folder of the pipeline.
-        redo: Step to run again with those after it; what they had is set aside. Or empty.
-        until: Last step to run. Or empty.
-        past_gates: Continue after a step whose answers rarely have the right form.
+        redo: Step to run again with all later steps; their earlier results are moved aside. Empty: none.
+        until: Last step to run. Empty: all.
+        past_gates: Continue after a step even if too few of its answers have the right form.
         show: Called with every line that a step prints.
         relay: Runs the processes and passes signals on.
 
     Raises:
         UsageError: There is no such step.
         ConfigError: The folder is of another configuration, locked by another process, or was changed by hand; or data
-            or environment variables are no longer what they were.
-        FinqaError: A step failed; with its exit code. Or too few answers have the right form to learn from.
+            or environment variables have changed.
+        FinqaError: A step failed; the error has the exit code of the step. Or too few answers have the right form.
         InterruptedRun: A signal stopped a step; `--resume` continues.
     """
     relay = relay or Relay()
@@ -234,7 +236,7 @@ def run_pipeline(
 
 
 def _check_gate(run: Path, step: Step, resume: str) -> None:
-    """Raises FinqaError when the answers of a step have the right form too rarely for what comes after it."""
+    """Raises a FinqaError if too few answers of a step have the right form for the steps after it."""
     if step.name not in (SFT, CANDIDATES):
         return
     report = read_document(run / step.name / "report.json")
@@ -260,10 +262,10 @@ def document(result: PipelineResult) -> dict[str, Any]:
 
 
 def _states(folder: StepFolder, steps: Sequence[Step]) -> list[State]:
-    """Returns the state of every step; those that are done are the first ones.
+    """Returns the state of every step; finished steps come first.
 
     Raises:
-        ConfigError: A step is done, but one before it, which it builds on, is not; or it was changed by hand.
+        ConfigError: A step is done, but an earlier one is not; or a finished step was changed by hand.
     """
     states = [folder.state(step) for step in steps]
     pending = next((index for index, state in enumerate(states) if state != "done"), len(steps))
@@ -286,12 +288,12 @@ def _result(
 
 
 def _step(run: Path, name: str, arguments: Sequence[str], *reads: str, out: str = "--run-dir") -> Step:
-    """A step whose command writes its folder below the run, which it takes by the flag `out`."""
+    """Returns a step whose command gets its folder below the run by the flag `out`."""
     return Step(name=name, arguments=(*arguments, out, f"{run / name}"), reads=reads)
 
 
 def _data_steps(data: DataSource, run: Path, *, settings: str, seed: str) -> list[Step]:
-    """Steps 00 and 01, which check and prepare the questions; generated questions need neither."""
+    """Returns steps 00 and 01, which check and prepare the questions; generated questions need none."""
 
     def check(source: str, name: str = CHECKED) -> Step:
         return _step(run, name, ("data", "check", source), out="--out")
@@ -328,7 +330,7 @@ def _demonstrations(spec: PipelineSpec, run: Path, settings: str, reads: Sequenc
 
 
 def _rewards(settings: Settings, run: Path, file: str) -> list[Step]:
-    """The specification of the reward, and its own tests where it has some."""
+    """Returns the steps that write the specification of the reward and, if it has tests, run them."""
     reward, named = make_verdict(settings), (settings.reward.name, "--config", file, "--out", f"{run / REWARDS}")
     steps = [Step(name=REWARDS, arguments=("rewards", "show", *named), reads=(TRAINING_FILE,))]
     if reward is not None and reward.cases():
@@ -352,7 +354,7 @@ def _sample(spec: PipelineSpec, run: Path, settings: str) -> Step:
 
 
 def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
-    """Evaluations of the trained policy and of the imitating one, on the same questions under the same rules."""
+    """Returns the evaluations of the trained and of the imitating policy, on the same questions by the same rules."""
     asked = ("--split", spec.training.data.eval_split)
     return [
         _evaluation(spec, run, settings, EVALUATION, TRAINED[spec.method], asked),
@@ -361,14 +363,14 @@ def _evaluations(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
 
 
 def _evaluation(spec: PipelineSpec, run: Path, settings: str, name: str, trained: str, asked: Sequence[str]) -> Step:
-    """Evaluation of the policy of a step; of dpo the last one, since its best one is best at pairs."""
+    """Returns the evaluation of a step's policy; for dpo that of the final checkpoint: the best is chosen by pairs."""
     policy = run / trained / "checkpoints" / "final" if trained == TRAINED["dpo"] else run / trained
     words = ("eval", f"{policy}", "--config", settings, *asked, *_rules(spec.training))
     return _step(run, name, words, TRAINING_FILE, trained)
 
 
 def _final_check(spec: PipelineSpec, run: Path, settings: str, prepared: Sequence[str]) -> list[Step]:
-    """What the file of a test split shares with what is used for training."""
+    """Returns the step that reports what the file of a test split shares with the training data; [] without a file."""
     if spec.final_test is None:
         return []
     data = data_path(spec.data, run)
@@ -378,7 +380,7 @@ def _final_check(spec: PipelineSpec, run: Path, settings: str, prepared: Sequenc
 
 
 def _final_test(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
-    """Evaluations of both policies on the file of a test split, and their comparison."""
+    """Returns the evaluations of both policies on the file of a test split, and their comparison; [] without a file."""
     if spec.final_test is None:
         return []
     asked = ("--data", spec.final_test.path, "--split", "test")
@@ -391,7 +393,7 @@ def _final_test(spec: PipelineSpec, run: Path, settings: str) -> list[Step]:
 
 
 def _rules(settings: Settings) -> tuple[str, ...]:
-    """Environment, reward and limits as flags; without them the settings of the policy's own run decide."""
+    """Returns environment, reward and limits as flags; otherwise the settings of the policy's run would apply."""
     limits = settings.generation
     return (
         *("--environment", settings.environment.name, "--reward", settings.reward.name),

@@ -1,4 +1,4 @@
-"""What a pipeline is asked for: its settings, and where its questions come from. A later call resumes with the same."""
+"""The specification of a pipeline: its settings and the source of its questions. A later call resumes with it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ Kind = Literal["embedded", "folder", "snapshot", "finqa", "rows", "generated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """Where the questions come from.
+    """Source of the questions.
 
     Attributes:
-        kind: The embedded data set, a data folder, or a compiled snapshot, for environments that take snapshots; files
-            of the original FinQA, other question files, or what the environment generates itself, for the others.
-        path: The path that was given; empty when none was.
+        kind: For environments with snapshots: `embedded` (the embedded data set), `folder` (a data folder) or
+            `snapshot` (a compiled one). For others: `finqa` (files of the original FinQA), `rows` (other question
+            files) or `generated` (by the environment itself).
+        path: The path that the user gave; empty if there is none.
         files: The question files at the path that are used.
         snapshot: Name of the compiled data.
-        digest: `sha256:...` over the names and digests of all files at the path; empty when there is none.
-        by_company: Files of the original FinQA are divided again so that no company is in two splits.
+        digest: `sha256:...` over the names and digests of all files at the path; empty without a path.
+        by_company: Whether files of the original FinQA are split again, so that no company is in two splits.
     """
 
     kind: Kind
@@ -55,7 +56,7 @@ class DataSource:
     by_company: bool = True
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the fields as JSON values."""
         return {**asdict(self), "files": list(self.files)}
 
     @classmethod
@@ -66,10 +67,10 @@ class DataSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """What step 03 imitates: the scripted expert, or the gold solutions where the environment has them.
+    """What step 03 imitates: the scripted expert, or the gold solutions if the environment has them.
 
     Attributes:
-        limit: Questions; 0 asks all of the training split.
+        limit: Number of questions; 0: all of the training split.
         unquoted_years: Share of the expert's episodes that leave year columns unquoted.
         undivided_percentages: Share of its episodes that answer ratios in percent.
     """
@@ -81,7 +82,7 @@ class Demonstrations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """How step 04 samples; `limit` 0 asks all questions of the training split."""
+    """How step 04 samples: candidates per question, sampling parameters, and number of questions (`limit` 0: all)."""
 
     each: int
     temperature: float
@@ -97,14 +98,14 @@ class PipelineSpec:
         method: Method that trains after imitation.
         imitation: Settings of the steps up to 03.
         training: Settings of all later steps.
-        data: Where the questions come from.
-        init: Specification of a model to be initialized, as `finqa sft --init` takes it; empty: `model.name`.
-        demonstrations: What is imitated.
-        candidates: What is sampled.
-        pair_rule: Rule by which step 08 pairs candidates; without effect for methods without pairs.
-        compare_with: Further runs or pipelines that the last step compares.
-        final_test: File of a test split on which both policies are evaluated at the end, beside the held-out questions
-            of `data`; None for none.
+        data: Source of the questions.
+        init: Specification of a new model, as for `finqa sft --init`; empty: the model is `model.name`.
+        demonstrations: What step 03 imitates.
+        candidates: What step 04 samples.
+        pair_rule: Rule by which step 08 pairs candidates; no effect for methods without pairs.
+        compare_with: Further runs or pipelines that step 11 compares.
+        final_test: File of a test split on which both policies are evaluated at the end, in addition to the held-out
+            questions of `data`; or None.
         plots: Whether the comparison draws plots.
     """
 
@@ -121,7 +122,7 @@ class PipelineSpec:
     plots: bool
 
     def document(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the fields as JSON values."""
         return {
             "method": self.method,
             "init": self.init,
@@ -141,8 +142,8 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
     """Reads the specification that `PipelineSpec.document` wrote.
 
     Raises:
-        DataError: It is damaged.
-        ConfigError: A setting is not one of this version.
+        DataError: The document is damaged.
+        ConfigError: A setting is unknown in this version.
     """
     try:
         return PipelineSpec(
@@ -163,13 +164,13 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
 
 
 def check_spec(spec: PipelineSpec) -> None:
-    """Checks everything that later steps need and that exists already.
+    """Checks everything that later steps need and that must exist already.
 
     Raises:
-        ConfigError: A component or an option is unknown, the method does not go with the settings, or there is no such
-            model or specification.
+        ConfigError: A component or an option is unknown, the method does not fit the settings, or the model or its
+            specification does not exist.
         DataError: A run to compare with cannot be compared, or the run of the first policy is damaged.
-        UsageError: A run to compare with is not named.
+        UsageError: A run to compare with lacks its label or its folder.
     """
     for settings in (spec.imitation, spec.training):
         check_options(settings)
@@ -184,7 +185,7 @@ def check_spec(spec: PipelineSpec) -> None:
 
 
 def with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Settings:
-    """Returns the settings with these values, by dotted path, for settings that no file, variable or flag gives."""
+    """Returns settings with defaults, by dotted path, for those that no file, variable or flag sets."""
     document = loaded.settings.model_dump()
     for path, value in defaults.items():
         if loaded.origins.get(path, "default").partition(" ")[0] in ("default", "profile", "auto"):
@@ -202,10 +203,10 @@ def find_data(settings: Settings, *, named: bool) -> DataSource:
 
     Args:
         settings: Environment and data.
-        named: `data.snapshot` was given, and is not the default.
+        named: Whether the user set `data.snapshot`.
 
     Raises:
-        DataError: There is nothing at the path, or nothing that can be read.
+        DataError: There is nothing at the path, or nothing readable.
         ConfigError: There is no such environment.
     """
     path, snapshot = settings.data.path, settings.data.snapshot
@@ -240,7 +241,7 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
     """Finds the file of a test split.
 
     Raises:
-        UsageError: The environment reads no question files, or the name of the file names another split or none.
+        UsageError: The environment reads no question files, or the name of the file does not name the split test.
         DataError: There is no such file, or it cannot be read.
         ConfigError: There is no such environment.
     """
@@ -264,11 +265,11 @@ def find_final_test(settings: Settings, path: Path) -> DataSource:
 
 
 def check_unchanged(data: DataSource) -> None:
-    """Checks that the files are still those that the pipeline began with.
+    """Checks that the files have not changed since the pipeline began.
 
     Raises:
-        ConfigError: They changed.
-        DataError: They are gone.
+        ConfigError: The files changed.
+        DataError: There are no files any more.
     """
     if not data.digest:
         return
@@ -313,6 +314,6 @@ def _digest(path: Path, files: Sequence[Path]) -> str:
 
 
 def _name(path: Path, digest: str) -> str:
-    """Name for the snapshot of a folder: the same for the same data, and another for other data."""
+    """Returns a name for the snapshot of a folder, which depends on its name and its data."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", path.resolve().name).strip("-")[:40] or "data"
     return f"{words}-{digest.removeprefix('sha256:')[:12]}"

@@ -1,4 +1,4 @@
-"""Research questions answered from evaluations: figures of attempts, and paired differences between cells."""
+"""Answers research questions from evaluations: figures of attempts, and paired differences between cells."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from finqa_cli.types import Rewards, Trajectory
 LEVEL = 0.05
 
 MOST_PARTS = 60
-"""Parts that the jackknife leaves out in turn; more would be slower and no better."""
+"""Largest number of parts that the jackknife leaves out in turn; more would be slower and not more accurate."""
 
 Figure = Callable[[Sequence[Trajectory]], float | None]
-"""Computes a number from some attempts; None where it is not defined."""
+"""Computes a number from attempts; None if it is not defined for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """A figure with its 95 % interval; the p-value is of the figure being 0."""
+    """A figure with its 95 % interval; `p_value` is for the hypothesis that the figure is 0."""
 
     value: float
     low: float
@@ -43,10 +43,10 @@ def read_attempts(run: Path) -> list[Trajectory]:
     """Reads the attempts of the evaluation of a cell, without token ids.
 
     Args:
-        run: Its folder, `EXPERIMENT/evals/CELL`.
+        run: Folder of the evaluation, `EXPERIMENT/evals/CELL`.
 
     Raises:
-        DataError: A record is malformed, as one of another version of finqa may be.
+        DataError: A record is malformed, or of another version of finqa.
     """
     file = run / "trajectories.jsonl"
     try:
@@ -62,7 +62,7 @@ def figure(of: str, environment: Callable[[], Environment]) -> Figure:
     """Returns the figure that `Measure.of` names.
 
     Args:
-        of: `accuracy`, `reward`, `components.NAME`, or a dotted name of what the environment measures.
+        of: `accuracy`, `reward`, `components.NAME`, or the dotted name of a figure that the environment measures.
         environment: Opens the environment, if the figure needs it.
     """
     if of == "accuracy":
@@ -81,24 +81,26 @@ def figure(of: str, environment: Callable[[], Environment]) -> Figure:
 
 
 def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Sequence[str]) -> Estimated | None:
-    """Estimates a figure with its standard error.
+    """Estimates a figure with its interval by the delete-a-group jackknife.
 
     Source: Kott 2001, "The delete-a-group jackknife".
 
-    The clusters are divided into at most `MOST_PARTS` parts, each of which is left out once; the interval is Student's
-    with one degree of freedom less than there are parts. For a mean over equal clusters that is the clustered standard
-    error. A figure that is not a mean may be biased besides, which its interval does not show: chance alone makes a
-    calibration error greater, the most where calibration is good. With 2,000 attempts and ten bins, a calibrated policy
-    and one that is always sure differ by 0.478 on average instead of 0.5, and the interval contains 0.5 in 65 % of
-    cases instead of 95 % (simulated); between equally calibrated ones a difference is shown in 0 to 2 %. So such
-    differences are understated. A Brier score is a mean.
+    The clusters are divided into at most `MOST_PARTS` parts, each of which is left out once. The interval is that of
+    Student's t with one degree of freedom less than there are parts. For a mean over equal clusters, the standard error
+    is the clustered one.
+
+    A figure that is not a mean may also be biased, which its interval does not show. Chance increases a calibration
+    error, most of all if calibration is good. In a simulation with 2,000 attempts and ten bins, a calibrated policy and
+    one that is always sure differ by 0.478 on average instead of 0.5, and the interval contains 0.5 in 65 % of cases
+    instead of 95 %. Between equally calibrated policies a difference is shown in 0 to 2 % of cases. Differences in
+    calibration are therefore understated. A Brier score is a mean.
 
     Args:
         calculate: Computes the figure of the attempts at the questions of these clusters.
         clusters: The cluster of every attempt.
 
     Returns:
-        None when there are fewer than two clusters, or the figure is not known of all parts.
+        None if there are fewer than two clusters, or the figure is undefined for some part.
     """
     values = [calculate(kept) for kept in _parts_kept(clusters)]
     known = [value for value in values if value is not None]
@@ -108,20 +110,21 @@ def jackknifed(calculate: Callable[[frozenset[str]], float | None], clusters: Se
 
 
 def crossed(figure: Figure, arms: Sequence[Sequence[Sequence[Trajectory]]]) -> Estimated | None:
-    """Estimates a figure of a cell as the mean over its runs, or the difference of two cells, over clusters and runs.
+    """Estimates the mean of a figure over the runs of a cell, or the difference of the means of two cells.
 
-    The error over clusters is that of `jackknifed`; with several runs a cell the spread between them is crossed with it
-    as in `finqa_cli.statistics.crossed`, the noise of a run being the jackknife of its deviation from the mean.
+    The error over clusters is that of `jackknifed`. With several runs per cell, it is combined with the variance
+    between runs as in `finqa_cli.statistics.crossed`; the noise of a run is the jackknife error of its deviation from
+    the mean.
 
     Args:
         figure: Computes the figure of one run.
-        arms: The attempts of each run of one cell, or of two of which the second is subtracted.
+        arms: The attempts of each run of one cell, or of two cells; the second is subtracted.
 
     Returns:
-        None when there are fewer than two clusters, or the figure is not known of all parts of all runs.
+        None if there are fewer than two clusters, or the figure is undefined for some part of a run.
     """
     kept = _parts_kept([each.task.cluster for arm in arms for run in arm for each in run])
-    # [cell][run][part], the whole before the parts
+    # tables[cell][run][part]; part 0 is the figure of all clusters
     tables = [
         [[figure([each for each in run if each.task.cluster in part]) for part in kept] for run in arm] for arm in arms
     ]
@@ -146,7 +149,7 @@ def crossed(figure: Figure, arms: Sequence[Sequence[Sequence[Trajectory]]]) -> E
 
 
 def _parts_kept(clusters: Sequence[str]) -> list[frozenset[str]]:
-    """All clusters, then all but one part of them, part by part."""
+    """Returns the set of all clusters, then for each part the set of all clusters except those of the part."""
     known = sorted(set(clusters))
     count = min(len(known), MOST_PARTS)
     everything = frozenset(known)
@@ -154,7 +157,7 @@ def _parts_kept(clusters: Sequence[str]) -> list[frozenset[str]]:
 
 
 def _error(values: Sequence[float]) -> float:
-    """Standard error by the jackknife, of the figure of everything and of what is left without each part."""
+    """Returns the jackknife standard error; `values` are the figure of everything, then that without each part."""
     left = values[1:]
     center = math.fsum(left) / len(left)
     return math.sqrt((len(left) - 1) / len(left) * math.fsum((value - center) ** 2 for value in left))
@@ -166,7 +169,7 @@ def _estimated(value: float, error: float, degrees: float, *, parts: int) -> Est
 
 
 def graded(attempts: Sequence[Trajectory]) -> list[Trajectory]:
-    """Keeps the attempts that have a reward and ended in no fault."""
+    """Returns the attempts that have a reward and did not end in a fault."""
     return [each for each in attempts if each.rewards is not None and not each.status.is_fault]
 
 
@@ -179,7 +182,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 Verdict = Literal["better", "worse", "policies differ", "not shown", "not known"]
-"""Where one of two cells has a single run, a difference that is shown is of these policies and not of the settings."""
+"""If one of two cells has a single run, a shown difference is about these policies and not about the settings."""
 
 Arms = Mapping[str, Sequence[Sequence[Trajectory]]]
 """Label of a cell -> the attempts of each of its seeds."""
@@ -193,13 +196,13 @@ class Answer:
         measure: Name of the measure.
         first: Label of the first cell.
         second: Label of the second cell.
-        values: Values of both, on the questions that both were graded on; None where not known.
-        difference: First less second; None where it or its error is not known.
-        questions: That both were graded on.
-        clusters: Companies, or what else questions are clustered by, among them.
-        seeds: Number of runs of each, one for each seed.
-        adjusted: Holm's p-value among the answers to the same question; None without a difference.
-        verdict: Whether the first is shown to be better or worse, at 5 %; see `Verdict`.
+        values: Values of both, on the questions that were graded for both; None if unknown.
+        difference: First minus second; None if it or its error is unknown.
+        questions: Number of questions that were graded for both.
+        clusters: Number of clusters of these questions, such as companies.
+        seeds: Number of runs of each cell, one per seed.
+        adjusted: p-value after Holm's correction among the answers to the same question; None without a difference.
+        verdict: Whether the first is shown to be better or worse, at a level of 5 %; see `Verdict`.
         reason: Why the verdict is `not known`; otherwise empty.
     """
 
@@ -229,7 +232,7 @@ def answers(plan: ExperimentPlan, question: Question, arms: Arms, figures: Mappi
 
 
 def conclusion(found: Sequence[Answer]) -> str:
-    """Sums up answers in words."""
+    """Returns a sentence that summarizes the answers to a question."""
     said = []
     for verdict, words in (
         ("better", "shown to be better"),
@@ -246,7 +249,7 @@ def conclusion(found: Sequence[Answer]) -> str:
 
 
 def _pairs(plan: ExperimentPlan, question: Question) -> Iterator[tuple[str, str]]:
-    """Labels of two cells that differ on the question's axis alone, pair by pair."""
+    """Yields the labels of each pair of cells that differ on the axis of the question only."""
     cells: dict[str, PlannedCell] = {cell.label: cell for cell in plan.cells.values()}
     for first, second in question.pairs:
         for label, cell in cells.items():

@@ -1,8 +1,8 @@
 """Steps of pipelines and experiments: each is a finqa command in its own process, recorded and resumable.
 
-`run.json` in the folder of the whole records what is known of every step; a step is done when its manifest and outputs
-are still those that it ended with. A step that was stopped resumes where its command can; otherwise what it left is set
-aside and it starts again. Nothing is overwritten.
+`run.json` in the folder of the pipeline or experiment has a record of every step. A step is done if its manifest and
+outputs are unchanged since its end. A step that was stopped is resumed if its command can resume; otherwise its files
+are moved aside and it starts again. Nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
 SET_ASIDE = "set_aside"
 
 _PLACE = "place"
-"""Key of run.json: path of the folder as it was typed when it was started."""
+"""Key of run.json: path of the folder as the user typed it at the start."""
 
 State = Literal["to do", "begun", "done"]
 Show = Callable[[str], None]
@@ -48,8 +48,8 @@ class Step:
     Attributes:
         name: Name of the step and of its folder below the run, such as `10_eval/sft`.
         arguments: Words after `finqa`.
-        reads: Earlier steps and files below the run that it depends on.
-        stdout: File in its folder for what it prints, for a command that writes no folder; or empty.
+        reads: Earlier steps and files below the run that the step depends on.
+        stdout: File in the step's folder for standard output, if the command itself writes no folder; or empty.
     """
 
     name: str
@@ -59,13 +59,13 @@ class Step:
 
     @property
     def command(self) -> str:
-        """Name of its command, such as `rewards show`."""
+        """Name of the command, such as `rewards show`."""
         words = self.arguments[:2] if self.arguments[0] in ("data", "snapshot", "rewards") else self.arguments[:1]
         return " ".join(words)
 
     @property
     def line(self) -> str:
-        """The step as one would type it."""
+        """The command line of the step."""
         return shlex.join(["finqa", *self.arguments])
 
 
@@ -75,7 +75,7 @@ class Owner:
 
     Attributes:
         command: Name of the command in run.json.
-        resume: Command that resumes the folder whose path follows.
+        resume: Command that resumes a folder; its path is appended.
         redo: Flag that runs a step again.
     """
 
@@ -89,10 +89,10 @@ class Ended:
     """How a step ended.
 
     Attributes:
-        code: Exit code; negative when a signal killed it.
+        code: Exit code; the negative signal number if a signal killed the process.
         seconds: Wall time.
         reason: The last error that the command printed (see `finqa_cli.boundary`), or empty.
-        remedy: The fix that it printed, or empty.
+        remedy: The remedy that it printed, or empty.
     """
 
     code: int
@@ -110,7 +110,7 @@ class Relay:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Sends signals to the process of `run` while active, and ends nothing here. Ignored signals stay ignored."""
+        """Sends signals to the process of `run` while active; this process continues. Ignored signals stay ignored."""
         watched = [number for number in stop_signals() if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in watched}
         try:
@@ -153,11 +153,11 @@ class Relay:
                 stderr=subprocess.PIPE if result else subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                process_group=0,  # Ctrl-C on a terminal reaches it once, through this process
+                process_group=0,  # so that Ctrl-C on a terminal reaches it once, through this process
             )
             self._process = process
             try:
-                if self.stopped is not None:  # a signal between the last check and the start
+                if self.stopped is not None:  # a signal arrived between the last check and the start
                     process.send_signal(self.stopped)
                 started(process.pid)
                 lines = process.stderr if result else process.stdout
@@ -187,7 +187,7 @@ class Relay:
 
 
 class StepFolder:
-    """The folder of a pipeline or experiment: the records of its steps, and running them."""
+    """The folder of a pipeline or experiment: keeps the records of its steps and runs them."""
 
     def __init__(self, path: Path, facts: dict[str, Any], owner: Owner) -> None:
         self.path = path
@@ -197,20 +197,20 @@ class StepFolder:
 
     @property
     def resumption(self) -> str:
-        """The command that resumes it."""
+        """The command that resumes the pipeline or experiment."""
         return f"{self.owner.resume} {self.path}"
 
     def seconds(self, step: Step) -> float | None:
-        """Wall time of the step over all its starts; None before its end."""
+        """Returns the wall time of a step in seconds, over all its starts; None before its end."""
         record = self._steps.get(step.name, {})
         return float(record["seconds"]) if record.get("status") == "completed" else None
 
     def state(self, step: Step) -> State:
-        """Whether a step is done: according to its record, and its manifest and outputs are those that it ended with.
+        """Returns the state of a step. It is done if its record says so and its manifest and outputs are unchanged.
 
         Raises:
-            ConfigError: It was done, but its command, its inputs or its outputs changed since; or its folder contains
-                something that no step wrote; or it still runs.
+            ConfigError: The step was done, but its command, inputs or outputs have changed since; or its folder
+                contains files that no step wrote; or it is still running.
         """
         folder, record = self.path / step.name, self._steps.get(step.name)
         if record is None or not folder.is_dir():
@@ -229,17 +229,17 @@ class StepFolder:
             )
         completed = read_document(folder / "run.json").get("status") == "completed"
         if "exit_code" not in record and completed and (folder / MANIFEST).is_file():
-            self._complete(step, record)  # it finished after this process was killed
+            self._complete(step, record)  # the step finished after the process that recorded it was killed
             return "done"
         return "begun"
 
     def stale(self, step: Step, why: str) -> ConfigError:
-        """Returns the error that this step and those after it must be run again."""
+        """Returns the error whose remedy runs this step and later ones again."""
         remedy = f"{self.resumption} {self.owner.redo} {step.name}"
         return ConfigError(f"{why}. Nothing was overwritten.", remedy=f"{remedy}, which moves its contents aside")
 
     def run(self, step: Step, relay: Relay, show: Show, place: str) -> None:
-        """Runs a step unless it is done, from its beginning or resumed where it was stopped.
+        """Runs a step unless it is done: from the beginning, or resumed.
 
         Args:
             step: The step.
@@ -249,8 +249,8 @@ class StepFolder:
 
         Raises:
             ConfigError: See `state`.
-            FinqaError: It failed; with its exit code.
-            InterruptedRun: A signal stopped it, or one before it.
+            FinqaError: The step failed; the error has its exit code.
+            InterruptedRun: A signal stopped this step, or arrived before it.
         """
         if (state := self.state(step)) == "done":
             return
@@ -281,7 +281,7 @@ class StepFolder:
             and read_document(target / "run.json").get("status") == "completed"
         ):
             show(f"{step.name} finished without an update: {ended.reason}")
-            ended = replace(ended, code=0)  # the steps after it show what that means
+            ended = replace(ended, code=0)  # later steps show the effect
         self._end(step, ended)
         if ended.code != 0:
             raise self._interrupted(relay.stopped) if relay.stopped is not None else self._failed(step, ended, log)
@@ -305,7 +305,7 @@ class StepFolder:
         return moved
 
     def finish(self, done: Sequence[Step] | None) -> None:
-        """Writes the final status; when every step is done, given here, also the manifest of the whole."""
+        """Writes the final status. If all steps are done, they are `done`, and the manifest is written too."""
         if done is not None:
             inputs = {
                 step.name: {"manifest": f"{step.name}/{MANIFEST}", "sha256": self._steps[step.name]["manifest"]}
@@ -339,14 +339,14 @@ class StepFolder:
             self._write()
 
     def _complete(self, step: Step, record: dict[str, Any]) -> None:
-        """Records a finished step; one whose command writes no manifest gets one here."""
+        """Records a finished step, and writes a manifest if its command wrote none."""
         folder = self.path / step.name
         if not (folder / MANIFEST).is_file():
             files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
             facts = {"arguments": list(step.arguments)}
             write_manifest(folder, step.command, parameters=facts, inputs=record["reads"], outputs=files)
         outputs = read_document(folder / MANIFEST).get("outputs")
-        if not isinstance(outputs, dict):  # a manifest that names none: the files beside it
+        if not isinstance(outputs, dict):  # a manifest without outputs: all files in its folder count
             files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
             outputs = {file.name: sha256_of(file) for file in files}
         record |= {"status": "completed", "finished": now(), "manifest": sha256_of(folder / MANIFEST)}
@@ -400,8 +400,8 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
     """Creates or reopens the folder with these parameters, locks it for this process, and records how the block ends.
 
     Raises:
-        ConfigError: Another process has it locked, or something else is in it.
-        StorageError: It cannot be made or written.
+        ConfigError: Another process has locked the folder, or it contains something else.
+        StorageError: The folder cannot be created or written.
     """
     lock = lock_folder(path)
     try:
@@ -426,7 +426,7 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
     """Reads the facts of the pipeline or experiment in a folder; None for a folder that is empty or does not exist.
 
     Raises:
-        ConfigError: Something else is in it.
+        ConfigError: The folder contains something else.
         DataError: Its run.json is damaged.
     """
     if not path.exists() or (path.is_dir() and not [entry for entry in path.iterdir() if entry.name != ".lock"]):
@@ -442,22 +442,22 @@ def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:
 
 
 def place_of(run: Path) -> Path:
-    """Returns the path of a pipeline or experiment as it was typed when it was started."""
+    """Returns the path of a pipeline or experiment as the user typed it at the start."""
     return Path(str(read_document(run / "run.json").get(_PLACE) or run))
 
 
 def return_to(run: Path, show: Show) -> Path:
-    """Changes to the folder that the steps of a pipeline or experiment name their files from.
+    """Changes the working directory to the one that the paths in the steps' commands are relative to.
 
-    Their commands have the paths that were typed when it was started, so they run from the same folder; when it was
-    moved, from the one that is now at its place.
+    The commands contain paths as the user typed them at the start. So the steps run in the same directory as then, or,
+    if the run was moved together with it, in its new place.
 
     Args:
-        run: The pipeline or experiment, wherever it is now.
-        show: Receives the name of that folder, where it is another one than before.
+        run: Current path of the pipeline or experiment.
+        show: Called with a line that names the directory, if it changes.
 
     Returns:
-        The path of the run from there, as its steps have it.
+        The path of the run from that directory, as the steps contain it.
     """
     begun = place_of(run)
     here = run.resolve()
@@ -465,7 +465,7 @@ def return_to(run: Path, show: Show) -> Path:
         return begun
     base = Path(*here.parts[: -len(begun.parts)])
     if begun.is_absolute() or ".." in begun.parts or base / begun != here:
-        return run  # renamed, or started by an absolute path: settings that name files in it are refused
+        return run  # renamed, or started by an absolute path: `write_settings` then refuses settings with other paths
     os.chdir(base)
     show(f"Its steps use file paths relative to {base}, and run there.")
     return begun
@@ -477,7 +477,10 @@ def _runs(record: Mapping[str, Any]) -> bool:
 
 
 def _can_resume(step: Step, folder: Path) -> bool:
-    """The command takes --resume and has written what it needs: `train` its settings, the others also a manifest."""
+    """Returns whether a step can be resumed.
+
+    Its command must have --resume and have written its settings, and, other than `train`, its manifest.
+    """
     command, facts = step.arguments[0], read_document(folder / "run.json")
     if command not in RESUMABLE or facts.get("command") != command or is_over(facts):
         return False
@@ -486,6 +489,6 @@ def _can_resume(step: Step, folder: Path) -> bool:
 
 
 def _recipe(step: Step, run: Path) -> list[str]:
-    """The arguments of a step without the place of the run's folder, which can be moved."""
+    """Returns the arguments of a step without the path of the run's folder, which can be moved."""
     inside = f"{run}/"
     return [f"RUN/{word.removeprefix(inside)}" if word.startswith(inside) else word for word in step.arguments]

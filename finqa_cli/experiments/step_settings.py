@@ -1,4 +1,4 @@
-"""Settings files of steps: what they contain, and whether everything else agrees with them."""
+"""Settings files of steps: writes them and checks that nothing else contradicts them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from finqa_cli.settings import (
 )
 
 _MOST_DIFFERENCES = 10
-"""Differences that a message shows."""
+"""Largest number of differences in a message."""
 
 
 def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
 
     Args:
         settings: Settings of the step.
-        data: File or folder for environments that take no snapshot.
-        snapshot: Name of the compiled data, where the environment takes one.
+        data: File or folder for environments without snapshots.
+        snapshot: Name of the compiled data, for environments with snapshots.
     """
     document = to_stated_dict(settings)  # the step's own command decides for its machine
     document["data"] |= {"path": str(data) if data is not None else None, "snapshot": snapshot}
@@ -43,7 +43,7 @@ def settings_document(settings: Settings, *, data: Path | None, snapshot: str) -
 
 
 def _stated(value: Any) -> Any:
-    """Leaves out masked secrets, which come from the environment, and what is unset."""
+    """Returns a value without masked secrets, which come from environment variables, and without unset settings."""
     if isinstance(value, Mapping):
         kept = {key: _stated(item) for key, item in value.items() if item is not None}
         return {key: item for key, item in kept.items() if not (isinstance(item, str) and is_secret(key))}
@@ -51,10 +51,10 @@ def _stated(value: Any) -> Any:
 
 
 def check_recorded(run: Path, wanted: Mapping[str, Any], owner: Owner) -> None:
-    """Compares the parameters with those of the folder, if something is in it already.
+    """Compares the parameters with those of the folder, unless it is empty.
 
     Raises:
-        ConfigError: They differ, as the message shows; or something else is in the folder.
+        ConfigError: The parameters differ, as the message shows; or the folder contains something else.
     """
     if (facts := read_facts(run, owner)) is None:
         return
@@ -71,7 +71,7 @@ def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> Non
     """Writes a settings file that steps read, unless it exists.
 
     Raises:
-        ConfigError: It exists with other settings.
+        ConfigError: The file exists with other settings.
     """
     wanted = json.loads(json.dumps(settings))
     if not file.exists():
@@ -90,10 +90,10 @@ def write_settings(file: Path, settings: Mapping[str, Any], owner: Owner) -> Non
 
 
 def check_variables(*files: Path) -> None:
-    """Checks that no environment variable or .env entry, which would win, differs from these settings files.
+    """Checks that no environment variable or .env entry, which take precedence, differs from these settings files.
 
     Raises:
-        ConfigError: One does; the message shows what differs.
+        ConfigError: A variable differs; the message shows it.
     """
     for file in files:
         loaded, stated = load_settings(files=[file]), flat(read_document(file))
@@ -112,17 +112,17 @@ def check_variables(*files: Path) -> None:
 
 
 def differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Lists what is not as recorded, such as `training.train.iterations: 24, now 2`."""
+    """Returns the differences as text, such as `training.train.iterations: 24, now 2`."""
     old, new = flat(recorded), flat(wanted)
     paths = [path for path in dict.fromkeys((*old, *new)) if old.get(path) != new.get(path)]
     return [f"{path}: {old.get(path, 'unset')}, now {new.get(path, 'unset')}" for path in paths]
 
 
 def check_secrets(loaded: Loaded) -> None:
-    """Refuses a secret among the settings of files and flags: steps read those from files, which contain no secrets.
+    """Checks that no secret is set by a file or flag: these settings are written to files, without secrets.
 
     Raises:
-        ConfigError: There is one; the message does not show it.
+        ConfigError: A secret is set; the message does not show it.
     """
     for path, origin in loaded.origins.items():
         leaf = path.rpartition(".")[2]
@@ -134,7 +134,7 @@ def check_secrets(loaded: Loaded) -> None:
 
 
 def check_options(settings: Settings) -> None:
-    """Raises ConfigError where a component of the settings is unknown, or does not take its options."""
+    """Raises a ConfigError if a component of the settings or one of its options is unknown."""
     named = {name: value for name, value in settings if isinstance(value, Choice)}
     if settings.reward.name == ENVIRONMENT:
         del named["reward"]  # no component

@@ -1,12 +1,12 @@
-"""Is a submitted answer right? Pure, standard library only; reads text that an opponent may have written.
+"""Grades submitted answers. Pure and standard library only; an answer may be adversarial.
 
 Profiles:
-    openenv: The rules of OpenEnv's finqa_env, faults included, for results that compare with published ones.
-    strict-1: The same task without the faults and without the ways to be paid for several answers; few honest forms.
-    strict-2: As strict-1, with every honest form in which exactly one decision is visible; for training.
-    strict: The newest version of `strict`, today strict-2. What records a profile records its version (`versioned`).
+    openenv: The rules of OpenEnv's finqa_env, including its faults, for results that are comparable to published ones.
+    strict-1: The same task without these faults, and without rewards for several answers; accepts few honest forms.
+    strict-2: Like strict-1, but accepts every honest form with exactly one decision; for training.
+    strict: The newest version of `strict`, now strict-2. Records contain the version instead (see `versioned`).
 
-Any answer is graded in time linear in its length, and none of more than 4096 bytes is read.
+Any answer is graded in time linear in its length; an answer of more than 4096 bytes is not read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from finqa_cli.grading.verdict import MAX_ANSWER_BYTES, Verdict, answer_text
 Profile = Literal["openenv", "strict", "strict-1", "strict-2"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 STRICT: Profile = "strict-2"
-"""What `strict` means."""
+"""Profile that `strict` refers to."""
 STRICT_BEFORE_VERSIONS: Profile = "strict-1"
-"""What `strict` means in the record of a run: since versions are recorded, no run records the bare name."""
+"""Profile that `strict` refers to in the record of a run: later runs record the version instead."""
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def versioned(profile: Profile) -> Profile:
-    """Return the profile with its version: `strict-2` for `strict`, others as they are."""
+    """Return the profile with its version: `strict-2` for `strict`, others unchanged."""
     return STRICT if profile == "strict" else profile
 
 
@@ -43,21 +43,21 @@ def grade(answer: object, truth: str, profile: str = "openenv", question: str = 
     """Compares an answer with the truth.
 
     Args:
-        answer: A JSON value; anything but text and finite numbers is worth 0.
+        answer: A JSON value; anything other than a text or a finite number gets 0.
         truth: The truth as the data set writes it.
         profile: One of `PROFILES`.
-        question: The question alone, without tables. strict-2 reads in it which scale, year and measure is asked for;
-            the others do not read it. Empty where it is not known.
+        question: The question alone, without tables. strict-2 takes from it the scale, year and measure that are asked
+            for; the other profiles ignore it. Empty if it is unknown.
 
     Raises:
-        ValueError: There is no such profile. No answer, no truth and no question raises anything.
+        ValueError: There is no such profile. Answer, truth and question never cause an error.
     """
     if profile not in PROFILES:
         raise ValueError(f"There is no grader {profile!r}; there are: {', '.join(PROFILES)}.")
     text = answer_text(answer)
     if isinstance(text, Verdict):
         return text
-    # Imported when they are used: the rules of strict-2 are a fifth of the start of a command that grades nothing.
+    # imported here, because the rules of strict-2 are a fifth of the start-up time of commands that grade nothing
     if profile == "openenv":
         from finqa_cli.grading.openenv import grade as grade_like_openenv
 

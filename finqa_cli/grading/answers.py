@@ -1,7 +1,7 @@
 """Answers of a policy in JSON, `{"answer": number | string, "program": ..., "reasoning": string}`, and test cases.
 
-Source: the output schema of the RL-LLM FinQA pipeline: only `answer` is required and no other key may stand beside
-these three. `program` is a text in FinQA's language, or an array of `{"operation", "arguments", "result"}`, one a step.
+Source: the output schema of the RL-LLM FinQA pipeline. Only `answer` is required, and no other keys are allowed.
+`program` is a text in FinQA's language, or an array of `{"operation", "arguments", "result"}`, one per step.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _STEP_FIELDS = frozenset({"operation", "arguments", "result"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A test that a reward brings with it: an answer, and the reward that it must get.
+    """A built-in test of a reward: an answer, and the reward that it must get.
 
     Attributes:
         name: What is tested.
-        expected: Part of the reward, or `total`, -> its value. Other parts may have any value.
+        expected: Part of the reward, or `total` -> value. Other parts may have any value.
         solution: Answer of the policy.
-        truth: The right answer, and `program` and `table` as in a reward's request.
+        truth: The right answer.
+        program: The gold program, as in `RewardRequest`.
+        table: The table, as in `RewardRequest`.
         question: The question as the policy read it.
     """
 
@@ -42,14 +44,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer in its parts.
+    """The parts of an answer.
 
     Attributes:
-        answer: The answer as written; finite when it is a number. None only with an error.
-        program: In FinQA's flat form, `subtract(5829, 5735), divide(#0, 5735)`, or as the policy wrote its text; not
-            checked. Empty when there is none.
-        reasoning: Empty when there is none.
-        error: Why the text is not an answer in this form; empty when it is one.
+        answer: The answer as written; a number is finite. None only with an error.
+        program: An array in FinQA's flat form, `subtract(5829, 5735), divide(#0, 5735)`, a text as the policy wrote it;
+            not checked. Empty if there is none.
+        reasoning: Empty if there is none.
+        error: Why the text is not an answer in this form; empty if it is one.
     """
 
     answer: str | int | float | None = None
@@ -71,8 +73,8 @@ class Reply:
 def parse_reply(text: str) -> Reply:
     """Reads a bare JSON object, or the last fenced block (```json or ```), which prose may surround.
 
-    Text before the last `</think>` is not read. Refused, with the reason in `Reply.error`: a key that is given
-    twice (it could contain two answers), a key outside the schema, NaN, infinities and numbers beyond a double. Never
+    Text before the last `</think>` is ignored. These are errors, with the reason in `Reply.error`: a repeated key (it
+    could contain two answers), a key outside the schema, NaN, infinities, and numbers too large for a double. Never
     raises; takes time linear in the text.
     """
     try:
@@ -82,14 +84,14 @@ def parse_reply(text: str) -> Reply:
 
 
 class MalformedReplyError(ValueError):
-    """Why a text is not an answer in the form that was asked for."""
+    """A text is not an answer in the required form; the message states why."""
 
 
 def parse_object(text: str) -> dict[str, Any]:
     """Reads the JSON object of a reply, as `parse_reply` does, with any keys.
 
     Raises:
-        MalformedReplyError: There is none, or it contains what `parse_reply` refuses.
+        MalformedReplyError: There is no JSON object, or it has one of the errors that `parse_reply` lists.
     """
     return _load(_object_text(text))
 
@@ -170,7 +172,7 @@ def _step(number: int, step: Any) -> str:
 
 
 def _text(text: str, field: str) -> str:
-    """The text, unless it contains half of a surrogate pair, which no file could store."""
+    """Returns the text; raises for a lone surrogate, which cannot be encoded in a file."""
     if text.isascii():
         return text
     try:
@@ -197,7 +199,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    _finite(text)  # also keeps the length of what int() reads below the interpreter's limit
+    _finite(text)  # also ensures that the text is not longer than int() accepts
     return int(text)
 
 

@@ -3,11 +3,11 @@
 - Never more than 1 % of it, as in OpenEnv.
 - A measured truth (with a decimal point, a percent sign or a fraction bar) also allows at most 1 in its own unit, as in
   OpenEnv: 1 % of a large average would take the average of other years.
-- An exact truth (a whole number: a count, a year, an amount from a table) must be hit, since 2024 is within 1 % of
-  2023 and so is many a neighbouring cell. Either side may be the other one rounded, though: 136.4 is right for 136, and
-  9.51 billion for 9,513,482,000.
-- Rounding must keep four significant digits, or three before a scale word, which shows that it was meant.
-- A truth of 0 takes anything nearer than 0.001, as in OpenEnv.
+- An exact truth (a whole number: a count, a year, an amount from a table) must be matched exactly, because 2024 is
+  within 1 % of 2023, and so are many neighbouring cells. But either side may be the other one rounded: 136.4 is right
+  for 136, and 9.51 billion for 9,513,482,000.
+- Rounding must keep four significant digits, or three before a scale word, which shows that the rounding is intended.
+- For a truth of 0, anything nearer than 0.001 is right, as in OpenEnv.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from finqa_cli.grading.numbers import Kind, Number
 
 RELATIVE = Fraction(1, 100)
 MEASURED = Fraction(1)
-"""In the truth's own unit."""
+"""Largest difference from a measured truth, in the truth's own unit."""
 AROUND_ZERO = Fraction(1, 1000)
 ROUNDED_DIGITS = 4
 ROUNDED_DIGITS_BEFORE_A_SCALE = 3
 
 
 def unit_readings(answer: Number, truth: Number) -> tuple[Fraction, ...]:
-    """What one of the answer's unit may be worth.
+    """Returns the factors by which the number of the answer may be multiplied, given both units.
 
-    A unit that is written is taken at its word: 4.5% is 0.045 and never 4.5, and -77 million is never -77. A bare
-    number may be in a scale or in points that the truth names, because the prompt asks for the number alone; beside a
-    percent sign it is the ratio, as the prompt asks for that too. Points against a truth without a unit are counted:
-    such a truth was asked for in points.
+    A written unit is read literally: 4.5% is 0.045 and never 4.5, and -77 million is never -77. A bare number may also
+    be in the scale or points of the truth, because the prompt asks for the number alone. If the truth has a percent
+    sign, a bare number is the ratio, which the prompt asks for, too. An answer in points has the factor 1 against a
+    truth without a unit, because the question then asks for points.
     """
     if answer.unit.kind is Kind.POINTS and truth.unit.kind is Kind.PLAIN:
         return (Fraction(1),)
@@ -41,7 +41,7 @@ def unit_readings(answer: Number, truth: Number) -> tuple[Fraction, ...]:
 
 
 def is_within(answer: Number, factor: Fraction, truth: Number) -> bool:
-    """The answer, when one of its unit is worth `factor`, is near enough to the truth."""
+    """Returns whether the answer, with `factor` for its unit, is near enough to the truth."""
     given, expected = answer.mantissa * factor, truth.value
     if expected == 0:
         return abs(given) < AROUND_ZERO
@@ -55,7 +55,7 @@ def is_within(answer: Number, factor: Fraction, truth: Number) -> bool:
 
 
 def same_item(given: Item, expected: Item) -> bool:
-    """A number that is near enough, or the same words."""
+    """Returns whether two numbers are near enough, or two texts are equal and not empty."""
     if isinstance(given.value, Number) and isinstance(expected.value, Number):
         answer, truth = given.value, expected.value
         return any(is_within(answer, factor, truth) for factor in unit_readings(answer, truth))

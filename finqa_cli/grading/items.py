@@ -1,7 +1,7 @@
 r"""Answers and truths as lists of values, each with the year or name before it, without LaTeX and Markdown.
 
-A value is what is inside `\boxed{...}` where there is one. Values of an answer are paired with those of the truth by
-their years or names, or by their order.
+If there is a `\boxed{...}`, its content is the value. Values of an answer are paired with those of the truth by their
+years or names, or by their order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BETWEEN = re.compile(r"(?:,(?![0-9]{3}(?![0-9]))|[;\n])\s*(?:and\b)?|\band\b(?=
 _LEAD_IN = re.compile(r"\A(?:the )?(?:final )?answer(?: is ?:?| ?[:=]) ?")
 _BEFORE = " \t\n\"'*"
 _AFTER = _BEFORE + ".,;"
-# Right beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is not a number.
+# Directly beside a boxed value these belong to its number: `-\boxed{5}` is -5, and `~\boxed{5}` is not a number.
 _SIGNS = ("-",)
 _SYMBOLS = tuple("-+(~≈<>≤≥±/^%|&#)\\")
 _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "none", "null"})
@@ -45,14 +45,14 @@ _NO_TEXTS = frozenset({"nan", "inf", "infinity", "-nan", "-inf", "-infinity", "n
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value with its key: `2023`, `2022 to 2023`, a name, or nothing."""
+    """A value with its key: `2023`, `2022 to 2023`, a name, or ""."""
 
     key: str
     value: Number | str
 
     @property
     def is_of_years(self) -> bool:
-        """The key is a year, or two."""
+        """Whether the key is one year or two."""
         return bool(_YEARS_IN_PROSE.fullmatch(self.key))
 
 
@@ -61,12 +61,12 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> str:
-        """The year, two years, the name, or nothing."""
+        """One year, two years, a name, or ""."""
         ...
 
     @property
     def is_of_years(self) -> bool:
-        """The key is a year, or two."""
+        """Whether the key is one year or two."""
         ...
 
 
@@ -83,7 +83,7 @@ class BoxedPart:
 
 
 def boxed_parts(text: str) -> tuple[BoxedPart, ...]:
-    r"""Finds every outermost `\boxed{...}` with balanced braces, in a single pass; one that is never closed is none."""
+    r"""Finds every outermost `\boxed{...}` with balanced braces, in a single pass; an unclosed one is ignored."""
     if "\\boxed" not in text:
         return ()
     spans: list[tuple[int, int, int]] = []
@@ -109,11 +109,11 @@ def boxed_parts(text: str) -> tuple[BoxedPart, ...]:
 def plain(text: str) -> str:
     r"""Returns plain text in lower case: `\frac{1}{2}` is ` 1/2 `, `\text{Yes}` is ` yes `, `\%` is `%`.
 
-    What is taken out leaves a blank, so that two numbers never grow together; currency signs are taken out, as the
-    currency is not graded. Digits of other scripts stay what they are, so they are no digits.
+    Anything that is removed leaves a blank, so that two numbers are never joined. Currency signs are removed, because
+    the currency is not graded. Digits of other scripts are kept and do not count as digits.
     """
     text = _THOUSANDS.sub(",", text)
-    for _ in range(3):  # a \text in a \textbf in a \frac is as deep as honest answers go
+    for _ in range(3):  # honest answers are not nested deeper than a \text in a \textbf in a \frac
         text = _FRACTION.sub(r" \1/\2 ", _TEXT.sub(r" \1 ", text))
     text = _ARROW.sub(" to ", text).replace("\\%", "%").replace("\\&", "&")
     text = _LAYOUT.sub(" ", text).translate(_MINUS_SIGNS)
@@ -123,7 +123,7 @@ def plain(text: str) -> str:
 def bare_text(text: str) -> str:
     r"""Returns a text for comparison: plain, lower case, without quotes, stops or a `\boxed` around it.
 
-    Empty for NaN and the like, and for what has neither letters nor digits.
+    Empty for NaN and similar texts, and for a text with neither letters nor digits.
     """
     found = boxed_parts(text)
     if len(found) == 1 and not _trimmed(plain(found[0].before)) and not _trimmed(plain(found[0].after)):
@@ -135,9 +135,9 @@ def bare_text(text: str) -> str:
 
 
 def answer_items(text: str) -> list[Item] | str:
-    r"""Reads the values of an answer, or why there are none.
+    r"""Returns the values of an answer, or the reason why it has none.
 
-    With `\boxed` parts only these count, and no number but a year may stand beside them, so that the answer is one.
+    If there are `\boxed` parts, only these count, and no number other than a year is allowed beside them.
     """
     found = boxed_parts(text)
     if len(found) > MOST_ITEMS:
@@ -152,7 +152,7 @@ def answer_items(text: str) -> list[Item] | str:
 
 
 def truth_items(text: str) -> list[Item]:
-    """Reads the values of a truth. A text that is no list of numbers, yes and no is one value, even with commas."""
+    """Returns the values of a truth. A text is one value, even with commas, unless it lists numbers, yes and no."""
     parts = [(boxed.content, _boxed_items(boxed, is_truth=True)) for boxed in boxed_parts(text)]
     items = []
     for written, part in parts or [(text, _items(plain(text), is_truth=True))]:
@@ -164,7 +164,7 @@ def truth_items(text: str) -> list[Item]:
 def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple[KeyedT, Item]] | str:
     """Pairs each value of the answer, in order, with the expected one; or returns why this is not possible.
 
-    A year may stand before a value that is expected without one. A name may not: `No: yes` would be two answers.
+    An expected value without a year may have one in the answer. It may not have a name: `No: yes` would be two answers.
     """
     if len(submitted) != len(expected):
         return f"{len(expected)} {'value is' if len(expected) == 1 else 'values are'} expected, got {len(submitted)}."
@@ -189,7 +189,9 @@ def _numbers_beside(found: Sequence[BoxedPart]) -> bool:
 
 
 def _boxed_items(boxed: BoxedPart, *, is_truth: bool) -> list[Item]:
-    """The values of a boxed part; a single one takes its unit from behind it, and sign and year from before it."""
+    """Returns the values of a boxed part. A single one takes its unit from the text after it, and sign and year from
+    the text before it.
+    """
     before, content, after = plain(boxed.before), plain(boxed.content), plain(boxed.after)
     items = _items(content, is_truth=is_truth)
     if len(items) != 1:
@@ -202,7 +204,7 @@ def _boxed_items(boxed: BoxedPart, *, is_truth: bool) -> list[Item]:
 
 
 def _with_neighbours(before: str, content: str, after: str, is_truth: bool) -> str:
-    """A boxed value with what belongs to it outside: the unit, and symbols that change it or make it no number."""
+    """Returns a boxed value with the text beside the box that belongs to it: unit, and symbols such as a sign."""
     symbols = _SIGNS if is_truth else _SYMBOLS
     unit = leading_unit(after)
     rest = unit[1] if unit else ""
@@ -242,10 +244,10 @@ def _years(match: re.Match[str]) -> str:
 def read_numbers(text: str) -> str:
     """Returns the numbers of an answer or truth with their keys and units applied: `12.5%` is `0.125`.
 
-    This is the reading that the grading profiles have in common; a profile may read further forms.
+    All grading profiles read these forms; a profile may read further forms.
 
     Returns:
-        Empty where there is no number, or the values are ambiguous.
+        "" if there is no number, or the values are ambiguous.
     """
     found = answer_items(text) if len(text) <= MAX_ANSWER_BYTES else ""
     if isinstance(found, str):

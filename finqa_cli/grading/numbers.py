@@ -1,4 +1,4 @@
-"""Written numbers with their units, exactly: fractions instead of floats, and how precisely each was written."""
+"""Reads written numbers with their units exactly, as fractions instead of floats, with their precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from fractions import Fraction
 
 LONGEST_NUMBER = 100
-"""Characters. Python takes quadratic time for long integers, and no honest number is that long."""
+"""Largest number of characters. Python takes quadratic time for long integers, and no honest number is that long."""
 
 _PREFIX = re.compile(r"\A(?:usd?|us dollars?) ")
 _SIGN = re.compile(r"[-+]? ?")
@@ -25,7 +25,7 @@ class Kind(Enum):
     SCALE = "scale"
     """A scale multiplies, always: 77 million is 77,000,000."""
     POINTS = "points"
-    """Points name what is counted: percentage points are hundredths, basis points ten-thousandths."""
+    """Points count fractions: percentage points are hundredths, basis points ten-thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ _MOST_UNITS = 4
 
 
 def leading_unit(text: str) -> tuple[Unit, str] | None:
-    """The unit that a text begins with, `(in millions)` for one, and the rest; None when two units contradict.
+    """Returns the unit that a text begins with, such as `(in millions)`, and the rest; None if two units contradict.
+
+    The unit is `NO_UNIT` if the text begins with none.
 
     Args:
         text: Lower case, blanks collapsed.
@@ -85,10 +87,10 @@ class Number:
     Attributes:
         mantissa: The number before its unit.
         unit: The unit after it.
-        is_whole: Written without point, exponent or fraction bar.
-        digits: Significant digits that were written; those of a whole number end before its trailing zeros, unless
-            a scale follows it. 0 for a fraction, which is not rounded.
-        place: Value of one in the last of these digits, before the unit.
+        is_whole: Whether it was written without decimals, exponent or fraction bar.
+        digits: Number of significant digits as written, without trailing zeros of a whole number unless a scale follows
+            it. 0 for a fraction, which is not rounded.
+        place: Value of 1 in the last of these digits, before the unit; 0 for a fraction.
     """
 
     mantissa: Fraction
@@ -104,19 +106,19 @@ class Number:
 
     @property
     def is_exact(self) -> bool:
-        """Counts and amounts of whole dollars are known exactly; shares, rates and averages are measured."""
+        """Whether the number is exact, as counts and whole amounts are; shares, rates and averages are measured."""
         return self.is_whole and self.unit.kind in (Kind.PLAIN, Kind.SCALE)
 
 
 def parse_number(text: str, *, any_noun: bool = False) -> Number | None:
-    """One number and nothing else, or None.
+    """Returns the number if the text is one number and nothing else, else None.
 
-    A sign stands once. Brackets mean a negative number, and then no sign stands beside them. `1e-05` is a number,
-    because that is how programs print small ones; `1_000`, `0x10`, `nan`, `inf` and digits of other scripts are none.
+    At most one sign is allowed. Brackets mean a negative number and exclude a sign. `1e-05` is a number, because
+    programs print small numbers so; `1_000`, `0x10`, `nan`, `inf` and digits of other scripts are not numbers.
 
     Args:
         text: Lower case, blanks collapsed.
-        any_noun: Words without digits may follow, as in `45 stores`.
+        any_noun: Whether words without digits may follow, as in `45 stores`.
     """
     text = _PREFIX.sub("", text.strip())
     if len(text) > LONGEST_NUMBER:
@@ -152,12 +154,12 @@ def _is_noun(text: str) -> bool:
 
 
 def decimal_number(written: str, exponent: int, is_plain: bool, sign: Fraction, unit: Unit) -> Number:
-    """A number from its digits with at most one point.
+    """Returns the number that is written with these digits.
 
     Args:
         written: Digits and at most one point.
-        exponent: Power of ten that it is multiplied by.
-        is_plain: It was written without an exponent.
+        exponent: Power of ten that the digits are multiplied by.
+        is_plain: Whether it was written without an exponent.
         sign: 1 or -1.
         unit: The unit after it.
     """

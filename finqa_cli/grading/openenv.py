@@ -1,8 +1,9 @@
-r"""The verdict on a submitted answer, profile `openenv`: the rules of OpenEnv's finqa_env, in linear time.
+r"""Grades an answer by profile `openenv`: the rules of OpenEnv's finqa_env, in linear time.
 
-Numbers match when they differ by at most 1 % of the truth and by at most 1.0. `%` divides by 100, and an answer that
-fails is tried once more without that division. `\boxed{}` is unwrapped on both sides. Several boxed parts, or a list in
-one, are compared value by value: by year when both sides name the same years, by position otherwise.
+Numbers match if they differ by at most 1 % of the truth and by at most 1.0. `%` divides by 100; an answer that does not
+match is compared once more without that division. `\boxed{}` is unwrapped on both sides. A list in one boxed part is
+compared value by value, by year if both sides have the same years, else by position; several boxed parts are compared
+by position.
 Source of the rules: OpenEnv `envs/finqa_env/server/rewards.py` (2026); nothing of its code is used.
 """
 
@@ -121,7 +122,7 @@ def _value(text: str, *, percent: bool = True) -> _Value:
 
 
 def _boxed_parts(text: str) -> list[str]:
-    r"""Contents of every `\boxed{...}` up to the first `}`, as upstream: nested braces are not understood."""
+    r"""Returns the contents of every `\boxed{...}` up to the first `}`: like upstream, without nested braces."""
     found = []
     start = text.find(_BOX)
     while start >= 0:

@@ -1,16 +1,16 @@
-"""The verdict on one reply of answer and program, by FinQA's own measures (arXiv 2109.00122) and those of ConvFinQA.
+"""Grades a reply with an answer and a program, by the measures of FinQA (arXiv 2109.00122) and ConvFinQA.
 
-| part        | 1 when                                                                                              |
+| part        | 1 if                                                                                                |
 | ----------- | --------------------------------------------------------------------------------------------------- |
-| `correct`   | the program's result is the truth; without a program, when the stated answer is right               |
+| `correct`   | the program's result is the truth; without a program: the stated answer is right                    |
 | `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
 | `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
 | `answer`    | the stated answer is right: grading profile `strict-1`, in which `9.4%` and 0.094 are the same      |
 | `format`    | the reply is the JSON object that was asked for                                                     |
 
-A program is judged by its result and not by its text, as in FinQA's main measure, and a wrong one is not corrected by a
-right guess beside it. An answer without a program is taken, since it is an answer. The stated answer is a field of its
-own, so it needs none of the forms of `strict-2`, and figures stay comparable with earlier ones.
+A program is graded by its result and not by its text, as in FinQA's main measure. A right answer beside a wrong program
+does not make the reply correct. The stated answer is a separate field, so the further forms of `strict-2` are not
+needed, and figures stay comparable to those of earlier versions.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class ReplyVerdict:
 
 
 def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, selects: bool = False) -> ReplyVerdict:
-    """Judge a reply; no reply raises anything.
+    """Grade a reply; no reply causes an error.
 
     Args:
         text: The whole reply.
-        truth: What the gold program gives.
-        gold: The gold program; empty when the data has none.
-        table: What `table_*` steps read.
-        selects: A program may be a bare number, as in the turns of ConvFinQA that select one.
+        truth: Result of the gold program.
+        gold: The gold program; empty if the data has none.
+        table: Table that `table_*` steps read.
+        selects: Whether a program may be a bare number, as in turns of ConvFinQA that select one.
 
     Raises:
         ProgramError: The gold program cannot be read.
@@ -63,10 +63,10 @@ def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, sele
 def compare_programs(
     predicted: str, gold: str, table: ProgramTable, truth: Value, *, selects: bool = False
 ) -> ProgramVerdict:
-    """Both official metrics of a program; equivalence is false where there is no gold program.
+    """Return both official metrics of a program; without a gold program, program accuracy is False.
 
-    A bare number is a program with `selects` alone: its result is itself, and it is equivalent to nothing but the same
-    text (ConvFinQA, arXiv 2210.03849, and `eval_program` and `equal_program` of its repository).
+    With `selects`, a bare number is a program: its result is itself, and it is equivalent only to the same text
+    (ConvFinQA, arXiv 2210.03849, and `eval_program` and `equal_program` of its repository).
 
     Raises:
         ProgramError: The gold program cannot be read.
@@ -89,7 +89,7 @@ def compare_programs(
 
 
 def plain(truth: Value) -> int | float | str:
-    """The truth as people write it: 688, not 688.0."""
+    """Return the truth as people write it: 688, not 688.0."""
     return int(truth) if isinstance(truth, float) and truth.is_integer() else truth
 
 

@@ -1,15 +1,15 @@
-"""The verdict on a submitted answer, profile `strict-1`: one answer has one meaning, and it is right or wrong.
+"""Grades an answer by profile `strict-1`: an answer has one meaning, and is right or wrong.
 
 Version 1 of `strict`, kept for the runs that were started with it, and for the replies of `finqa-text` and
-ConvFinQA. Its verdicts are frozen by a table. What it decides, beside the meaning of written numbers and units
-(`numbers.py`) and how near is near enough (`closeness.py`):
+ConvFinQA. A table of verdicts in the tests must not change. Its rules, in addition to those for written numbers and
+units (`numbers.py`) and for the tolerance (`closeness.py`):
 
-- As many values as the truth has, no more: a list, a range, `5 or 6`, `~5` or a second boxed value has not decided.
-- A list with years or names is matched by them, in any order, when the truth has the same ones; each stands once.
-- A list without them, or with years against a truth without any, is matched by position. Names that the truth does
-  not have are refused: `No: yes` has not decided.
-- A number may have a unit, a currency or `The answer is` around it; other prose only around a boxed value.
-- Words are compared without case, quotes and full stops. Nothing matches an empty truth, nor one such as NaN.
+- The answer has as many values as the truth. A longer list, a range, `5 or 6`, `~5` or a second boxed value is wrong.
+- A list with years or names is matched by these, in any order, if the truth has the same ones; each occurs once.
+- A list without them, or with years while the truth has none, is matched by position. Names that the truth does not
+  have are wrong: `No: yes` contains two answers.
+- A number may have a unit, a currency or `The answer is` around it; other prose is allowed only around a boxed value.
+- Texts are compared without case, quotes and full stops. Nothing matches an empty truth, or one such as NaN.
 """
 
 from __future__ import annotations

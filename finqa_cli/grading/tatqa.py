@@ -1,8 +1,9 @@
 """The measures of TAT-QA: exact match, numeracy-focused F1 and the scale, as its evaluation script computes them.
 
-Source: arXiv 2105.07624, section 4.2, and the rules of `tatqa_metric.py` in its repository. Both answers become one
-text: parts are sorted, numbers in them are multiplied by their scale and written with four decimals, and others get the
-scale as a word. The texts are compared as bags of words without case, punctuation and articles.
+Source: arXiv 2105.07624, section 4.2, and the rules of `tatqa_metric.py` in its repository. Answer and truth each
+become one text: parts are sorted, numbers are multiplied by their scale and written with four decimals, and other parts
+get the scale as a word. Case, punctuation and articles are ignored. Exact match compares the texts, F1 their sets of
+words.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SCALES: tuple[Scale, ...] = ("", "thousand", "million", "billion", "percent")
 _FACTORS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "percent": 0.01}
 _NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?)|[+-]?\.\d+")
 _IN_PARENTHESES = re.compile(r"\([\d.\s]+\)")
-_WITH_PERCENT = re.compile(r"[\d.\s]%")  # what stands before does not matter, and a longer search would be quadratic
+_WITH_PERCENT = re.compile(r"[\d.\s]%")  # one character before is enough; a longer match would take quadratic time
 _WITH_WORD = re.compile(r"[\d.]\s?[a-zA-Z]+")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _AROUND_NUMBERS = str.maketrans("", "", "'\"\\$€£¥%(),[]")
@@ -36,8 +37,8 @@ class TatQAScore:
 
     Attributes:
         exact: Exact match, 0 or 1.
-        f1: Numeracy-focused F1, rounded to two decimals; that of arithmetic and count is `exact`.
-        scale: The scale is right, 0 or 1; 0 without an answer.
+        f1: Numeracy-focused F1, rounded to two decimals; equal to `exact` for the kinds arithmetic and count.
+        scale: Whether the scale is right, 0 or 1; 0 without an answer.
     """
 
     exact: float
@@ -56,8 +57,8 @@ def score(
     """Compare an answer with the truth.
 
     Args:
-        answer: What was answered; None, an empty text, 0 or an empty list is not an answer.
-        scale: Its scale.
+        answer: The answer; None, an empty text, 0 or an empty list counts as no answer.
+        scale: The scale of the answer.
         truth: The truth; several parts for the kinds `span` and `multi-span`.
         kind: `span`, `multi-span`, `arithmetic` or `count`.
         truth_scale: The scale of the truth.
@@ -107,7 +108,7 @@ def _is_number(text: str) -> bool:
 
 
 def _value(text: str) -> float | None:
-    """The number that a text is, with its sign, percent sign and scale word; None when it is none."""
+    """Return the number in a text, with its sign, percent sign and scale word applied; None if it is not a number."""
     found = _NUMBER.search(text.translate(_AROUND_NUMBERS)) if _is_number(text) else None
     if found is None or found[1] is None:
         return None

@@ -1,4 +1,4 @@
-"""The verdict of a grader, and the answers that are read at all."""
+"""The verdict of a grader, and the check of which answers are read."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Verdict:
 
 
 def answer_text(answer: object) -> str | Verdict:
-    """A submitted JSON value as text, or the verdict that refuses it.
+    """Returns a submitted JSON value as text, or the verdict that refuses it.
 
-    Numbers are accepted because models like to send them; `true` is refused, as it is neither a number nor a word.
+    Numbers are accepted because models often send them; `true` is refused, because it is neither a number nor a text.
     """
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         return Verdict(0.0, f"The answer must be text or a number, not {type(answer).__name__[:40]}.")
@@ -36,6 +36,6 @@ def answer_text(answer: object) -> str | Verdict:
 
 
 def shown(answer: str) -> str:
-    """An answer in quotes, on one line and cut, with everything that does not print escaped."""
+    """Returns an answer in quotes on one line, truncated, with unprintable characters escaped."""
     line = " ".join(answer[:200].split())
     return repr(line if len(line) <= _LONGEST_SHOWN else line[: _LONGEST_SHOWN - 3] + "...")

@@ -1,4 +1,4 @@
-"""The machines of a recipe, and how many engine replicas and learner processes they have room for."""
+"""The machines of a recipe, and the numbers of engine replicas and learner processes that run on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("slurm", "kuberay", "skypilot", "ray")
 MOST_NODES = 10_000
 
 SIGNAL_SECONDS = 300
-"""Seconds before the time limit at which a job of SLURM is stopped and queued again."""
+"""Time before the time limit, in seconds, at which a SLURM job is stopped and queued again."""
 
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})"
 
@@ -37,7 +37,7 @@ class Shape:
         hosts: Addresses of the machines, the head first, for schedulers that do not choose them.
         user: User who logs in on the hosts.
         variables: Names of environment variables that the nodes need; their values are never part of a recipe.
-        run_dir: Run folder on the cluster; empty: one named after the job.
+        run_dir: Run folder on the cluster; empty: a folder named after the job.
     """
 
     name: str = "finqa"
@@ -58,7 +58,7 @@ class Shape:
         """Check the form of every text.
 
         Raises:
-            UsageError: One is not a name that all schedulers take.
+            UsageError: A text is not a name that all schedulers accept.
         """
         _check("--name", self.name, r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -")
         _check("--gpus-per-node", self.gpu_type, r"([A-Za-z0-9][\w.-]{0,39})?", "COUNT or TYPE:COUNT")
@@ -80,10 +80,10 @@ def _check(option: str, text: str, pattern: str, what: str) -> None:
 
 
 def read_gpus(text: str) -> tuple[int, str]:
-    """Return the number and type of `8` or `H100:8`.
+    """Return number and type of GPUs, from a text such as `8` or `H100:8`.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The text has another form.
     """
     kind, _, count = text.rpartition(":")
     if not re.fullmatch(r"[0-9]{1,3}", count, re.ASCII) or (text.startswith(":")):
@@ -118,14 +118,14 @@ _OPTIONS: Mapping[str, tuple[Reader, frozenset[str], frozenset[str]]] = MappingP
         "--user USER": (lambda shape: shape.user, frozenset({"ray"}), frozenset({"ray"})),
     }
 )
-"""Option -> its value, the kinds of recipe that it has an effect on, and those that need it."""
+"""Option -> function that returns its value, kinds of recipe that use the option, and kinds that need it."""
 
 
 def check_options(shape: Shape, kind: str) -> None:
     """Check that a recipe gets the options that it needs, and no others.
 
     Raises:
-        UsageError: One is missing, or would have no effect.
+        UsageError: An option is missing or would have no effect, or the time limit is too short.
     """
     if 0 < 3600 * shape.hours < 2 * SIGNAL_SECONDS:
         raise UsageError(f"--hours must be at least {2 * SIGNAL_SECONDS / 3600:.2g}, not {shape.hours:g}.")
@@ -142,7 +142,7 @@ def check_options(shape: Shape, kind: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What runs on the nodes: `replicas` engines of `devices` GPUs each, and `processes` of the learner of one each."""
+    """Numbers of engine replicas and of learner processes that run on the nodes."""
 
     replicas: int
     processes: int
@@ -151,7 +151,7 @@ class Split:
 def split_devices(shape: Shape, settings: Settings, undecided: frozenset[str]) -> Split:
     """Return the replicas and learner processes: those of the settings, or one process and replicas on all other GPUs.
 
-    Without GPUs each replica and each process takes a CPU, and counts that are not set are 1.
+    A replica uses `model.tensor_parallel_size` GPUs, a process one. Without GPUs, each of them uses a CPU.
 
     Raises:
         ConfigError: The nodes have too few GPUs or CPUs.

@@ -1,4 +1,4 @@
-"""Recipes from templates, in which each value passes through a filter that quotes it for its place."""
+"""Renders recipes from templates; each value passes through a filter that quotes it for its place."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from finqa_cli.launching.train_words import TrainWords
 TEMPLATES = Path(__file__).parent / "templates"
 
 FILES = {"slurm": "train.sbatch", "kuberay": "train.yaml", "skypilot": "train.sky.yaml", "ray": "cluster.yaml"}
-"""Kind of recipe -> name for the file that the comments in it use."""
+"""Kind of recipe -> file name that the comments in the recipe use."""
 
 VOLUME = "/runs"
-"""Where the volume that keeps the run folder is mounted."""
+"""Mount point of the volume that keeps the run folder."""
 
 assert set(FILES) == set(KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a recipe is rendered from.
+    """The values that a recipe is rendered from.
 
     Attributes:
         kind: One of `KINDS`.
         shape: The machines.
-        train: The training.
+        train: The words of the training command.
     """
 
     kind: str
@@ -54,12 +54,12 @@ def render(recipe: Recipe) -> str:
     from markupsafe import Markup
 
     def quoted(value: Any) -> Any:
-        """Refuse a text that passed through no filter, which could end its place in the file."""
+        """Raise for a text that passed through no filter, because it could break the syntax of the file."""
         if isinstance(value, (int, float, Markup, jinja2.Undefined)):
             return value
         raise TypeError(f"A template writes {value!r} without quoting it.")
 
-    environment = jinja2.Environment(  # no HTML: `quoted` sees to it that each value is quoted
+    environment = jinja2.Environment(  # not HTML, so no autoescape: `quoted` ensures that each value is quoted
         loader=jinja2.FileSystemLoader(TEMPLATES),
         finalize=quoted,
         undefined=jinja2.StrictUndefined,
@@ -90,7 +90,7 @@ def render(recipe: Recipe) -> str:
 
 
 def _in_one_line(recipe: Recipe) -> str:
-    """Return a command of a shell that starts the training, or resumes its run folder."""
+    """Return a shell command that starts the training, or resumes its run folder if that exists."""
     start = shlex.join(("finqa", "train", *recipe.train.words))
     return (
         f'run={shlex.quote(recipe.run)}; if [ -e "$run/run.json" ]; then finqa train --resume "$run"; '

@@ -1,4 +1,4 @@
-"""The words of `finqa train` that give the settings of this machine to another one."""
+"""The words of a `finqa train` command that pass the settings of this machine to another one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from finqa_cli.settings.layers import CHOICES, assignment_text
 RAY = "ray:"
 
 _OF_THIS_MACHINE = ("default", "profile", "auto")
-"""Origins of values that the other machine finds by itself."""
-_OF_ANOTHER_MACHINE = ("run.dir", "cluster.address", "data.home")
-"""Settings that the recipe gives by itself, and the folder of data of this machine."""
+"""Origins of values that the other machine determines itself."""
+_LEFT_OUT = ("run.dir", "cluster.address", "data.home")
+"""Settings that are not passed on: the recipe sets the first two itself, and the data folder is of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainWords:
-    """A training as it is typed.
+    """A training command as it is typed.
 
     Attributes:
         words: `--set`, `path=value`, ... without folders and addresses of this machine.
-        variables: Environment variables of which the settings take secrets.
+        variables: Names of environment variables with secrets that the settings need.
     """
 
     words: tuple[str, ...]
@@ -35,12 +35,17 @@ class TrainWords:
 
 
 def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
-    """Return the settings that some layer sets, with engine and learner on the nodes of a Ray cluster.
+    """Return the settings that the user gave as words, with engine and learner on the nodes of a Ray cluster.
 
-    Files, variables and flags all become `--set`, so that the other machine needs none of them.
+    Values of files, variables and flags all become `--set`, so that the other machine needs none of them.
+
+    Args:
+        loaded: The settings of this machine.
+        replicas: Number of engine replicas.
+        processes: Number of learner processes.
 
     Raises:
-        ConfigError: The settings are of a training that Ray's engines and learners refuse.
+        ConfigError: The engines and learners on Ray do not support this training.
         UsageError: The address of a cluster is given.
     """
     settings = loaded.settings
@@ -70,7 +75,7 @@ def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
         name if name.startswith(RAY) else f"{RAY}{name}" for name in (settings.engine.name, settings.learner.name)
     )
     if engine == "ray:transformers":
-        found.setdefault("engine.options.lockstep", False)  # its batches would wait for the episodes of one process
+        found.setdefault("engine.options.lockstep", False)  # lockstep batches would wait for episodes of one process
     found |= {
         "model.name": settings.model.name,
         "engine.name": engine,
@@ -78,7 +83,7 @@ def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
         "generation.engine_replicas": replicas,
         "train.learner_processes": processes,
     }
-    for path in _OF_ANOTHER_MACHINE:
+    for path in _LEFT_OUT:
         found.pop(path, None)
     words: list[str] = []
     variables: list[str] = []

@@ -1,1 +1,1 @@
-"""Preparation of runs: snapshots, images at providers, environments of components."""
+"""Preparation of runs: images of snapshots at providers, and virtual environments of components."""

@@ -32,8 +32,8 @@ class Ready:
 
     Attributes:
         image: The image, as the provider lists it.
-        new: False when it was there before.
-        trial: The episode of its boot test; None when this image passed one before.
+        new: False if it existed before.
+        trial: The episode of its boot test; None if this image passed one before.
     """
 
     image: ImageInfo
@@ -42,18 +42,18 @@ class Ready:
 
 
 def has_snapshot(settings: Settings) -> bool:
-    """Whether the environment plays on a compiled data set at all."""
+    """Returns whether the environment uses a compiled data set."""
     return not registry().find("environment", settings.environment.name).snapshotless
 
 
 def needs_image(settings: Settings, reporter: Reporter) -> bool:
-    """Whether the environment has a server that an image can be made of."""
+    """Returns whether the environment has a server that an image can be built of."""
     spec = open_environment(settings, reporter).sandbox_spec()
     return isinstance(spec, ServerSpec) and bool(spec.snapshot or spec.source)
 
 
 async def build(settings: Settings, reporter: Reporter) -> Ready | None:
-    """Builds the image of the settings' snapshot or server and tests it; None when sandboxes need no images.
+    """Builds and tests the image of the settings' snapshot or server; returns None if sandboxes need no images.
 
     Raises:
         ConfigError: The environment runs in no sandbox.
@@ -81,7 +81,7 @@ async def build(settings: Settings, reporter: Reporter) -> Ready | None:
 
 
 async def list_all(settings: Settings) -> Sequence[ImageInfo]:
-    """The images of every snapshot; none when the provider's sandboxes need no images."""
+    """Returns the images of every snapshot; () if the provider's sandboxes need no images."""
     async with _provider(settings) as provider:
         return await provider.images()
 
@@ -91,7 +91,7 @@ async def delete(settings: Settings, snapshot: str) -> Sequence[str]:
 
     Raises:
         ConfigError: The provider has no images.
-        DataError: There is none of this snapshot.
+        DataError: The snapshot has no image.
     """
     name = settings.sandbox.name
     async with _provider(settings) as provider:
@@ -118,12 +118,12 @@ async def _provider(settings: Settings) -> AsyncIterator[SandboxProvider]:
 
 
 async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: Reporter) -> Trajectory:
-    """Plays one question of the split in its own sandbox and ends that. Any graded answer passes.
+    """Plays one question of the split in a new sandbox, which is ended afterwards. Any graded answer passes.
 
     Raises:
         ServiceUnavailableError: No sandbox started, or the episode ended in a fault; the message has the reason.
     """
-    engine = SCRIPTED if has_snapshot(settings) else RANDOM  # environments of other makers have no expert
+    engine = SCRIPTED if has_snapshot(settings) else RANDOM  # environments without a snapshot may have no expert
     reporter.line(f"Boot test: one {engine} episode in a fresh sandbox of {image.name}.")
     chosen = settings.model_copy(
         update={
@@ -149,13 +149,13 @@ async def boot_test(settings: Settings, image: ImageInfo, split: str, reporter: 
 
 
 class PassedTests:
-    """The images that passed on this machine, one small file each: a build without changes starts no sandbox."""
+    """Records which images passed, one small file each, so that a build without changes starts no sandbox."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "images"
 
     def has(self, image: ImageInfo) -> bool:
-        """True when exactly this build of the image passed; another one of the same name has another time."""
+        """Returns True if exactly this build of the image passed; another build of the name has another time."""
         try:
             noted = json.loads(self._path(image.name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -163,7 +163,7 @@ class PassedTests:
         return isinstance(noted, dict) and noted.get("created") == image.created
 
     def add(self, image: ImageInfo) -> None:
-        """Notes a pass.
+        """Records that an image passed.
 
         Raises:
             StorageError: The file cannot be written.
@@ -171,7 +171,11 @@ class PassedTests:
         write_json(self._path(image.name), {"image": image.name, "created": image.created, "passed": time.time()})
 
     def forget(self, name: str) -> None:
-        """Drops the note of an image that is gone. Idempotent."""
+        """Deletes the record of an image that no longer exists. Idempotent.
+
+        Raises:
+            StorageError: The file cannot be deleted.
+        """
         with storage(self._path(name)):
             self._path(name).unlink(missing_ok=True)
 

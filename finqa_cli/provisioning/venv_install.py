@@ -1,4 +1,4 @@
-"""Runs pip or uv for `finqa setup`: their command lines, and from what they wrote to the error that explains it."""
+"""Runs pip or uv for `finqa setup`: builds their command lines, and turns their output into an error."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ InstallerName = Literal["auto", "pip", "uv"]
 
 POLL_S = 0.25
 GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL of an installer that is interrupted."""
+"""Seconds between SIGTERM and SIGKILL of an installer that is interrupted."""
 TAIL_LINES = 6
 _TAIL_BYTES = 32 * 2**10
 
 _NOT_OURS = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT", "VIRTUAL_ENV")
-"""Variables that would lead an installer to another place than the environment."""
+"""Environment variables that would make an installer write to another place than the environment."""
 
 _NETWORK = re.compile(
     r"Failed to establish a new connection|Max retries exceeded|Name or service not known|name resolution"
@@ -42,10 +42,10 @@ _ERROR_LINE = re.compile(r"^\s*(ERROR|error|cause|hint)\b|^\s*[\u00d7\u2570\u251
 
 
 def find_installer(name: InstallerName) -> tuple[str, ...]:
-    """The command line of uv, or () for the pip of the new environment; `auto` is uv where it is installed.
+    """Returns the command line of uv, or () for the pip of the new environment; `auto` is uv if it is installed.
 
     Raises:
-        MissingDependencyError: uv is asked for and is not installed.
+        MissingDependencyError: The name is `uv`, and uv is not installed.
     """
     if name == "pip":
         return ()
@@ -59,13 +59,13 @@ def find_installer(name: InstallerName) -> tuple[str, ...]:
 
 
 def install_command(uv: Sequence[str], python: Path, arguments: Sequence[str], index: str) -> list[str]:
-    """The command that installs into the environment of an interpreter.
+    """Returns the command that installs into the environment of an interpreter.
 
     Args:
         uv: Command line of uv; empty for pip.
         python: Interpreter of the environment.
-        arguments: Packages to install, in the form that both installers take.
-        index: Address of a package index, a folder of wheels, or empty for what the installer is configured to use.
+        arguments: Packages to install, in the form that both installers accept.
+        index: Address of a package index, or a folder of wheels; empty: as the installer is configured.
     """
     source: list[str] = []
     if index:
@@ -78,16 +78,16 @@ def install_command(uv: Sequence[str], python: Path, arguments: Sequence[str], i
 
 
 def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *, hold: int) -> None:
-    """Runs a command that writes to a log. It ends when this process does, however that ends.
+    """Runs a command that writes to a log. On Linux it is killed if this process ends for any reason.
 
     Args:
         command: The command line.
-        log: Appended to.
-        tick: Called with each line that is written, and a few times a second with an empty one.
-        hold: Descriptor of the lock: the command keeps it too, so that no other command installs while it still ends.
+        log: File to which the output is appended.
+        tick: Called with each line of output, and a few times per second with an empty line.
+        hold: File descriptor of the lock. The command inherits it, so that no other one installs until it has ended.
 
     Raises:
-        FinqaError: It failed; see `explain_failure`.
+        FinqaError: The command failed; see `explain_failure`.
         StorageError: The log cannot be written.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
@@ -127,7 +127,7 @@ def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *
 
 
 def explain_failure(output: str, *, status: int, log: Path, name: str) -> FinqaError:
-    """The error for the person who set the environment up, from what the installer wrote."""
+    """Returns the error for the user, from the output of the installer."""
     said = " / ".join(_last_words(output)) or "it wrote nothing"
     where = f"The complete output is in {log}."
     if _FULL.search(output):
@@ -182,6 +182,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _die_with_parent() -> None:
-    """PR_SET_PDEATHSIG, see prctl(2): kill -9 of finqa leaves no installer behind."""
+    """Makes the kernel kill this process when its parent ends (PR_SET_PDEATHSIG, see prctl(2)), even by kill -9."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)

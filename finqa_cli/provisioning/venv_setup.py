@@ -1,8 +1,8 @@
-"""Makes the virtual environment of a component: resumable, checked, and recognised once it is there.
+"""Makes the virtual environment of a component: it can be resumed, is checked, and is recognised once it exists.
 
-Order on disk: the record of an earlier one is removed first, then its environment; the new environment is recorded as
-`making` before packages are installed, and as `complete` only when all checks passed. An end in between
-leaves something that the next call continues, and nothing that is taken for finished.
+Order on disk: the record of an earlier environment is removed first, then the environment; the new one is recorded as
+`making` before packages are installed, and as `complete` only when all checks passed. After an interruption the next
+call continues, and an unfinished environment is never taken for a finished one.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.venvs import RECORD, Venv, find_venv, read_record, venv_folder, venv_python
 
 OWN_FILE_GB = 2.0
-"""Disk space for a requirements file of the user's, whose packages are not known."""
+"""Disk space that is required for a requirements file of the user, whose packages are not known."""
 
 _NESTED = re.compile(r"^(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
 _PACKAGE = re.compile(r"Collecting |Processing |Requirement already satisfied|Downloaded ")
-"""Lines of pip and uv of which there is one for each package."""
+"""Lines in the output of pip and uv of which there is one for each package."""
 _SOURCE = re.compile(r" \(from .*| in \S*/.*|(?<= )\S*/(?=[^/ ]+$)")
 _TORCH = re.compile(r"^torch\s*[=<>~!;@\[]|^torch$")
 
 
 Check = Callable[[Path, Path, Callable[[str], None], bool], Mapping[str, str]]
-"""See `VenvSpec.check`."""
+"""Type of the function that `VenvSpec.check` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options that the user chose.
+    """The options that the user chose.
 
     Attributes:
-        requirements: A requirements file; None: the pins that ship with the plugin.
-        no_deps: Install the file as it stands; only torch, which comes first, brings what it needs.
-        installer: pip, uv, or uv where it is installed.
+        requirements: A requirements file; None: the pinned versions that ship with the plugin.
+        no_deps: Install exactly the packages of the file, without their dependencies; only torch, which is installed
+            first, is installed with its dependencies.
+        installer: `pip`, `uv`, or `auto`: uv where it is installed, else pip.
         index: Address of a package index, or a folder of wheels; empty: the installer's own configuration.
-        python: Interpreter to make the environment from; None: the one of finqa.
-        recreate: Begin from nothing.
-        start: Let the check start servers.
+        python: Interpreter to make the environment from; None: the one that runs finqa.
+        recreate: Remove an existing environment and make a new one.
+        start: Whether the check may start servers.
     """
 
     requirements: Path | None = None
@@ -63,7 +64,7 @@ class Options:
 
 
 def set_up(component: Component, home: Path, options: Options, reporter: Reporter) -> tuple[Venv, bool]:
-    """The environment of a component, and whether it was made now.
+    """Returns the environment of a component, which is made if needed, and whether it was made by this call.
 
     Raises:
         ConfigError: The Python is the wrong one, or another process sets the same environment up.
@@ -98,13 +99,13 @@ def set_up(component: Component, home: Path, options: Options, reporter: Reporte
 
 
 def shipped_pins(spec: VenvSpec) -> Path:
-    """The requirements file of a plugin."""
+    """Returns the requirements file that ships with a plugin."""
     package, _, name = spec.requirements.partition(":")
     return Path(str(resources.files(package) / name))
 
 
 def pins_digest(file: Path, version: str, no_deps: bool) -> str:
-    """Digest of what decides the packages: the file with those that it names, the Python version, and --no-deps.
+    """Returns a digest of what decides the packages: the file, files that it names, the Python version and --no-deps.
 
     Raises:
         DataError: A file cannot be read.
@@ -116,9 +117,9 @@ def pins_digest(file: Path, version: str, no_deps: bool) -> str:
 
 
 def drop_half_installed(site_packages: Path) -> list[str]:
-    """Forgets distributions that an installer was writing when it was killed, so that it installs them again.
+    """Removes the metadata of distributions that an installer was writing when it was killed, so that it repeats them.
 
-    The list of installed files (RECORD) is what pip and uv write last.
+    pip and uv write the list of installed files (RECORD) last.
 
     Returns:
         Their names.

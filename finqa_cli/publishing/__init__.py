@@ -1,1 +1,1 @@
-"""Policies and records for other tools: export, push, model cards."""
+"""Publishes policies and records for other tools: exports, pushes to the hub, model cards, reports and live pages."""

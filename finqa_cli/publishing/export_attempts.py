@@ -1,8 +1,8 @@
 """`finqa export --to trl-sft|trl-preference|openai-jsonl|inspect`: a run's attempts as data for other libraries.
 
-Rows are those of TRL's conversational data sets (huggingface.co/docs/trl/dataset_formats), or of OpenAI's fine-tuning
-messages (platform.openai.com/docs/guides/supervised-fine-tuning), where arguments of calls are text and every reply of
-a tool names its call.
+Rows have the form of TRL's conversational data sets (huggingface.co/docs/trl/dataset_formats), or of OpenAI's
+fine-tuning messages (platform.openai.com/docs/guides/supervised-fine-tuning), where the arguments of a call are text
+and every reply of a tool names its call. For `inspect`, see `inspect_log`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Selection:
     """Which attempts are exported.
 
     Attributes:
-        minimum_reward: Only those with this reward and more; None takes all that are graded.
+        minimum_reward: Only attempts with at least this reward; None takes all graded attempts.
         split: Only questions of this split; empty takes all.
-        step: For `inspect`, which evaluation of a training run; None is the last one.
-        rule: For `trl-preference`, how pairs are made of a run.
-        allow_evaluation_data: Data that its owner gives for evaluation only may be written as data to train on.
+        step: For `inspect`, the step of the evaluation in a training run; None takes the last evaluation.
+        rule: For `trl-preference`, how pairs are chosen from the attempts of a run.
+        allow_evaluation_data: Whether data that its owner permits for evaluation only may be exported for training.
     """
 
     minimum_reward: float | None = None
@@ -67,13 +67,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The file that was written.
+    """Result of an export.
 
     Attributes:
         file: Path of the file.
         rows: Number of rows.
-        left_out: Attempts or pairs that were not chosen.
-        wrong: Rows to train on whose attempt was not right.
+        left_out: Number of attempts or pairs that were not selected.
+        wrong: Number of training rows whose attempt was not right.
     """
 
     file: Path
@@ -90,12 +90,12 @@ class _Found:
 
 
 def export_records(source: Path, form: Format, selection: Selection, out: Path) -> Written:
-    """Writes one file and manifest.json into a new folder, complete or absent.
+    """Writes one file and manifest.json into a new folder, which is complete or does not exist.
 
     Raises:
-        UsageError: An option does not go with the format.
-        ConfigError: The folder is there already, or the data is for evaluation only.
-        DataError: There are no attempts, none is chosen, or a record is damaged.
+        UsageError: An option does not apply to the format.
+        ConfigError: The folder exists already and is not empty, or the data is for evaluation only.
+        DataError: There are no attempts, none is selected, or a record is damaged.
         StorageError: The disk is full or may not be written to.
     """
     _check(source, form, selection, out)
@@ -147,7 +147,7 @@ def _attempts(source: Path, form: Format, selection: Selection) -> _Found:
     trained = read_document(path.parent / "run.json").get("command") == "train"
     found = _Found()
     for record in sorted(_records(path), key=record_order):
-        # what a training run asks in its evaluations is held out
+        # questions that a training run asks in its evaluations are held out
         if trained and record.get("phase") != "train":
             continue
         if not _is_chosen(record, selection):
@@ -160,7 +160,7 @@ def _attempts(source: Path, form: Format, selection: Selection) -> _Found:
 
 
 def _is_chosen(record: Mapping[str, Any], selection: Selection) -> bool:
-    """Whether an attempt is graded, not empty, of the split and with the reward."""
+    """Returns whether an attempt is graded, not empty, of the chosen split and has at least the minimum reward."""
     reward, least = record["reward"], selection.minimum_reward
     if reward is None or not record["turns"] or (least is not None and reward < least):
         return False
@@ -168,7 +168,7 @@ def _is_chosen(record: Mapping[str, Any], selection: Selection) -> bool:
 
 
 def _pairs(source: Path, selection: Selection) -> _Found:
-    """Reads the pairs of a folder of `finqa prefs`, or makes those of a run."""
+    """Reads the pairs in a folder of `finqa prefs`, or makes pairs from the attempts of a run."""
     if _is_pairs(source):
         if selection.rule != "best-worst":
             raise UsageError(f"{source} already contains pairs; --rule applies to runs.", remedy="leave out --rule")
@@ -209,7 +209,7 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     chosen = [record for record in evaluations if int(record.get("iteration", 0)) == step]
     asked = [record for record in chosen if not selection.split or record["task"]["split"] == selection.split]
     environment = str((settings.get("environment") or {}).get("name", "finqa"))
-    # an evaluation reports on its data, a training names it among its inputs
+    # an evaluation names its data in its report, a training among its inputs
     inputs = read_document(run / MANIFEST).get("inputs")
     data = report.get("data") or (inputs.get("data") if isinstance(inputs, Mapping) else None) or {}
     target = str(report.get("target") or facts["id"])
@@ -227,10 +227,10 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file that have what the formats need.
+    """Yields the records of a file, checked to have the fields that the formats need.
 
     Raises:
-        DataError: One is malformed; the message names file and row.
+        DataError: A record is malformed; the message names file and row.
     """
     for row, record in enumerate(read_jsonl(path), start=1):
         try:
@@ -248,7 +248,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def trl_sft_row(prompt: Prompt, answer: Sequence[Message]) -> Row:
-    """`prompt` and `completion` as messages, and `tools` where there are any."""
+    """Returns a row with `prompt` and `completion` as messages, and with `tools` where there are any."""
     return {
         "prompt": list(_trl(prompt.messages, prompt)),
         "completion": list(_trl(_up_to_assistant(answer), prompt)),
@@ -257,7 +257,7 @@ def trl_sft_row(prompt: Prompt, answer: Sequence[Message]) -> Row:
 
 
 def trl_preference_row(pair: Pair) -> Row:
-    """`prompt`, `chosen` and `rejected` as messages, and `tools` where there are any."""
+    """Returns a row with `prompt`, `chosen` and `rejected` as messages, and with `tools` where there are any."""
     return {
         "prompt": list(_trl(pair.prompt.messages, pair.prompt)),
         "chosen": list(_trl(_up_to_assistant(pair.chosen.messages), pair.prompt)),
@@ -267,13 +267,15 @@ def trl_preference_row(pair: Pair) -> Row:
 
 
 def openai_row(prompt: Prompt, answer: Sequence[Message]) -> Row:
-    """`messages` that end with the assistant's, and `tools` where there are any."""
+    """Returns a row with `messages`, the last of which is the assistant's, and with `tools` where there are any."""
     return {"messages": openai_messages(prompt, _up_to_assistant(answer)), **_tools(prompt.tools)}
 
 
 def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
-    """Calls have ids, `call_0` and so on, which the replies name. What answers a turn without a call, such as one whose
-    call could not be read, is the user's: a reply of a tool must name a call.
+    """Returns the messages of an attempt in OpenAI's form.
+
+    Calls have ids, `call_0` and so on, which the replies name. A reply to a turn without a call, such as one whose call
+    could not be read, gets the role `user`, because a tool's reply must name a call.
     """
     rows: list[Row] = []
     calls, open_calls = 0, deque[str]()
@@ -298,7 +300,7 @@ def openai_messages(prompt: Prompt, answer: Sequence[Message]) -> list[Row]:
 
 
 def _content(message: Message) -> str | list[Row]:
-    """The text, or the parts of a message with images. Source: OpenAI's chat completions."""
+    """Returns the text, or the parts of a message with images as in OpenAI's chat completions."""
     if not message.images:
         return message.content
     images = ({"type": "image_url", "image_url": {"url": address}} for address in message.images)
@@ -306,7 +308,7 @@ def _content(message: Message) -> str | list[Row]:
 
 
 def _trl(messages: Sequence[Message], prompt: Prompt) -> Iterator[Row]:
-    """Messages as chat templates take them: arguments are objects; without tools, the user answers."""
+    """Yields messages as chat templates take them: arguments are objects; without tools, replies are the user's."""
     for message in messages:
         role = "user" if message.role == "tool" and not prompt.tools else message.role
         row: Row = {"role": role, "content": _content(message)}
@@ -319,7 +321,7 @@ def _trl(messages: Sequence[Message], prompt: Prompt) -> Iterator[Row]:
 
 
 def _up_to_assistant(answer: Sequence[Message]) -> Sequence[Message]:
-    """Leaves out what came after the last turn of the assistant: there is nothing to learn from it."""
+    """Returns the messages up to the last one of the assistant; later ones contain nothing to learn."""
     end = max((place for place, message in enumerate(answer) if message.role == "assistant"), default=-1)
     return answer[: end + 1]
 

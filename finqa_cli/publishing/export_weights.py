@@ -1,7 +1,7 @@
-"""Policies to export or push: finding them, and `--to peft|merged|gguf-ready`, the forms that other tools read.
+"""Finds policies to export or push, and writes them in a form that other tools read: `--to peft|merged|gguf-ready`.
 
-A source is a run, one of its checkpoints, a model, or the tree of a verl trainer: `DIR/global_step_N/actor` with FSDP
-shards, `DIR/latest_checkpointed_iteration.txt` beside it.
+A source is a run, one of its checkpoints, an adapter, a model, or the checkpoint tree of a verl trainer:
+`DIR/global_step_N/actor` with FSDP shards, and `DIR/latest_checkpointed_iteration.txt` next to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Source:
     Attributes:
         policy: The policy as `policies.resolve` returns it; the model may be a folder of FSDP shards.
         name: Name of its run or folder.
-        step: Iteration or optimizer step; None where the folder has no steps.
+        step: Its iteration or optimizer step; None if it has none.
         run: The finqa run that made it, or None.
     """
 
@@ -56,17 +56,17 @@ class Source:
 
     @property
     def title(self) -> str:
-        """`<folder>_step-<N>`, or the folder alone."""
+        """The name in the form `<folder>_step-<N>`, or the folder's name alone without a step."""
         return self.name if self.step is None else f"{self.name}_step-{self.step}"
 
 
 def find_source(reference: str, step: int | None = None) -> Source:
-    """Finds one policy: of the given step, else the newest of a run or tree, else what the reference names.
+    """Finds one policy: that of the given step, else the newest of a run or tree, else what the reference names.
 
     Raises:
-        UsageError: A step of something that has none.
-        DataError: There is no such step, it is damaged, or there is no checkpoint.
-        ConfigError: The reference is neither run, checkpoint, adapter, model nor tree.
+        UsageError: A step is given for something that has no steps.
+        DataError: There is no such step, the checkpoint is damaged, or there is no checkpoint.
+        ConfigError: The reference is neither a run, a checkpoint, an adapter, a model nor a tree.
     """
     steps = steps_of(reference)
     if step is None and not steps:
@@ -95,8 +95,8 @@ def find_sources(reference: str, count: int) -> list[Source]:
     """Finds the newest policies of a run or tree, oldest first; fewer where there are fewer.
 
     Raises:
-        UsageError: It has no checkpoints to count.
-        DataError: One is damaged.
+        UsageError: The reference has no numbered checkpoints.
+        DataError: A checkpoint is damaged.
     """
     steps = steps_of(reference)
     if not steps:
@@ -107,7 +107,7 @@ def find_sources(reference: str, count: int) -> list[Source]:
 
 
 def steps_of(reference: str) -> Sequence[int]:
-    """Returns the steps that a run or a verl tree has checkpoints of, oldest first; none for anything else."""
+    """Returns the steps of the checkpoints of a run or a verl tree, oldest first; empty for anything else."""
     path = Path(reference)
     if (path / "run.json").is_file():
         return checkpoints.iterations(path)
@@ -115,7 +115,7 @@ def steps_of(reference: str) -> Sequence[int]:
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a model's name is that of a repository on the hub, `owner/name`, and no folder here."""
+    """Returns whether a model's name is that of a repository on the hub, `owner/name`, and not of a local folder."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", model) is not None and not Path(model).exists()
 
 
@@ -124,9 +124,9 @@ class Wish:
     """The form to export a policy in.
 
     Attributes:
-        form: peft: the adapter alone; merged: one whole model; gguf-ready: one that llama.cpp's converter takes.
-        dtype: Precision of a whole model's weights; None is float32, for gguf-ready bfloat16.
-        base_model: Name of the base on the hub; empty keeps the name that the policy has.
+        form: `peft`: the adapter alone; `merged`: one whole model; `gguf-ready`: one that llama.cpp's converter takes.
+        dtype: Precision of a whole model's weights; None is float32, or bfloat16 for `gguf-ready`.
+        base_model: Name of the base model on the hub; empty keeps the name that the policy records.
     """
 
     form: Form
@@ -148,8 +148,8 @@ def check_wish(source: Source, wish: Wish) -> None:
     """Checks that a policy can be exported in a form, before anything is written.
 
     Raises:
-        UsageError: An adapter is asked for in a precision, or llama.cpp's converter is to get float32.
-        ConfigError: The adapter of a policy that has none is asked for.
+        UsageError: A precision is given for an adapter, or float32 for llama.cpp's converter.
+        ConfigError: The adapter is requested of a policy that has none.
     """
     if wish.form == "peft" and source.policy.adapter is None:
         raise ConfigError(
@@ -173,13 +173,14 @@ def local_base(source: Source, wish: Wish) -> str:
 
 
 def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Path]:
-    """Writes weights, README.md (the model card) and manifest.json into a new folder, complete or absent.
+    """Writes weights, README.md (the model card) and manifest.json into a new folder, which is complete or absent.
 
     Returns:
-        The files.
+        The files that were written.
 
     Raises:
-        UsageError, ConfigError: As `check_wish`; or parts are damaged, do not fit, or leave the range of the precision.
+        UsageError, ConfigError: As for `check_wish`; or files are damaged, do not fit together, or contain values
+            outside the range of the precision.
         DataError: Shards are missing, or the files of a checkpoint were removed in the meantime.
         StorageError: The disk is full or may not be written to.
     """
@@ -192,7 +193,7 @@ def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Pat
         else:
             _write_model(source, wish, folder)
         if wish.form == "gguf-ready":
-            prepare_for_llama_cpp(folder)  # whose engines read templates without these marks
+            prepare_for_llama_cpp(folder)  # its engines read templates without these marks
         else:
             write_marks(folder)
         write_text(folder / "README.md", card)
@@ -208,11 +209,12 @@ def gguf_command(out: Path, precision: Dtype) -> str:
 
 
 def prepare_for_llama_cpp(folder: Path) -> None:
-    """Adds two values to config.json under the names before transformers 5, which some converters look for, and checks
-    that everything that llama.cpp's converter reads is there.
+    """Adds values to config.json that some converters look for, and checks that llama.cpp's converter has all it reads.
+
+    The two values are added under the names that they had before transformers 5.
 
     Raises:
-        ConfigError: Something is missing or of another form.
+        ConfigError: Something is missing or has another form.
     """
     path = folder / "config.json"
     config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -245,7 +247,7 @@ def _lacking(folder: Path, config: dict[str, Any]) -> list[str]:
 
 
 def _largest_id(folder: Path) -> int:
-    """Largest id of the tokenizer; -1 where its form is not known."""
+    """Returns the largest token id of the tokenizer; -1 if the form of its file is not known."""
     try:
         facts = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         vocabulary = facts["model"]["vocab"]
@@ -274,7 +276,7 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
 
 
 def _tokenizer_files(model: str) -> list[Path]:
-    """Returns the tokenizer of a model as far as it is on this machine: in its folder, or in the cache of the hub."""
+    """Returns the tokenizer files of a model that are on this machine: in its folder, or in the hub's cache."""
     if Path(model).is_dir():
         return [file for name in _TOKENIZER if (file := Path(model) / name).is_file()]
     try:
@@ -302,12 +304,12 @@ def _write_model(source: Source, wish: Wish, folder: Path) -> None:
 
 
 def uploaded(folder: Path) -> list[Path]:
-    """Returns the files of an export to upload: all but the manifest, which names folders of this machine."""
+    """Returns the files of an export to upload: all except the manifest, which names folders of this machine."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
 
 
 def _newest(path: Path, steps: Sequence[int]) -> int:
-    """The newest complete checkpoint of a finqa run; the one that the pointer of a tree names."""
+    """Returns the step of a finqa run's newest complete checkpoint, or the step that a tree's pointer file names."""
     if not _is_tree(path):
         newest = checkpoints.latest(path)
         assert newest is not None, "there are steps"
@@ -332,7 +334,7 @@ def _named(reference: str) -> Source:
         return Source(policy=PolicyVersion(number=0, model=str(path)), name=path.resolve().name, step=None, run=None)
     policy, run = resolve(reference), run_of(reference)
     if run is None:
-        if policy.adapter is None:  # of an adapter nothing else is needed, unless it is merged
+        if policy.adapter is None:  # an adapter's base model is needed only when the two are merged
             check_on_hub(policy)
         return Source(policy=policy, name=path.resolve().name, step=None, run=None)
     step = int(path.name[5:]) if path.parent.name == "checkpoints" and path.name[5:].isdigit() else None

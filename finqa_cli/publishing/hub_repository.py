@@ -1,7 +1,7 @@
-"""`finqa push`: policies as repositories of the Hugging Face hub, by the hub's own client, `huggingface_hub`.
+"""`finqa push`: uploads policies to repositories of the Hugging Face hub by the hub's client, `huggingface_hub`.
 
-All files of a push are one commit, so a repository has all of it or nothing; afterwards the hub is asked what it
-contains, and sizes and checksums are compared. A commit whose reply was lost is found by the next attempt, which then
+All files of a push are one commit, so a repository gets all of them or none; afterwards the hub is asked what it
+contains, and sizes and checksums are compared. If the reply to a commit was lost, the next attempt finds the commit and
 has nothing left to change.
 """
 
@@ -40,10 +40,13 @@ HUGGING_FACE = "https://huggingface.co"
 SIGN_IN = "hf auth login, or set HF_TOKEN, with a token that has write access"
 _AGAIN = "run the same command again: files that the hub already has are not sent again"
 _PASSING = frozenset({408, 409, 412, 425, 429, 500, 502, 503, 504})
-"""409 and 412: another commit came between, ours of an attempt whose reply was lost perhaps."""
+"""HTTP statuses after which a call is repeated.
+
+409 and 412 mean that there was another commit, perhaps that of an earlier attempt whose reply was lost.
+"""
 
 _NAME = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9][\w.-]{0,94}[A-Za-z0-9]|[A-Za-z0-9]", re.ASCII)
-"""What the hub allows as the name of an owner or a repository."""
+"""The names that the hub allows for owners and repositories."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
@@ -55,8 +58,8 @@ class Pushed:
     Attributes:
         repository: `owner/name`.
         url: Its page.
-        commit: Hash of the commit that has every file.
-        private: Whether the hub keeps it private.
+        commit: Hash of the commit that contains every file.
+        private: Whether the repository is private.
         files: Name -> size in bytes.
     """
 
@@ -72,9 +75,9 @@ class Hub:
     """The hub, or a mirror.
 
     Attributes:
-        endpoint: None is HF_ENDPOINT, or huggingface.co.
-        patience: How often and how long to try.
-        tell: Called with a line for each call that is tried again.
+        endpoint: Address of the hub; None takes HF_ENDPOINT, or huggingface.co.
+        patience: How often and how long a call is repeated.
+        tell: Called with a line of text for each call that is repeated.
     """
 
     endpoint: str | None
@@ -94,14 +97,14 @@ class Hub:
         self._api = HfApi(endpoint=self.endpoint, library_name="finqa", library_version=__version__)
         checked_endpoint(self._api.endpoint)
         if self._api.endpoint != HUGGING_FACE:
-            # The client would wait forever for an answer in a protocol that others need not speak; all speak LFS.
+            # The client would wait forever for an answer in a protocol that mirrors need not support; all support LFS.
             constants.HF_HUB_DISABLE_XET = True
 
     def check_owner(self, owner: str) -> None:
-        """Checks that there is a token, and that it belongs to the owner or to a member of it.
+        """Checks that there is a token, and that it belongs to the owner or, for an organization, to a member.
 
         Raises:
-            AuthenticationError: There is none, it is refused, or it belongs to another account.
+            AuthenticationError: There is no token, it is refused, or it belongs to another account.
             ServiceUnavailableError: The hub cannot be reached.
         """
         from huggingface_hub import get_token
@@ -116,7 +119,7 @@ class Hub:
             )
 
     def licence_of(self, model: str) -> str:
-        """Returns the licence that a model's card states; empty where it states none or cannot be read."""
+        """Returns the licence that a model's card states; empty if it states none or cannot be read."""
         from huggingface_hub import errors
 
         try:
@@ -127,13 +130,13 @@ class Hub:
         return licence if isinstance(licence, str) else ""
 
     def push(self, repository: str, files: Sequence[Path], *, private: bool, message: str) -> Pushed:
-        """Makes the repository where it is not there, and commits the files to its main branch.
+        """Creates the repository if it does not exist, and commits the files to its main branch.
 
         Raises:
-            ConfigError: The repository is public and the push is to be private, or contains other weights.
+            ConfigError: The repository is public although the push is to be private, or it contains other weights.
             AuthenticationError: The token may not write there.
-            ServiceUnavailableError: The hub fails or does not answer after every attempt, or contains something else
-                after the commit.
+            ServiceUnavailableError: The hub failed or did not answer in every attempt, or its content after the
+                commit differs from the files.
             StorageError: A file cannot be read.
         """
         what = f"pushing to {repository}"
@@ -187,7 +190,7 @@ class Hub:
                 )
 
     def _ask(self, what: str, call: Callable[[], T]) -> T:
-        """Repeats a call until it succeeds, fails for good or has failed too often."""
+        """Repeats a call until it succeeds, fails permanently or has failed too often."""
         for number in range(1, self.patience.attempts + 1):
             try:
                 return _understood(what, self._api.endpoint, call)
@@ -202,16 +205,16 @@ class Hub:
 
 
 def _owners(who: Mapping[str, Any]) -> list[str]:
-    """Return the names below which the user of a token may push.
+    """Returns the owners in whose name the user of a token may push.
 
     Raises:
-        KeyError: It is no answer of a hub.
+        KeyError: The mapping is not an answer of a hub.
     """
     return [str(who["name"]), *(str(each["name"]) for each in who.get("orgs") or ())]
 
 
 def _understood(what: str, endpoint: str, call: Callable[[], T]) -> T:
-    """Calls, and turns errors of the client into those of finqa; leaves out addresses, which may be signed."""
+    """Calls a function and turns the client's errors into those of finqa, without addresses, which may be signed."""
     from huggingface_hub import errors
 
     try:
@@ -263,13 +266,13 @@ def _is_same(path: Path, there: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One policy and where it is to go.
+    """One policy and the repository to push it to.
 
     Attributes:
         source: The policy.
         repository: `owner/name`.
         wish: Form of the export.
-        card: Model card.
+        card: Its model card.
     """
 
     source: Source
@@ -287,12 +290,12 @@ def plan_pushes(
         sources: The policies.
         wish: Form of the export.
         prefix: `owner`, or `owner/beginning-of-the-name`.
-        licence: Licence of the policies; empty: not stated.
-        evaluations: Evaluations of the policy, which is then the only one.
+        licence: Licence of the policies; empty if it is not stated.
+        evaluations: Evaluations for the model card; there must then be only one policy.
 
     Raises:
-        UsageError: The prefix or a name is none that the hub takes, or there are evaluations of several policies.
-        ConfigError: A policy cannot be had in the form, or an adapter's base is a folder of this machine.
+        UsageError: The hub does not allow the prefix or a name, or evaluations are given for several policies.
+        ConfigError: A policy cannot be exported in the form, or an adapter's base is a folder of this machine.
         DataError: An evaluation is of another policy.
     """
     if evaluations and len(sources) > 1:
@@ -312,11 +315,11 @@ def plan_pushes(
 
 
 def push_all(plans: Sequence[Plan], hub: Hub, *, private: bool, reporter: Reporter) -> list[Pushed]:
-    """Pushes one after the other, oldest first.
+    """Pushes the policies one after the other, in the given order.
 
     Raises:
-        AuthenticationError, ConfigError, DataError, ServiceUnavailableError, StorageError: One could not be pushed; the
-            message names those that were.
+        AuthenticationError, ConfigError, DataError, ServiceUnavailableError, StorageError: A policy could not be
+            pushed; the message names those that were.
     """
     hub.check_owner(plans[0].repository.partition("/")[0])
     done: list[Pushed] = []

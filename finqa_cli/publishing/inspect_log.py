@@ -1,7 +1,7 @@
-"""An evaluation as a log that Inspect reads (`inspect view`, `inspect_ai.log.read_eval_log`): JSON, EvalLog version 2.
+"""Writes an evaluation as a log for Inspect (`inspect view`, `inspect_ai.log.read_eval_log`): JSON, EvalLog version 2.
 
-A sample has the right answer as its target where the record has it. A fault is a sample with an error and without
-scores. Events are the model's calls, each with the messages before it, which they share in one pool.
+A sample's target is the right answer if the record contains it. A fault is a sample with an error and without scores.
+Events are the calls of the model; each refers to the messages before it in a list that all events share.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ VERSION = 2
 
 _SCORER = "finqa"
 _LIMITS = {Status.MAX_TURNS: "message", Status.MAX_TOKENS: "token", Status.TIMEOUT: "time"}
-"""Statuses that Inspect shows as a limit of the sample."""
+"""The statuses that Inspect shows as a limit of the sample, and its names for the limits."""
 
 
 def inspect_log(
     records: Sequence[Mapping[str, Any]], *, task: str, model: str, data: str, created: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The log of one evaluation.
+    """Returns the log of one evaluation.
 
     Args:
-        records: Records of one evaluation in trajectories.jsonl.
-        task: What Inspect calls the task: the environment.
-        model: The policy.
-        data: Name of the questions' data.
+        records: The evaluation's records in trajectories.jsonl.
+        task: The task in Inspect's terms: name of the environment.
+        model: Name of the policy.
+        data: Name of the data set.
         created: Time in ISO 8601.
         metadata: Further facts about the run.
     """
@@ -79,7 +79,7 @@ def _scores(graded: Sequence[Any]) -> Iterator[dict[str, Any]]:
     interval = clustered_interval(right, [outcome.company for outcome in graded])
     rewards = [float(outcome.reward or 0.0) for outcome in graded]
     accuracy = {"accuracy": interval.mean}
-    if not math.isnan(interval.standard_error):  # one question has none, and JSON no NaN
+    if not math.isnan(interval.standard_error):  # it is NaN for one question, and JSON has no NaN
         accuracy["stderr"] = interval.standard_error
     for name, metrics in (("correct", accuracy), ("reward", {"mean": statistics.fmean(rewards)})):
         found = {metric: {"name": metric, "value": value, "params": {}} for metric, value in metrics.items()}
@@ -125,7 +125,7 @@ def _sample(record: Mapping[str, Any], model: str, created: str) -> dict[str, An
 def _events(
     record: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], model: str, created: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield what Inspect calls a model event for each message of the policy."""
+    """Yields one model event in Inspect's terms for each message of the policy."""
     tools = [
         {"name": tool["function"]["name"], "description": tool["function"].get("description", "")}
         for tool in record["tools"]
@@ -190,7 +190,7 @@ def _answer(record: Mapping[str, Any], model: str) -> Iterator[dict[str, Any]]:
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
-    """The text, or the parts of a message with images, as `inspect_ai.model.Content` has them."""
+    """Returns the text, or the parts of a message with images in the form of `inspect_ai.model.Content`."""
     if not message.images:
         return message.content
     return [{"type": "text", "text": message.content}, *({"type": "image", "image": each} for each in message.images)]

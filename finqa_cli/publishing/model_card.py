@@ -1,7 +1,7 @@
-"""The model card of a policy: what it was made from, how, and how well it did, with intervals.
+"""The model card of a policy: its base, its training, and its scores with confidence intervals.
 
-Front matter as the Hugging Face hub reads it (huggingface.co/docs/hub/model-cards). Cards name no folders of this
-machine: of local data and models they give the last part of the path.
+The front matter has the form that the Hugging Face hub reads (huggingface.co/docs/hub/model-cards). Cards contain no
+paths of this machine: local data and models are named by the last part of their path.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "lora": ("rank", "alpha", "dropout", "target_modules"),
     "generation": ("temperature", "top_p", "max_gen_tokens", "max_steps"),
 }
-"""Settings that a reader needs; those of `train` about rollouts mean nothing for sft and dpo."""
+"""Section of the settings -> the settings that a card shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One evaluation. `low` and `high` bound the accuracy at 95 %, clustered by company or task."""
+    """One evaluation. `low` and `high` bound the 95 % interval of the accuracy, clustered by company or task."""
 
     data: str
     split: str
@@ -59,14 +59,14 @@ class Card:
 
     Attributes:
         title: `<folder>_step-<N>`.
-        base_model: Hub id, or the name of a local folder; empty where it is not known.
-        relation: How it was made of its base.
-        licence: SPDX name as the hub knows it; empty where none is stated.
-        method: Training method in words; empty for what was not trained here.
+        base_model: Hub id, or the name of a local folder; empty if it is not known.
+        relation: Relation to its base model in the hub's terms: an adapter, or a fine-tuned model.
+        licence: SPDX name as the hub uses it; empty if none is stated.
+        method: Training method in words; empty for a policy that finqa did not train.
         facts: Environment, reward and data of its training, name -> value.
         settings: Dotted name -> value.
         scores: Evaluations of this policy.
-        evaluation_only: Training was allowed on data that is for evaluation only.
+        evaluation_only: Whether training was allowed on data that is for evaluation only.
     """
 
     title: str
@@ -106,8 +106,8 @@ def card_of(source: Source, relation: Relation, *, base_model: str, licence: str
     Args:
         source: The policy.
         relation: An adapter, or a whole model.
-        base_model: Name of the base on the hub; empty: as the policy names it.
-        licence: Licence of the policy; empty: not stated.
+        base_model: Name of the base on the hub; empty takes the name that the policy records.
+        licence: Licence of the policy; empty if it is not stated.
         evaluations: Folders of `finqa eval` on this policy.
 
     Raises:
@@ -116,7 +116,7 @@ def card_of(source: Source, relation: Relation, *, base_model: str, licence: str
     scores = [_evaluated(source, path) for path in evaluations]
     began = read_settings(source.run) if source.run is not None else {}
     name = source.policy.model
-    if source.policy.adapter is None:  # a whole model is made of what its run began from
+    if source.policy.adapter is None:  # the base of a whole model is the model that its run began from
         name = str((began.get("model") or {}).get("name", ""))
     card = Card(
         title=source.title,
@@ -161,7 +161,7 @@ def _result(score: Score) -> dict[str, Any]:
 
 
 def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
-    """Returns the evaluation that training made of this step, if it made one."""
+    """Returns the evaluation of this step that training made, if there is one, in a list."""
     assert source.run is not None
     path = source.run / "metrics.jsonl"
     if source.step is None or not path.is_file():
@@ -180,7 +180,7 @@ def _of_training(source: Source, settings: Mapping[str, Any]) -> list[Score]:
 
 
 def _is_of(record: Mapping[str, Any], source: Source) -> bool:
-    """Whether a record evaluates this policy: the engine may be behind the learner; then the version differs."""
+    """Returns whether a record evaluates this policy; its version differs where the engine had an older policy."""
     same = record.get("kind") == "eval" and record.get("iteration") == source.step
     return same and record.get("policy_version") == source.policy.number
 
@@ -231,7 +231,7 @@ def _settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section in ("environment", "reward", "optimizer") if command == "train" else ("optimizer",):
         options = (settings.get(section) or {}).get("options") or {}
-        for name, value in options.items():  # without the folders of this machine
+        for name, value in options.items():  # without paths of this machine
             is_path = isinstance(value, str) and Path(value).is_absolute()
             found[f"{section}.{name}"] = Path(value).name if is_path else value
     for section in sections:
@@ -242,7 +242,7 @@ def _settings(settings: Mapping[str, Any], command: str) -> dict[str, Any]:
 
 
 def _data_name(run: Path, data: Mapping[str, Any]) -> str:
-    """Name of the data in the manifest; settings name a snapshot even where the environment takes none."""
+    """Returns the name in the manifest if there is one: settings name a snapshot even if the environment takes none."""
     manifest = run / MANIFEST
     read = read_document(manifest)["inputs"].get("data") if manifest.is_file() else None
     return _short(str((read or {}).get("name") or data.get("path") or data.get("snapshot") or ""))

@@ -1,8 +1,8 @@
-"""Chat templates of exports: the assistant's turns are marked, so that other trainers can mask all else.
+"""Marks the assistant's turns in chat templates of exports, so that other trainers can mask everything else.
 
 TRL's `assistant_only_loss` needs `{% generation %}` around the text of the assistant. The templates of models that
-finqa makes have no marks, since the digests of such models are in records of runs; exports get them. What is rendered
-is the same. Templates of other models are left as they are.
+finqa makes have no marks, because records of runs contain the digests of such models; the marks are added in exports.
+The rendered text is the same. Templates of other models are left as they are.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _MARKED = f"""\
         {{{{- '\\n' }}}}
     {{%- elif message.role == 'tool' %}}
 """
-"""The end of a turn is used for training, the line break behind it is not: as `ChatCodec.assistant` has it."""
+"""As in `ChatCodec.assistant`, the end of a turn is used for training and the line break after it is not."""
 
 
 def mark_assistant(template: str) -> str | None:
-    """Return a chat template of finqa with the assistant's turns marked; None for any other."""
+    """Returns a chat template of finqa with the assistant's turns marked; None for any other template."""
     return template.replace(_OURS, _MARKED) if template.count(_OURS) == 1 else None
 
 
 def write_marks(folder: Path) -> bool:
-    """Mark the assistant's turns in the chat template of a model folder, where it is finqa's.
+    """Marks the assistant's turns in the chat template of a model folder if it is a template of finqa.
 
     Returns:
-        Whether it is marked now.
+        Whether the template is marked now.
 
     Raises:
-        StorageError: It cannot be read or written.
+        StorageError: The template cannot be read or written.
     """
     path = folder / TEMPLATE
     if not path.is_file():

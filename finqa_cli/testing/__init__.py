@@ -1,8 +1,9 @@
-"""For tests of this product and of plugins: a Daytona and a CoreWeave on 127.0.0.1 that fail on demand.
+"""For tests of this product and of plugins: Daytona's and CoreWeave's services on 127.0.0.1, with faults on demand.
 
-Not used by the product. Needs the extra `testing`, which `daytona` and `coreweave` bring. `LoopbackDaytona` runs in the
-current event loop, `LoopbackProcess` in its own process; `python -m finqa_cli.testing.serve daytona` (or
-`coreweave`) serves from a shell. CoreWeave's is `finqa_cli.testing.coreweave.coreweave_loopback.LoopbackCoreWeave`.
+The product itself does not use them. They need the extra `testing`, which the extras `daytona` and `coreweave` include.
+`LoopbackDaytona` runs in the current event loop, `LoopbackProcess` in its own process; CoreWeave's service is
+`finqa_cli.testing.coreweave.coreweave_loopback.LoopbackCoreWeave`. `python -m finqa_cli.testing.serve daytona` (or
+`coreweave`) serves from a shell.
 """
 
 from finqa_cli.testing.daytona.config import Faults, Latency, LoopbackConfig, Quota

@@ -1,4 +1,4 @@
-"""A loopback service in its own process."""
+"""Runs a loopback service in its own process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SERVE_MODULE = "finqa_cli.testing.serve"
 
 
 class LoopbackService:
-    """`python -m finqa_cli.testing.serve NAME` as a child: it ends with this process, also after SIGKILL.
+    """`python -m finqa_cli.testing.serve NAME` as a child process, which ends with this process, also after SIGKILL.
 
     Attributes:
-        environment: Variables that point the service's SDK to it; empty before `start`.
+        environment: Variables with which the SDK uses the service; empty before `start`.
     """
 
     def __init__(self, name: str, config: BaseModel, *, proof: str, port: int = 0) -> None:
-        """Starts nothing yet.
+        """Keeps the arguments; starts nothing.
 
         Args:
             name: Name of the service: `daytona` or `coreweave`.
             config: Configuration of the service.
-            proof: A variable that a service that started has printed.
+            proof: Name of a variable that the service prints only if it has started.
             port: Port on 127.0.0.1; 0 for a free one.
         """
         self._name = name
@@ -43,16 +43,16 @@ class LoopbackService:
 
     @property
     def pid(self) -> int:
-        """Its process id; RuntimeError when it does not run."""
+        """Its process id; raises RuntimeError if it does not run."""
         if self._process is None:
             raise RuntimeError(f"the loopback {self._name} does not run")
         return self._process.pid
 
     def start(self) -> None:
-        """Starts it and waits until it serves.
+        """Starts the service and waits until it is ready.
 
         Raises:
-            RuntimeError: It does not start; the reason is on stderr.
+            RuntimeError: The service did not start; the reason is on stderr.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "loopback.json"
@@ -76,7 +76,7 @@ class LoopbackService:
             raise RuntimeError(f"the loopback {self._name} did not start; the reason is on stderr")
 
     def close(self) -> None:
-        """Ends it and waits for its end. Idempotent."""
+        """Ends the service and waits for its end. Idempotent."""
         if self._process is None:
             return
         process, self._process = self._process, None

@@ -27,7 +27,7 @@ LAST_PORT = 65_535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves. The first lines on stdout are the variables that point the SDK here; an empty line ends them."""
+    """Serves until the end. The first lines on stdout, up to an empty one, are the variables for the SDK."""
     parser = argparse.ArgumentParser(prog=f"python -m {SERVE_MODULE}", description=__doc__)
     parser.add_argument("service", choices=("daytona", "coreweave"))
     parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1; a free one when not given")
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _service(name: str, values: dict[str, Any], port: int) -> Any:
-    """Returns the service, an asynchronous context manager with `environment`; not started yet."""
+    """Returns the service, an asynchronous context manager with `environment`, which is not started."""
     if name == "daytona":
         from finqa_cli.testing.daytona.config import LoopbackConfig
         from finqa_cli.testing.daytona.loopback import LoopbackDaytona
@@ -105,7 +105,7 @@ def _port(value: str) -> int:
 
 
 def _config_values(path: Path | None) -> dict[str, Any]:
-    """Returns the contents of `--config`, JSON by its name or else TOML; nothing without a file."""
+    """Returns the contents of `--config`, JSON if its name ends with `.json`, else TOML; empty without a file."""
     if path is None:
         return {}
     content = path.read_text(encoding="utf-8")

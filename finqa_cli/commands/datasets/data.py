@@ -275,7 +275,7 @@ def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckRep
     """Have the environment of the settings read the data at a path, as a run would.
 
     Raises:
-        DataError: The environment does not take the data that it is compared with.
+        DataError: The environment cannot read the data of `against`.
     """
     name = settings.environment.name
     trained: Sequence[Task] = ()
@@ -439,7 +439,12 @@ def prepare_data(
 def _tasks_of(
     line: CommandLine, environment: str, files: Sequence[Path], *, skip_bad: bool
 ) -> dict[Path, Sequence[Task]]:
-    """Return what an environment asks of each file."""
+    """Return the tasks of all splits that an environment reads from each file, by file.
+
+    Raises:
+        UsageError: The environment cannot read question files.
+        DataError: The environment rejects a file.
+    """
     found: dict[Path, Sequence[Task]] = {}
     for path in files:
         options = {"environment.options.skip_bad": True} if skip_bad else {}

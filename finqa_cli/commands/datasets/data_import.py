@@ -1,4 +1,4 @@
-"""`finqa data import`: other data sets, turned into the layout that finqa reads; options and texts of `finqa data`."""
+"""`finqa data import`: convert other data sets to finqa's layout. `finqa data` uses its options and texts, too."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def tables(
 
 
 def _import_options(params: Mapping[str, Any], given: Mapping[str, Any]) -> ImportOptions:
-    """Return the options that flags give, or else the file of `--map`."""
+    """Return the options of the import. A flag takes precedence over the file of `--map`."""
     names = ("company", "decimal", "percent", "dates", "header_rows", "convert", "seed", "splits", "evaluation_only")
     chosen = {**given, **{name: params[name] for name in (*names, "with_expert") if params[name] is not None}}
     return ImportOptions(
@@ -361,7 +361,7 @@ def shares(text: str) -> SplitShares:
     """Return the shares that `--splits` names.
 
     Raises:
-        UsageError: It is not three numbers.
+        UsageError: The text is not three numbers.
         DataError: They do not sum to 1.
     """
     try:
@@ -373,7 +373,7 @@ def shares(text: str) -> SplitShares:
 
 
 def dataset_document(dataset: DataSet, folder: Path) -> dict[str, Any]:
-    """Return a data set in a folder for JSON."""
+    """Return the `--json` form of a data set that was written to a folder."""
     return {
         "path": str(folder),
         "companies": len(dataset.companies()),
@@ -387,7 +387,7 @@ def dataset_document(dataset: DataSet, folder: Path) -> dict[str, Any]:
 
 
 def import_document(report: ImportReport, folder: Path) -> dict[str, Any]:
-    """Return an import into a folder for JSON."""
+    """Return the `--json` form of an import into a folder."""
     return {
         **dataset_document(report.dataset, folder),
         "rows": report.rows,
@@ -414,7 +414,7 @@ def next_step(folder: Path) -> str:
 
 
 def all_went_to_test(files: Sequence[Path]) -> str:
-    """Return why a split by company has only the split test: a file of FinQA's test split is among its files."""
+    """Return the notice that all rows are in the split test, because FinQA's test split is among the files."""
     held_out = ", ".join(str(path) for path in files if split_of_name(path) == "test")
     return f"All rows are in split test: {held_out} is FinQA's test split. Leave it out to get training data."
 

@@ -107,13 +107,16 @@ def build(
 def _compile(
     store: LocalSnapshots, name: str, data: Path | None, skip_bad: bool, for_image: bool, reporter: Reporter
 ) -> tuple[Snapshot, bool]:
-    """Compile what --data names; without it the embedded set, or for an image what is there under the name.
+    """Compile the data of --data. Without it, compile the embedded set, or for an image reuse a snapshot of the name.
+
+    Returns:
+        The snapshot, and whether it is new.
 
     Raises:
         UsageError: No data is named, and the embedded set would get another name or replace other data.
     """
     if data is None and for_image and (name != DEFAULT_NAME or store.holds_other_data()):
-        with contextlib.suppress(DataError):  # there is none, or it is damaged
+        with contextlib.suppress(DataError):  # there is no snapshot of this name, or it is damaged
             return store.get(name), False
     embedded = data == Path(EMBEDDED) and not data.exists()
     if data is None or embedded:

@@ -47,7 +47,7 @@ def main(
     found, notes = find_leftovers(place, keep=keep) if place.is_dir() else ([], [])
     try:
         found += _of_sandboxes(settings)
-    except FinqaError as error:  # a key that is missing, or a package, is no reason to keep checkpoints
+    except FinqaError as error:  # checkpoints can be deleted without the key or package of the provider
         notes.append(f"files of {settings.sandbox.name} sandboxes were not searched: {error.message}")
     if not line.as_json:
         _print_found(found, notes)
@@ -74,7 +74,7 @@ def _of_sandboxes(settings: Settings) -> list[Leftover]:
 
 
 def _agreed(found: Sequence[Leftover]) -> bool:
-    """Return True after a yes; without a terminal to ask on False."""
+    """Ask whether to delete. Return True after a yes; without a terminal do not ask and return False."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     size = size_text(sum(each.size for each in found))

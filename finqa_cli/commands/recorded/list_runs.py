@@ -20,7 +20,7 @@ from finqa_cli.runs.run_summary import RunSummary, Score, summarize_runs
 app = CommandApp()
 
 RUNS = Path("runs")
-"""Folder of runs whose command was given none."""
+"""Folder of runs if a command is called without --run-dir."""
 
 CHECK_REPORT = "check_report.json"
 """File in a folder that `finqa data check` wrote."""
@@ -64,7 +64,7 @@ def main(
 
 
 def document_of(summary: RunSummary) -> dict[str, Any]:
-    """Return a summary as `--json` has it."""
+    """Return the `--json` form of a summary."""
     facts = {name: value for name, value in asdict(summary).items() if name != "nested"}
     nested = [document_of(each) for each in summary.nested]
     return {**facts, "path": str(summary.path), "state": summary.state, "nested": nested}
@@ -73,7 +73,7 @@ def document_of(summary: RunSummary) -> dict[str, Any]:
 def score_text(score: Score | None) -> str | None:
     """Return a score with its interval and the numbers behind it: `0.960 [0.900, 0.985] n=448 questions=224`.
 
-    The number of questions stands there where it is not that of graded episodes.
+    The number of questions is included if it differs from the number of graded episodes.
     """
     if score is None:
         return None
@@ -118,7 +118,7 @@ def _rows(each: RunSummary, folder: Path, indent: str, *, everything: bool) -> I
 
 
 def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> str:
-    """Return a table; where it would be wider than the screen, two or more lines for each run."""
+    """Return a table of runs; if it is wider than the screen, a block of two or more lines for each run."""
     names = ["run", *(row[0] for row in rows)]
     longest = max(map(len, names))
     others = aligned(_COLUMNS[1:], [row[1:] for row in rows])
@@ -135,7 +135,7 @@ def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> str:
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> str:
-    """Return a text in lines of a width, indented, the further ones by two more."""
+    """Wrap a text. Lines are at most `width` columns, indented by `indent`, and after the first by two more."""
     lead = " " * indent
     return textwrap.fill(
         printable(text), width, initial_indent=lead, subsequent_indent=f"{lead}  ", break_on_hyphens=False

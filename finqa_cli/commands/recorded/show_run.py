@@ -182,7 +182,7 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
 
 
 def _model_text(model: str, files: Collection[str], name: str) -> str:
-    """Return the model of a policy with what it is: the small one of that name, a folder, or an id of the hub."""
+    """Return the model of a policy with its kind: a small policy that ships with finqa, a folder, or a hub id."""
     if not model:
         return "no model"
     if is_embedded(name):
@@ -194,10 +194,10 @@ def _model_text(model: str, files: Collection[str], name: str) -> str:
 
 
 def _input_text(value: object, name: str) -> str:
-    """Return what a manifest records of an input, without the digests of single files.
+    """Return what a manifest records of an input as text, without the digests of single files.
 
     Args:
-        value: The input.
+        value: The input, as in the manifest.
         name: The setting `model.name` of the run.
     """
     if not isinstance(value, Mapping):
@@ -211,7 +211,7 @@ def _input_text(value: object, name: str) -> str:
 
 
 def node_text(node: NodeState) -> str:
-    """Return a node of a run in a line: its engine replicas with their state, its learner and rollout processes."""
+    """Return a node of a run as one line: engine replicas with their state, learner and rollout processes."""
     parts = [f"engine {replica.number} {replica.text}" for replica in node.replicas]
     if node.ranks:
         parts.append(f"learner process {', '.join(map(str, node.ranks))}")
@@ -222,7 +222,7 @@ def node_text(node: NodeState) -> str:
 
 
 def event_text(record: Mapping[str, Any]) -> str:
-    """Return an event of a run in a line: time, name and facts."""
+    """Return an event of a run as one line: time, name and facts."""
     at = record.get("time")
     clock = f"{datetime.fromtimestamp(at):%H:%M:%S} " if isinstance(at, int | float) else ""
     facts = ", ".join(

@@ -69,7 +69,7 @@ def main(
         emit({"url": address.url, "runs": [str(place) for place in shown]}, as_json=line.as_json, text=text)
         sys.stdout.flush()
         if not (no_browser or line.as_json) and shows_browser(os.environ, terminal=sys.stdout.isatty()):
-            # in a thread: some browsers return when they are closed
+            # in a thread, because the call may block until the browser is closed
             threading.Thread(target=webbrowser.open, args=(address.opening,), daemon=True).start()
 
     try:
@@ -86,11 +86,11 @@ def shows_browser(environment: Mapping[str, str], *, terminal: bool, platform: s
 
 
 def _control_of(places: list[Path], control: Path) -> Path:
-    """Return the folder of a control.
+    """Return the folder of a control, which is checked against the run that it belongs to.
 
     Raises:
-        UsageError: There is not one run that it could be the control of, or one of the two is not a training.
-        ConfigError: It is no control of the run.
+        UsageError: Not exactly one run is shown, it is its own control, or one of the two is not a training.
+        ConfigError: It is not a control of the run.
     """
     found = _located(control)
     if len(places) != 1 or not is_run(places[0]):

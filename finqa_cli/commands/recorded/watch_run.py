@@ -77,7 +77,7 @@ def _watch(live: LiveRun, state: LiveState) -> None:
 
 
 def frame(state: LiveState) -> Group:
-    """Return what the screen shows of a state."""
+    """Return a state as the terminal shows it: a title and a table of facts."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""What the user typed for a command, and the settings that follow from it; what a resumed run takes of it."""
+"""The parameters of a command line and the settings that follow from them, also for a resumed run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CommandLine:
         return ", ".join(sorted(self._names[name] for name in names))
 
     def repeat(self, *names: str) -> str:
-        """Return parameters of the command line as they are typed, for another command; a blank before each.
+        """Return parameters of the command line as they are typed, for another command, with a space before each word.
 
         Args:
             names: Settings by their dotted path, or parameters; those that are not given are left out.
@@ -100,7 +100,7 @@ class CommandLine:
         return {(parameter.name or "").replace("__", "."): parameter.opts[0] for parameter in parameters}
 
     def quick(self, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the counts of `--quick-test` without those that a flag gives; none where it is not asked for."""
+        """Return the counts of `--quick-test` that no flag sets; {} if `--quick-test` is not given."""
         return without_given(counts, self.flags) if self.context.params["quick_test"] else {}
 
     def load(
@@ -117,7 +117,7 @@ class CommandLine:
         Lines on stderr name the backends and the placement that were chosen, unless `--json` or `--quiet` is given.
 
         Args:
-            extra: Further overrides by dotted path, such as an argument that sets a setting; None is none.
+            extra: Further overrides by dotted path, such as an argument that sets a setting; None overrides nothing.
             files: Settings files in place of those of `--config`.
             quiet: The command uses no backend, so nothing is printed.
             purpose: What the command runs; None: neither engine nor learner, so nothing is planned.
@@ -168,20 +168,20 @@ class CommandLine:
             print(Masker()(text), file=sys.stderr)
 
     def warn_of_project(self, settings: Settings) -> None:
-        """Print that `--project` has no effect, when no tracker files runs under it."""
+        """Print a warning that `--project` has no effect if there is no tracker."""
         if "run.project" in self.flags and not settings.trackers:
             self.note("warning: --project sets the project of a tracker, and there is no tracker; add --tracker wandb")
 
     def check_free(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:
-        """Return the parameters on the command line, of which `--resume` takes few: other settings are another run.
+        """Return the parameters on the command line. With `--resume` only a few are allowed: a run keeps its settings.
 
         Args:
             run: Folder to resume.
             command: The command as it is typed.
-            free: Parameters that it takes beside `--resume`, `--json` and `--quiet`.
+            free: Parameters that are allowed in addition to `--resume`, `--json` and `--quiet`.
 
         Raises:
-            UsageError: A setting is given that is not allowed.
+            UsageError: A parameter is given that is not allowed.
         """
         if refused := set(self.typed) - {"resume", "as_json", "quiet", *free}:
             raise UsageError(
@@ -217,7 +217,7 @@ class CommandLine:
 
         Raises:
             UsageError: `--learner-processes` is neither a number nor `auto`.
-            ConfigError: They are of another version of finqa, or it does not fit on this machine.
+            ConfigError: The settings are of another version of finqa, or the run does not fit on this machine.
         """
         from finqa_cli.wiring import command_settings
 

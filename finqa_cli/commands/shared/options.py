@@ -1,7 +1,7 @@
 """The options of commands: generated from the declarations of the settings, and grouped under headings in the help.
 
 A command names the settings that it offers: `@offers("pool", "train.seed")` gives it the flags of the whole section
-`pool` and of one setting. Its function is called with a `CommandLine` and with the parameters of its own.
+`pool` and of one setting. Its function is called with a `CommandLine` and with its own parameters.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class HelpCommand(TyperCommand):
         return super().parse_args(ctx, words)
 
     def _find_defaults(self, ctx: Any, words: Sequence[str]) -> Defaults:
-        """Return the defaults beside the words of a command line that asks for help."""
+        """Return the defaults to show in the help, which depend on the other words of the command line."""
         offered = [each for parameter in self.params if (each := declaration_of(parameter.name)) is not None]
         if not offered:
             return Defaults()
-        before, ctx.resilient_parsing = ctx.resilient_parsing, True  # the help comes before what is wrong
+        before, ctx.resilient_parsing = ctx.resilient_parsing, True  # wrong words must not prevent the help
         given, *_ = self.make_parser(ctx).parse_args(args=[word for word in words if word not in _HELP])
         ctx.resilient_parsing = before
         flags = {each.path: given[each.parameter] for each in offered if given.get(each.parameter) is not None}
@@ -99,8 +99,8 @@ class HelpCommand(TyperCommand):
     def _with_joined_lists(self, args: Sequence[str]) -> list[str]:
         """Return the words with `--lora-target-modules q_proj k_proj` as `--lora-target-modules q_proj,k_proj`.
 
-        The words after such a flag belong to it up to the next option, as with argparse's `nargs="+"`. Where the
-        command's argument has not come before, they are left: the next one may be that argument.
+        The words after such a flag belong to it up to the next option, as with argparse's `nargs="+"`. If the command
+        takes an argument and the line does not begin with it, nothing is joined: a word may be that argument.
         """
         lists = {
             flag
@@ -141,7 +141,7 @@ class HelpCommand(TyperCommand):
                 text = self._help_of(declaration)
             if not self._shows_all:
                 names = re.sub(r"^(--[\w-]+)(, --[\w-]+)+", r"\1", names)  # without aliases
-            # Typer writes a default that is a text in parentheses
+            # Typer puts a default that is a text in parentheses
             text = re.sub(r"default: \((.+?)\)(?=[];])", r"default: \1", text)
             panels.setdefault(panel, []).append((names, text))
         if self._defaults.about and "environment__name" in {parameter.name for parameter in self.params}:
@@ -166,10 +166,10 @@ class HelpCommand(TyperCommand):
 
 
 class CommandApp(typer.Typer):
-    """The Typer instance of a command, or with a text of help of a group of commands."""
+    """The Typer instance of a command, or, with a help text, of a group of commands."""
 
     def __init__(self, help: str | None = None, *, epilog: str | None = None, needs_command: bool = True) -> None:
-        """Create it.
+        """Create the instance.
 
         Args:
             help: Summary of a group; None: a single command.

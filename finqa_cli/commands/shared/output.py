@@ -24,13 +24,13 @@ SECONDS_BETWEEN_LINES = 5.0
 
 _KEPT = "\n\t\u200c\u200d"
 _UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that JSON lets stand as they are: control characters, marks of direction, halves of pairs."""
+"""Unsafe characters that `json.dumps` does not escape: control characters, bidirectional marks, lone surrogates."""
 
 _GAP = 2
 """Spaces between columns of a table."""
 
 _LONGEST_NAME, _LONGEST_WORD = 36, 20
-"""Columns of words that are not broken, in the first column of a table and in the others; paths are longer."""
+"""Width of the longest word that is not broken: in the first column of a table, and in the others. Paths are longer."""
 
 Text = str | Callable[[], str | None]
 
@@ -53,7 +53,7 @@ def emit(result: Mapping[str, Any], *, as_json: bool, text: Text) -> None:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Mask secrets by their form. Names are not looked at: `token` may be the id of one."""
+    """Mask secrets by the form of values. Keys do not count: `token` may be the id of a token."""
     if isinstance(value, Mapping):
         return {key: _without_secrets(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,10 +67,10 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def screen_width() -> int | None:
-    """Return the columns that output is to fit: `COLUMNS`, else those of the terminal.
+    """Return the width, in columns, that output should fit: `COLUMNS`, else that of the terminal.
 
     Returns:
-        None where stdout is not a terminal and `COLUMNS` is not set: a row of a table stays a line for other programs.
+        None if stdout is not a terminal and `COLUMNS` is not set: other programs then get one line per row of a table.
     """
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
@@ -84,11 +84,11 @@ def screen_width() -> int | None:
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return columns aligned by spaces; a line break inside a cell becomes a space.
 
-    A row is a line where the table fits `screen_width`. Else long cells are wrapped inside their column, and where the
-    columns would be narrower than their words, each row becomes a block of a line per column.
+    If the table fits `screen_width`, each row is one line. Otherwise long cells are wrapped within their column. If
+    the columns would be narrower than their words, each row becomes a block with one line per column.
 
     Args:
-        headers: Names of the columns; empty for a list of names and values, which has none.
+        headers: Names of the columns; empty for a list of names and values.
         rows: Values of the columns.
     """
     lines = aligned(headers, rows)
@@ -102,7 +102,7 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str
 
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the lines of a table whose rows are a line each, however wide that is."""
+    """Return the lines of a table, one per row, of any width."""
     cells = _cells(headers, rows)
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     return [
@@ -122,7 +122,7 @@ def _wrapped(cells: Sequence[Sequence[str]], width: int, *, has_headers: bool = 
 
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=has_headers)
     for column, least in zip(zip(*cells, strict=True), _least_widths(cells), strict=True):
-        whole = max(map(_width, column)) <= least  # names, which are not broken while others can be
+        whole = max(map(_width, column)) <= least  # a column of single words is not broken if others can be
         table.add_column(RichText(column[0]), overflow="fold", no_wrap=whole)
     for row in cells[1:] if has_headers else cells:
         table.add_row(*map(RichText, row))
@@ -132,14 +132,14 @@ def _wrapped(cells: Sequence[Sequence[str]], width: int, *, has_headers: bool = 
 
 
 def _least_widths(cells: Sequence[Sequence[str]]) -> list[int]:
-    """Return for each column the width below which it could not be read: its longest word, as far as that is a name."""
+    """Return the smallest readable width of each column: that of its longest word, up to a limit for paths."""
     columns = zip(*cells, strict=True)
     words = [max((_width(word) for cell in column for word in cell.split()), default=0) for column in columns]
     return [min(word, _LONGEST_NAME if place == 0 else _LONGEST_WORD) for place, word in enumerate(words)]
 
 
 def _width(text: str) -> int:
-    """Return the columns that a text takes on a screen, where some characters take two."""
+    """Return the columns that a text occupies on a screen; some characters occupy two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -148,15 +148,15 @@ def _width(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """Return a text that cannot drive the terminal: what is neither visible nor a space becomes its Python escape.
+    """Return a text that cannot control the terminal: a character that is not printable becomes its Python escape.
 
-    Line breaks and tabs stay, and the joiners of emoji and of scripts that need them.
+    Spaces, line breaks, tabs, and the joiners of emoji and of some scripts stay.
     """
     return "".join(each if _is_plain(each) else _escape(each) for each in text)
 
 
 def age_text(seconds: float) -> str:
-    """Return a time in its largest unit of which there are two: `90 s`, `45 min`, `30 h`, `3 d`."""
+    """Return a duration in the largest unit in which it is at least 2: `90 s`, `45 min`, `30 h`, `3 d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -187,7 +187,7 @@ def _escape(character: str) -> str:
 
 
 def _escaped(document: str) -> str:
-    """Return a JSON document in which what could drive a terminal, or cannot be encoded, is written as its escape."""
+    """Escape the characters of a JSON document that could control a terminal or cannot be encoded."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -201,7 +201,7 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def progress(*, as_json: bool = False, quiet: bool = False) -> Iterator[Reporter]:
-    """Yield the reporter for where stderr goes; it is open for as long as the work lasts."""
+    """Yield the reporter that fits stderr: none, bars on a terminal, or plain lines; close it at the end."""
     if as_json or quiet:
         yield NullReporter()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI"):
@@ -238,11 +238,11 @@ class PlainReporter(Reporter):
         self._mask = Masker()
 
     def line(self, text: str) -> None:
-        """Print it at once, without secrets."""
+        """Print a line at once, with secrets masked."""
         print(self._mask(text), file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None) -> None:
-        """Note the time; short phases print only their end."""
+        """Store the time of the start; a short phase prints only its end."""
         now = time.monotonic()
         self._phases[phase] = _Phase(total=total, started=now, shown=now)
 
@@ -262,7 +262,7 @@ class PlainReporter(Reporter):
             self._show(phase, state, time.monotonic())
 
     def drop(self, phase: str) -> None:
-        """Forget it."""
+        """Forget a phase without printing its end."""
         self._phases.pop(phase, None)
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
@@ -304,11 +304,11 @@ class BarReporter(Reporter):
         self._bars.stop()
 
     def line(self, text: str) -> None:
-        """Print above the bars, without secrets."""
+        """Print a line above the bars, with secrets masked."""
         self._bars.console.print(self._mask(text), markup=False, highlight=False, soft_wrap=True)
 
     def start(self, phase: str, total: int | None) -> None:
-        """Show a bar, in the place of an unfinished one of the same name."""
+        """Show a bar; it replaces an unfinished bar of the same phase."""
         self.finish(phase)
         self._tasks[phase] = self._bars.add_task(phase, total=total, details="")
 

@@ -1,4 +1,4 @@
-"""Running a workflow for a command: progress, signals, the run's folder, and processes that `torchrun` started."""
+"""Run a workflow for a command: progress, signals, and processes that `torchrun` started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TRAINING = ("train", "sft", "dpo")
 """The commands that several processes may share."""
 
 _HEAD_START_S = 1.0
-"""Head start of the first process, which alone reports a wrong command: torchrun ends all when one fails."""
+"""Head start of the first process, in seconds. Only that one reports a wrong command, and torchrun ends all processes
+when one fails."""
 
 Result = TypeVar("Result")
 
@@ -38,15 +39,15 @@ def perform(
     """Run a workflow with progress on stderr and signals handled.
 
     Args:
-        line: The command line, which may ask for no progress.
+        line: The command line; `--json` and `--quiet` turn progress off.
         work: Creates the workflow's coroutine.
-        quiet: No progress.
-        remedy: Shown if a signal stops it.
+        quiet: Show no progress.
+        remedy: Command that is shown if a signal stops the workflow.
         patient: The first signal lets running episodes finish.
-        learner: Name of the learner that the workflow trains, which under torchrun several processes share.
+        learner: Name of the learner that the workflow trains with; under torchrun, several processes run it.
 
     Raises:
-        ConfigError: torchrun started this, and the learner is for one process.
+        ConfigError: torchrun started this process, and the learner supports one process only.
     """
     with leading(learner), progress(as_json=line.as_json, quiet=quiet or line.quiet) as reporter:
         stopper = Stopper(reporter, patient=patient)
@@ -57,10 +58,10 @@ _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_
 
 
 def begin(arguments: Sequence[str]) -> None:
-    """Silence all processes but the first; with --debug errors of the others are shown as well.
+    """Silence all processes of torchrun but the first; with --debug the others still write to stderr.
 
     Raises:
-        UsageError: The command has no learner that could be shared, or variables of torchrun are missing.
+        UsageError: The command trains nothing, or variables of torchrun are missing.
     """
     missing = [name for name in _OF_TORCHRUN if name not in os.environ]
     if missing:

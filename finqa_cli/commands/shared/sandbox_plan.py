@@ -18,7 +18,7 @@ from finqa_cli.settings import Loaded
 from finqa_cli.wiring.command_settings import read_layers
 
 PROVIDER = "daytona"
-"""Planned for where no sandbox is chosen: local sandboxes are no matter of accounts."""
+"""Provider of the plan if no sandbox is chosen: local sandboxes have no account limits."""
 
 YEAR_H = 8760.0
 
@@ -39,13 +39,13 @@ class Load:
 
 
 def plan_sandboxes(line: CommandLine, load: Load) -> ScalePlan:
-    """Plan a run with the settings of a command line, those of a machine with GPUs where none are given.
+    """Plan a run with the settings of a command line. Components that are not chosen are those of a machine with GPUs.
 
-    Nothing is started, so very many sandboxes need no consent.
+    Nothing is started, so a large number of sandboxes needs no confirmation.
 
     Raises:
         ConfigError: A setting is unknown or wrong.
-        UsageError: Values that cannot be, or a provider whose limit of creates is not known.
+        UsageError: A value is out of range, or the provider's limit of creates is not known.
     """
     loaded = read_layers(flags=line.flags, files=line.files, assignments=line.assignments, assume_cuda=True)
     settings = loaded.settings
@@ -79,7 +79,11 @@ def plan_sandboxes(line: CommandLine, load: Load) -> ScalePlan:
 
 
 def _create_limit(loaded: Loaded) -> tuple[int, float]:
-    """Return the creates that an account allows in a window, and the window's seconds."""
+    """Return the number of creates that an account allows in a window, and the length of the window in seconds.
+
+    Raises:
+        UsageError: The provider has no such limit.
+    """
     chosen = loaded.settings.sandbox
     name = PROVIDER if "sandbox" in loaded.choices.reasons else chosen.name
     config = registry().config(registry().find("sandbox", name), chosen.options)
@@ -124,7 +128,7 @@ def _check(design: Design, load: Load) -> None:
 
 
 def document(plan: ScalePlan) -> dict[str, Any]:
-    """Return the plan, JSON-ready."""
+    """Return the plan as JSON values. Times are in seconds, shares are of one CPU core, the cost is in USD."""
     full = plan.full
     return {
         "design": asdict(plan.design),
@@ -152,7 +156,7 @@ def document(plan: ScalePlan) -> dict[str, Any]:
 
 
 def text(plan: ScalePlan) -> str:
-    """Return the plan for a reader."""
+    """Return the plan as text."""
     design, full = plan.design, plan.full
     process = f"{plural(design.workers, 'rollout worker')} and a controller" if design.workers else "one process"
     lines = [

@@ -1,4 +1,4 @@
-"""Content of files on this machine: checksums as the hosts announce them, and errors of the disk."""
+"""Size and checksums of local files, in the algorithms that the hosts use, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Content:
 
 
 def content_of(path: Path) -> Content | None:
-    """Reads a file once for both digests; None when this file does not exist.
+    """Returns size and digests of a file, which is read once; None if it does not exist.
 
     Raises:
-        StorageError: It cannot be read.
+        StorageError: The file cannot be read.
     """
     if not path.is_file():
         return None

@@ -3,8 +3,8 @@
 Resumption is `Range` with `If-Range` (RFC 9110, 13.1.5 and 14.2): a host that no longer has the ETag, or supports no
 ranges, answers 200 with the whole file, and the part starts over.
 
-Neither library does this: huggingface_hub 2.4 deletes its partial file when a download fails and sends no `If-Range`,
-and pooch 1.9 sends no `Range`. `test_fetch_resumes.py` asserts that a second run continues what the first one received.
+huggingface_hub 2.4 and pooch 1.9 cannot do this: the first deletes its partial file when a download fails and sends no
+`If-Range`, the second sends no `Range`. `test_fetch_resumes.py` asserts that a second run continues a first one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finqa_cli.errors import DataError, FinqaError, ServiceUnavailableError
 class Partial:
     """`<folder>/.fetch/<name>.part`, with the ETag under which it was served in `<name>.etag`.
 
-    The name is made from path and announced checksum, so that another revision of the file starts again.
+    The name depends on the path and the announced checksum, so that another revision of the file starts again.
     """
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
@@ -57,7 +57,7 @@ class Partial:
             self._etag_path.write_text(etag, encoding="utf-8")
 
     def append(self, chunk: bytes) -> None:
-        """Appends bytes and hands them to the system, so that a killed process loses none."""
+        """Appends bytes and flushes them to the operating system, so that none are lost if the process is killed."""
         with storage(self.path), self.path.open("ab") as file:
             file.write(chunk)
 
@@ -89,9 +89,9 @@ class Downloader:
     """Downloads files of one listing into a folder.
 
     Attributes:
-        moved: Called with the number of bytes of all files that are there; it falls when a file starts over.
-        tell: Called with a line about each failure that is tried again.
-        resumed: Paths of files whose first part was there already.
+        moved: Called with the number of bytes of all files that have arrived; it decreases when a file starts over.
+        tell: Called with a line about each failure that is retried.
+        resumed: Paths of files whose first part had arrived in an earlier fetch.
     """
 
     host: Host
@@ -108,10 +108,10 @@ class Downloader:
         """Downloads the files and returns size and checksums of each.
 
         Raises:
-            ServiceUnavailableError: The host fails or does not answer after every attempt.
-            AuthenticationError: The host wants a token.
-            DataError: A file is not there, or is not what the host announced.
-            StorageError: It cannot be written.
+            ServiceUnavailableError: Every attempt failed, or the host did not answer.
+            AuthenticationError: The host requires a token.
+            DataError: A file does not exist, or its content is not what the host announced.
+            StorageError: A file cannot be written.
         """
         places = asyncio.Semaphore(AT_A_TIME)
         async with open_client(self.listing.headers, self.patience) as client:
@@ -148,7 +148,7 @@ class Downloader:
         )
 
     async def _receive(self, client: httpx.AsyncClient, file: RemoteFile, partial: Partial) -> bool:
-        """Requests what is missing. Returns True when all bytes came in this one answer."""
+        """Requests the missing bytes. Returns True if all bytes of the file arrived in this one response."""
         have = partial.size()
         if have > file.size:
             partial.discard()
@@ -177,7 +177,7 @@ class Downloader:
             partial.begin(etag)
             have = 0
         begun_at = have
-        async for chunk in answer.aiter_bytes():  # as they arrive: a chunk size would hold back the last ones
+        async for chunk in answer.aiter_bytes():  # without a chunk size, which would delay the last bytes
             have += len(chunk)
             if have > file.size:
                 partial.discard()
@@ -209,5 +209,5 @@ def _continues(answer: httpx.Response, have: int, etag: str) -> bool:
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    """Returns one error for the user: the first failure cancelled the other downloads."""
+    """Returns one error for the user, because the first failure cancelled the other downloads."""
     return next((one for one in failures.exceptions if isinstance(one, FinqaError)), failures.exceptions[0])

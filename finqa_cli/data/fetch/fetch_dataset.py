@@ -1,7 +1,7 @@
-"""Fetches a data set into a folder: pins the commit, downloads what is missing, checks it, unpacks it, records it.
+"""Fetches a data set into a folder: pins the commit, downloads missing files, checks, unpacks and records them.
 
 `fetch.json` is written before the first byte, so that an interrupted fetch resumes with the same commit, and again
-at the end. With it a second fetch needs no network when all files are there.
+at the end. It lets a second fetch work without a network if all files exist.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Observer(Protocol):
     """Receives the progress of a fetch."""
 
     def line(self, text: str) -> None:
-        """Receives a line for the user, such as a failure that is tried again."""
+        """Receives a line for the user, such as a failure that is retried."""
         ...
 
     def moved(self, done: int, total: int) -> None:
-        """Receives how many of all bytes are there."""
+        """Receives the number of bytes that have arrived, and the number of all bytes."""
         ...
 
 
@@ -55,7 +55,7 @@ class FetchReport:
     Attributes:
         manifest: The record as it is on disk now.
         downloaded: Paths of files that were downloaded.
-        resumed: Paths of downloaded files whose first part was there already.
+        resumed: Paths of downloaded files whose first part had arrived in an earlier fetch.
         repaired: Paths of downloaded or unpacked files that were damaged or missing before.
     """
 
@@ -74,23 +74,23 @@ def fetch(
     observer: Observer,
     patience: Patience | None = None,
 ) -> FetchReport:
-    """Downloads a data set into a folder, or checks the one that is there.
+    """Downloads a data set into a folder, or checks and repairs the data set in the folder.
 
     Args:
         source: The data set.
         folder: The target; new, empty, or of an earlier fetch of the same source and commit.
         revision: Commit, branch or tag. By default the one in the folder, else the one that the source pins.
         endpoint: Address of a mirror of the hub, or of a GitHub Enterprise Server.
-        observer: Receives progress and failures that are tried again.
+        observer: Receives progress and failures that are retried.
         patience: Attempts, pauses and time limits.
 
     Raises:
         UsageError: The folder contains another source or commit.
         ConfigError: The endpoint is not an address, a package is missing, or another process fetches into the folder.
-        ServiceUnavailableError: The host cannot be reached; what has arrived is kept.
-        AuthenticationError: The host wants a token.
+        ServiceUnavailableError: The host cannot be reached; data that has arrived is kept.
+        AuthenticationError: The host requires a token.
         DataError: The revision does not exist, or a file is not what the host announced.
-        StorageError: The disk is full or refuses, or the folder contains foreign files.
+        StorageError: The disk is full or cannot be written, or the folder contains other files.
     """
     address = checked_endpoint(endpoint) if endpoint else None
     with _locked(folder):
@@ -156,7 +156,7 @@ class _Fetch:
         )
 
     def _present(self, listing: Listing) -> tuple[dict[str, Content], list[str]]:
-        """Returns files that are there as announced, and the paths of those that differ."""
+        """Returns the content of existing files that match the listing, and the paths of those that do not."""
         present, wrong = {}, []
         for file in listing.files:
             content = content_of(self.folder / file.path)
@@ -220,7 +220,7 @@ class _Fetch:
         resumed: tuple[str, ...] = (),
         repaired: tuple[str, ...] = (),
     ) -> FetchReport:
-        """Unpacks and records; damaged unpacked files are repaired like downloaded ones."""
+        """Unpacks the archive, if there is one, and writes the record. Damaged unpacked files are repaired."""
         settled = self.known is not None and self.known.complete
         unpacked = manifest.unpacked
         if self.source.archive:
@@ -240,7 +240,7 @@ class _Fetch:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Locks the folder for this process, and removes it at the end when it is empty."""
+    """Locks the folder for this process. A folder that is created here and stays empty is removed at the end."""
     new = not folder.exists()
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)

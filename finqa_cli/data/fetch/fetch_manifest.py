@@ -27,7 +27,7 @@ class FileRecord(BaseModel):
 
 
 class UnpackedRecord(BaseModel):
-    """Number of files and bytes in an unpacked archive, whose own checksum covers them."""
+    """Number of files and bytes in an unpacked archive; the checksum of the archive covers them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class UnpackedRecord(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The whole record.
+    """The record of a fetch.
 
     Attributes:
         format: Version of this file's layout.
@@ -47,7 +47,7 @@ class Manifest(BaseModel):
         terms: Conditions of the owner beyond the licence.
         evaluation_only: True when no file can be used for training.
         fetched_at: Time of the last change, ISO 8601 in UTC.
-        complete: False until every file is there and checked.
+        complete: False until every file has arrived and is checked.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,11 +68,11 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Returns the record in a folder; None when there is none.
+    """Returns the record in a folder; None if there is none.
 
     Raises:
-        DataError: It is damaged.
-        StorageError: It cannot be read.
+        DataError: The record is damaged.
+        StorageError: The record cannot be read.
     """
     path = folder / MANIFEST
     try:
@@ -90,7 +90,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the record atomically.
 
     Raises:
-        StorageError: The disk is full or refuses.
+        StorageError: The disk is full or cannot be written.
     """
     path = folder / MANIFEST
     with storage(path):

@@ -1,7 +1,7 @@
 """The public data sets that `finqa data fetch` knows: where they are, at which commit, under which licence.
 
-A pinned revision is a full commit hash. Where none is pinned, the branch is resolved at the first fetch, and the commit
-that was found is recorded in `fetch.json` and kept from then on.
+A pinned revision is a full commit hash. If none is pinned, the first fetch resolves the branch; later fetches use the
+commit that it recorded in `fetch.json`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Host:
     """A service that serves repositories of files.
 
     Attributes:
-        kind: Its protocol.
+        kind: Protocol of the service.
         name: Name in messages.
-        sign_in: Remedy for a refused access.
+        sign_in: Remedy if access is refused.
     """
 
     kind: Literal["hub", "github"]
@@ -52,8 +52,8 @@ class Source:
         revision: Pinned commit, or the branch to resolve.
         licence: SPDX name from the data set's card or repository.
         terms: Conditions of the owner beyond the licence.
-        files: Patterns of paths in the repository; each must match at least one. `*` matches slashes too.
-        strip: Leading folder that local paths leave out.
+        files: Patterns of paths in the repository; each must match at least one file. `*` matches slashes too.
+        strip: Prefix of repository paths that local paths do not have.
         evaluation_only: Patterns of local paths that must not be trained on.
         archive: Local path of the one file that is unpacked after the download.
         next_steps: Commands that use the data; `{folder}` is its folder.
@@ -85,7 +85,7 @@ def checked_endpoint(address: str) -> str:
     """Returns the base address of a service, without trailing slash.
 
     Raises:
-        ConfigError: It is no plain http(s) address. One with a password is refused: addresses are recorded.
+        ConfigError: It is not a plain http(s) address. A password is refused, because addresses are recorded.
     """
     try:
         parts = urlsplit(address)

@@ -1,4 +1,4 @@
-"""Lists a repository at one commit, on the Hugging Face hub or GitHub: the files that a source wants, names checked."""
+"""Lists the files of a source in a repository at one commit, on the Hugging Face hub or GitHub, with checked names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 API = "https://api.github.com"
 RAW = "https://raw.githubusercontent.com"
 LARGEST_LISTING = 64 * 2**20
-"""Most bytes of one answer; GitHub cuts a tree at 7 MB."""
+"""Largest size of one response, in bytes; GitHub truncates a tree at 7 MB."""
 
 DOCUMENTS = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
-"""Files that every source takes: they contain the licence."""
+"""Files that are fetched from every source, because they contain the licence."""
 
 MANIFEST = "fetch.json"
 PARTIALS = ".fetch"
@@ -74,7 +74,7 @@ class Listing:
 
 
 def wanted_paths(source: Source, paths: Iterable[str], commit: str) -> dict[str, str]:
-    """Returns the repository's paths that a source takes, each with its local path.
+    """Returns the paths of the repository that belong to a source, each with its local path.
 
     Raises:
         DataError: A pattern matches nothing, a name is unsafe, or two files would have the same local path.
@@ -97,7 +97,7 @@ def check_limits(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFil
     """Returns the files in order of their paths.
 
     Raises:
-        DataError: They are more than any known data set has, so something is wrong at the other end.
+        DataError: There are more than MAX_FILES files or MAX_BYTES bytes, or a size is negative.
     """
     ordered = tuple(sorted(files, key=lambda file: file.path))
     total = sum(file.size for file in ordered)
@@ -110,10 +110,11 @@ def check_limits(source: Source, files: Iterable[RemoteFile]) -> tuple[RemoteFil
 
 
 def safe_name(name: str) -> str:
-    """Returns the name when it stays inside any folder on any system and is not a name of finqa.
+    """Returns the name if it stays inside its folder on every operating system and is not a name of finqa's own files.
 
     Raises:
-        DataError: It is absolute, climbs, contains control characters, or would overwrite what finqa keeps there.
+        DataError: The name is absolute, has a `..` or a drive, contains control characters, or would overwrite
+            finqa's record.
     """
     path = PurePosixPath(name)
     outside = path.is_absolute() or "\\" in name or ".." in path.parts or any(map(_has_drive, path.parts))
@@ -136,8 +137,8 @@ async def list_hub(
     Raises:
         MissingDependencyError: huggingface_hub is not installed.
         ServiceUnavailableError: The hub cannot be reached, or HF_HUB_OFFLINE forbids it.
-        AuthenticationError: The data set is gated or private, and no token opens it.
-        DataError: The revision does not exist, or the answer is not a hub's.
+        AuthenticationError: The data set is gated or private, and no token gives access.
+        DataError: The revision does not exist, or the response is not that of a hub.
     """
     try:
         from huggingface_hub import HfApi, hf_hub_url
@@ -216,9 +217,9 @@ async def list_github(
     """Lists the files of a repository at the commit that `revision` names.
 
     Raises:
-        ServiceUnavailableError: GitHub cannot be reached, or its hourly limit is used up.
+        ServiceUnavailableError: GitHub cannot be reached, or its hourly limit of requests is reached.
         AuthenticationError: The repository is private.
-        DataError: The revision does not exist, or the answer is not GitHub's.
+        DataError: The revision does not exist, or the response is not that of GitHub.
     """
     base = f"{endpoint}/api/v3" if endpoint else API
     raw = f"{endpoint}/raw" if endpoint else RAW
@@ -270,7 +271,7 @@ async def _github_document(client: httpx.AsyncClient, url: str, what: str) -> di
             f"{GITHUB.name}'s hourly request limit is reached{_until(answer.headers.get('x-ratelimit-reset'))}.",
             remedy="Wait, or set GITHUB_TOKEN: the limit is much higher with a token.",
         )
-    if answer.status_code == 422:  # what it answers to a ref that is none
+    if answer.status_code == 422:  # GitHub's status for a ref that does not exist
         raise DataError(f"{what}: this revision does not exist.", remedy="Give --revision a commit, branch or tag.")
     if answer.is_error:
         raise refusal(GITHUB, what, answer.status_code, answer.headers)

@@ -1,4 +1,4 @@
-"""The HTTP client of a fetch, which answers are worth another attempt, and what the others mean for the user."""
+"""The HTTP client of a fetch: which responses are retried, and which error each other response becomes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Transient(Exception):
-    """A failure that another attempt may not have.
+    """A failure that may not recur, so the request is retried.
 
     Attributes:
-        wait_s: Pause that the host asks for; None when it asks for none.
+        wait_s: Pause that the host requests, in seconds; None if it requests none.
     """
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
@@ -37,11 +37,11 @@ class Patience:
     """Attempts, pauses and time limits of requests.
 
     Attributes:
-        attempts: Most attempts of one request.
-        first_pause_s: Pause after the first failure; each further one is twice as long.
-        longest_pause_s: Longest pause; a host that asks for more ends the fetch.
-        connect_s: Longest wait for a connection, and for the listing of a repository.
-        read_s: Longest silence inside an answer.
+        attempts: Largest number of attempts of one request.
+        first_pause_s: Pause after the first failure; each further pause is twice as long.
+        longest_pause_s: Longest pause; if the host requests a longer one, the fetch ends.
+        connect_s: Timeout of a connection, and of the listing of a repository.
+        read_s: Timeout between two parts of a response.
     """
 
     attempts: int = 5
@@ -56,10 +56,10 @@ class Patience:
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], patience: Patience, tell: Callable[[str], None]) -> T:
-    """Repeats an attempt until it succeeds, fails for good or has failed too often.
+    """Repeats an attempt until it succeeds, fails permanently or has failed too often.
 
     Raises:
-        ServiceUnavailableError: Every attempt failed in passing ways, or the host asks for too long a pause.
+        ServiceUnavailableError: Every attempt failed with a transient error, or the host requests too long a pause.
     """
     number = 0
     while True:
@@ -99,16 +99,16 @@ def refusal(host: Host, what: str, status: int, headers: Mapping[str, str]) -> F
 
 
 def error_text(error: Exception) -> str:
-    """Returns the message of a network error, or its name where it has none, as time-outs."""
+    """Returns the message of a network error, or the name of its class if it has no message, as timeouts do."""
     return str(error) or type(error).__name__
 
 
 def open_client(headers: Mapping[str, str], patience: Patience) -> httpx.AsyncClient:
-    """Opens a client that follows redirects; httpx sends Authorization to no other origin than the first."""
+    """Opens a client that follows redirects; httpx sends the Authorization header to the first origin only."""
     timeout = httpx.Timeout(patience.read_s, connect=patience.connect_s, pool=None)
     return httpx.AsyncClient(headers=headers, timeout=timeout, verify=_certificates(), follow_redirects=True)
 
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # reading them takes longer than most requests
+    return httpx.create_ssl_context()  # cached: loading the certificates takes longer than most requests

@@ -1,4 +1,4 @@
-"""Unpacks an archive beside itself, safely; unpacking again leaves files that are right unchanged."""
+"""Unpacks an archive safely into its folder; unpacking again leaves files with the right content unchanged."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Unpacked:
 
     Attributes:
         files: Number of files in the archive.
-        size: Their size in bytes.
-        written: Paths of those that were missing or different before.
+        size: Size of all files in bytes.
+        written: Paths of files that were missing or different before.
     """
 
     files: int
@@ -45,12 +45,12 @@ def unpack(
     Args:
         archive: The archive; a tar file may be compressed.
         taken: Paths that must not be overwritten.
-        max_members: Most entries.
-        max_bytes: Most bytes of all files together.
+        max_members: Largest number of entries.
+        max_bytes: Largest size of all files together, in bytes.
 
     Raises:
-        DataError: The archive is damaged, encrypted, too large, or holds links, devices, one name twice or names that
-            leave the folder.
+        DataError: The archive is damaged, encrypted, too large, or contains links, devices, a name twice, or names
+            outside the folder.
         StorageError: A file cannot be written.
     """
     size, seen, written = 0, set(taken), []
@@ -75,7 +75,7 @@ def unpack(
 
 
 _DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
-"""What reading a damaged archive raises; the last one for a compression method that Python does not have."""
+"""Errors of reading a damaged archive; the last one is for a compression method that Python does not support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def _tar_entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _zip_entries(archive: Path) -> Iterator[_Entry]:
-    """Yields all entries but the resource forks that macOS adds below `__MACOSX`."""
+    """Yields all entries except the resource forks that macOS adds below `__MACOSX`."""
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
@@ -116,7 +116,7 @@ def _no_file(archive: Path, name: str) -> DataError:
 
 
 def _write(stream: IO[bytes], size: int, target: Path) -> bool:
-    """Writes a member. Returns False when the same bytes were there already."""
+    """Writes a member of the archive. Returns False if the file had the same bytes before."""
     changed = not target.is_file() or target.stat().st_size != size
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,14 @@ _BLANK = re.compile(r"[\s$%()\u2010-\u2015\u2212-]*|n/?[am]\.?|nil|none", re.IGN
 
 
 def disagreement(row: FinqaRow) -> Disagreement | None:
-    """Returns how `answer` differs from `exe_ans` by more than 5 %, or None when they agree or cannot be compared.
+    """Classifies a difference of more than 5 % between `answer` and `exe_ans`.
 
-    An answer with "%" means a hundredth of its number. `rounding` means that the difference is less than one in the
-    answer's last digit; `sign` and `scale` that the numbers agree but for the sign or a power of ten.
+    An answer with "%" means a hundredth of its number.
+
+    Returns:
+        `rounding`: the difference is at most one unit of the answer's last digit. `sign`, `scale`: the numbers agree
+        except for the sign, or for a power of ten (within 1 %). `other`: any other difference. None: they agree, or
+        cannot be compared.
     """
     match = _LABEL.search(row.answer)
     if match is None or isinstance(row.exe_ans, str):
@@ -52,8 +56,8 @@ def disagreement(row: FinqaRow) -> Disagreement | None:
 def odd_cells(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[tuple[int, str, Cell]]:
     """Yields cells that should be numbers but are not, as (row from 1, column, cell).
 
-    A column after the first should be numbers when more than half of its cells are; blanks, dashes and `n/a` do not
-    count. Currency signs, brackets, percent signs and a number repeated in brackets belong to a number.
+    A column after the first should be numbers if more than half of its cells are numbers; blanks, dashes and `n/a` do
+    not count. A number may have currency signs, brackets, percent signs and a repetition in brackets.
     """
     for place, column in enumerate(columns[1:], start=1):
         cells = [(number, row[place]) for number, row in enumerate(rows, start=1) if not _is_blank(row[place])]

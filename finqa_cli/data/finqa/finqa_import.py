@@ -29,7 +29,7 @@ _CELL = re.compile(
 )
 _LONGEST_NUMBER = 80
 _INTEGER_DIGITS = 18
-"""What a signed 64-bit integer, which is what SQLite has, can hold in any case."""
+"""Number of decimal digits that always fit into a signed 64-bit integer, as SQLite has."""
 
 _STEP = re.compile(r"(?P<operation>[a-z_]+)\((?P<arguments>[^()]*)\)")
 _HELP = "finqa data import finqa-json --help"
@@ -46,12 +46,13 @@ _TABLE_OPERATIONS = {
 
 
 def clean_cell(text: str) -> Cell:
-    """Returns a number for `$ 2457` or `-0.3 ( 0.3 )`, a tidy text for `6.4% ( 6.4 % )`, None for nothing, or the text.
+    """Returns the value of a cell.
 
-    The data repeats a negative or a percentage in brackets; brackets that contain another number stay text.
+    It is a number for `$ 2457` or `-0.3 ( 0.3 )`, the text `6.4%` for `6.4% ( 6.4 % )`, and None for an empty cell. The
+    data repeats negative numbers and percentages in brackets. Any other text is returned stripped.
     """
     stripped = text.strip()
-    collapsed = " ".join(stripped.split())  # runs of blanks would cost the pattern time without bound
+    collapsed = " ".join(stripped.split())  # matching long runs of blanks would take very long
     match = _CELL.fullmatch(collapsed) if len(collapsed) <= _LONGEST_NUMBER else None
     if not match:
         return stripped or None
@@ -66,7 +67,7 @@ def clean_cell(text: str) -> Cell:
 
 
 def safe_columns(header: Sequence[str]) -> tuple[str, ...]:
-    """Returns unique names (letters, digits, `_`); the first is `line_item`, a blank one `column_<place>`."""
+    """Returns unique column names of letters, digits and `_`: first `line_item`; `column_<place>` for a blank name."""
     names, taken = [LINE_ITEM], {LINE_ITEM}
     for place, text in enumerate(header[1:], start=2):
         plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or f"column_{place}"
@@ -79,7 +80,7 @@ def safe_columns(header: Sequence[str]) -> tuple[str, ...]:
 
 
 def safe_name(text: str) -> str:
-    """Returns a lower-case name that SQL takes unquoted and that is a plain file name."""
+    """Returns a lower-case name that SQL accepts without quotes and that is a plain file name."""
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return plain if plain[:1].isalpha() else f"c_{plain}"
 
@@ -102,7 +103,7 @@ def question_type(program: str) -> str:
 
 
 def uses_only(program: str, rows: Sequence[Sequence[object]]) -> bool:
-    """Returns whether each number of a program, constants aside, is in a table (signs are ignored)."""
+    """Returns whether each number of a program, except constants, is in a table; signs are ignored."""
     there = {value for row in rows for cell in row if (value := _magnitude(str(cell))) is not None}
     steps = list(_STEP.finditer(program))
     for match in steps:
@@ -137,8 +138,8 @@ def import_finqa_json(
     Args:
         files: `train.json`, `dev.json`, `test.json` of FinQA; JSONL and Parquet with the same fields are read too.
         skip_bad: Leave out malformed rows instead of failing.
-        evaluation_only: Mark the data as not for training, and put all of it into the split `test`; by default exactly
-            when a file is named as FinQA's test split.
+        evaluation_only: Mark the data as not for training, and put all of it into the split `test`. None: only if a
+            file is named like FinQA's test split.
         seed: Seed of the split.
         shares: Shares of the companies by split.
 
@@ -181,7 +182,7 @@ def import_finqa_json(
 
 
 def _remedy(files: Sequence[Path], good: Collection[str], problems: Sequence[Problem]) -> str:
-    """Returns what can be done with files of which no row becomes a question."""
+    """Returns the remedy for files none of whose rows becomes a question."""
     path = shlex.quote(str(problems[0].file if problems else files[0]))
     if good and not problems:
         return f"finqa data check {path} --for finqa-text"
@@ -228,7 +229,7 @@ class _Importer:
         )
 
     def _table(self, company: str, name: str, cells: Sequence[Sequence[str]]) -> Table:
-        """Returns the page's table; should a page come with different tables, each further one gets a number."""
+        """Returns the table of a page. If rows of a page have different tables, further ones get a number."""
         table = page_table(company, name, cells)
         copy = 2
         while (known := self.tables.setdefault((company, table.name), table)) != table:

@@ -1,7 +1,7 @@
 """Rows of the original FinQA (arXiv 2109.00122): read, checked, and written as one text.
 
 A row contains `id`, `filename` (`TICKER/YEAR/page_N.pdf`), `pre_text`, `post_text`, `table` and `qa` with `question`,
-`answer`, `program`, `exe_ans` and `gold_inds`. In flat tables, which have no `qa`, those are at the top level.
+`answer`, `program`, `exe_ans` and `gold_inds`. In flat tables, which have no `qa`, its fields are at the top level.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class FinqaRow:
     """One question on one page of a filing.
 
     Attributes:
-        file: File it was read from, as the user wrote it.
-        number: Its place in the file.
-        filename: The page, or empty when the row does not name it.
+        file: Path of the file that contains the row, as the user wrote it.
+        number: Place of the row in the file, counted from 1.
+        filename: The page, or empty if the row does not name it.
         table: [R][C] cells, the header first; all rows are equally long.
         answer: Answer of the annotator; often rounded, sometimes empty or at another scale. Not the truth.
         program: The gold program in FinQA's language.
@@ -58,7 +58,7 @@ class FinqaRow:
 
     @property
     def truth(self) -> str:
-        """`exe_ans` as a grader takes it: `Yes`, `No`, `94`, `0.14464`."""
+        """`exe_ans` in the form that a grader reads: `Yes`, `No`, `94`, `0.14464`."""
         if isinstance(self.exe_ans, str):
             return self.exe_ans.capitalize()
         return str(int(self.exe_ans)) if self.exe_ans.is_integer() else repr(self.exe_ans)
@@ -78,7 +78,7 @@ def input_text(row: FinqaRow) -> str:
 
 
 def is_finqa(fields: dict[str, object]) -> bool:
-    """Returns whether a row looks like one of FinQA, however broken."""
+    """Returns whether a row looks like a row of FinQA, even if it is malformed."""
     return "qa" in fields or {"program", "exe_ans"} <= fields.keys()
 
 
@@ -130,7 +130,7 @@ def finqa_row(file: str, number: int, fields: dict[str, object]) -> FinqaRow:
 
 
 class _FieldReader:
-    """Reads fields of one row; a wrong one is a problem with file, row and field."""
+    """Reads the fields of one row; a malformed field is a problem with file, row and field."""
 
     def __init__(self, file: str, number: int, fields: dict[str, object]) -> None:
         self._file = file
@@ -154,7 +154,7 @@ class _FieldReader:
         return value.strip()
 
     def filename(self) -> str:
-        """Returns the page; its parts become names of companies and tables, so they are bounded."""
+        """Returns the page. Its length is limited, because its parts become names of companies and tables."""
         if self.get("filename") is None:
             return ""
         value = self.text("filename")

@@ -24,11 +24,11 @@ _TRIES_PER_QUESTION = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateSpec:
-    """Parameters of a generated data set, which is a pure function of them.
+    """Parameters of a generated data set. The same parameters always give the same data set.
 
     Attributes:
-        companies: Number of companies, 1 to 20000. The first N companies of a seed are the same for any number;
-            their splits are not.
+        companies: Number of companies, 1 to 20000. The first N companies of a seed do not depend on this number;
+            their splits do.
         questions: Questions per company, 1 to 100.
         cells: `numbers`, or `text` as filings write them (`$1,234`, `$(6)`).
 
@@ -55,7 +55,7 @@ def generate(spec: GenerateSpec) -> DataSet:
     """Generates the data set of a spec.
 
     Raises:
-        AssertionError: A gold query does not yield the answer that Python computed: a bug of the generator.
+        AssertionError: A gold query does not yield the answer that Python computed, which is a bug of the generator.
     """
     tables: list[Table] = []
     questions: list[Question] = []
@@ -77,7 +77,7 @@ def run_query(table: Table, query: str) -> object:
     """Returns the single cell that a query on one table yields, from a fresh SQLite that contains this table alone.
 
     Raises:
-        AssertionError: It yields anything but one row of one column.
+        AssertionError: The result is not one row of one column.
     """
     with closing(_database(table)) as database:
         return _query_cell(database, query)
@@ -137,7 +137,7 @@ def _questions(
 
 
 def _drafts(rng: random.Random, spec: GenerateSpec, statements: Sequence[Statement]) -> Iterator[Draft]:
-    """Yields distinct questions; each type comes once before any comes again, and an exhausted type is skipped."""
+    """Yields distinct questions. Each type occurs once before any type repeats; an exhausted type is skipped."""
     seen: set[tuple[str, str]] = set()
     queue: list[str] = []
     produced = 0

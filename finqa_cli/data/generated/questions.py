@@ -11,46 +11,49 @@ from finqa_cli.data.generated.statements import Statement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryWriter:
-    """Writes queries on one table; with `text` cells it casts `$1,234` and `$(6)` to integers first."""
+    """Writes SQL queries on one table. Each method returns a query whose result is one value.
+
+    With `text` cells, the queries first convert `$1,234` and `$(6)` to integers.
+    """
 
     table: str
     text: bool = False
 
     def lookup(self, label: str, year: str) -> str:
-        """Returns one cell."""
+        """Returns the query of one cell."""
         return self._select(self._cell(year), label)
 
     def change(self, label: str, old: str, new: str) -> str:
-        """Returns difference of two years."""
+        """Returns the query of the difference between two years."""
         return self._select(f"{self._cell(new)} - {self._cell(old)}", label)
 
     def growth(self, label: str, old: str, new: str) -> str:
-        """Returns relative change, as a decimal ratio with four places."""
+        """Returns the query of the relative change, as a decimal ratio with four places."""
         previous = self._cell(old)
         return self._select(f"ROUND(({self._cell(new)} - {previous}) * 1.0 / {previous}, 4)", label)
 
     def ratio(self, numerator: str, denominator: str, year: str) -> str:
-        """Returns quotient of two rows in one year, with four places."""
+        """Returns the query of the quotient of two rows in one year, with four places."""
         parts = [
             f"SUM(CASE WHEN line_item = '{label}' THEN {self._cell(year)} END)" for label in (numerator, denominator)
         ]
         return self._select(f"ROUND({parts[0]} * 1.0 / {parts[1]}, 4)", numerator, denominator)
 
     def average(self, label: str, years: Sequence[str]) -> str:
-        """Returns mean of one row over years, with two places."""
+        """Returns the query of the mean of one row over several years, with two places."""
         total = " + ".join(self._cell(year) for year in years)
         return self._select(f"ROUND(({total}) / {len(years)}.0, 2)", label)
 
     def total(self, first: str, second: str, year: str) -> str:
-        """Returns sum of two rows in one year."""
+        """Returns the query of the sum of two rows in one year."""
         return self._select(f"SUM({self._cell(year)})", first, second)
 
     def comparison(self, label: str, old: str, new: str) -> str:
-        """Returns whether the later year is higher: Yes or No."""
+        """Returns the query of whether the value of the later year is higher: Yes or No."""
         return self._select(f"CASE WHEN {self._cell(new)} > {self._cell(old)} THEN 'Yes' ELSE 'No' END", label)
 
     def several(self, label: str, years: Sequence[str]) -> str:
-        """Returns one row in several years as `2022: 1, 2023: 2`."""
+        """Returns the query of one row in several years, in the form `2022: 1, 2023: 2`."""
         parts = [f"'{', ' if index else ''}{year}: ' || {self._cell(year)}" for index, year in enumerate(years)]
         return self._select(" || ".join(parts), label)
 
@@ -151,7 +154,7 @@ class _Result:
 
 
 def draft_question(rng: random.Random, kind: str, statements: Sequence[Statement], *, text: bool) -> Draft | None:
-    """Returns one question of a type, None when this draw has no sensible answer (a rate near 0, a negative base)."""
+    """Returns a question of a type; None if the drawn values give no sensible answer, as a rate near 0 would."""
     income_only = kind == "margin"
     statement = statements[0] if income_only else rng.choice(statements)
     labels = rng.sample(list(statement.values), 2)
@@ -178,7 +181,7 @@ def draft_question(rng: random.Random, kind: str, statements: Sequence[Statement
 
 _MARGINS = ("gross", "operating", "net")
 _SMALLEST_RATE = 0.02
-"""Rates are rounded to four places; from here on that costs less than the graders' 1 %."""
+"""Smallest rate of a question. Rates are rounded to four places: from this rate on, by less than the graders' 1 %."""
 
 Labels = tuple[str, str]
 Years = tuple[str, str]

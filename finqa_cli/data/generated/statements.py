@@ -86,7 +86,11 @@ def _statement(
 
 
 def _invent_numbers(rng: random.Random, count: int) -> dict[str, dict[str, Series]]:
-    """Year by year, so that statements of one company agree; then rows that the company lacks are left out."""
+    """Returns kind of statement -> concept -> one number per year.
+
+    Numbers are invented year by year, so that the statements of a company agree. Rows that the company lacks are left
+    out at the end.
+    """
     lacking = {kind: _choose_lacking(rng, kind) for kind in words.STATEMENTS}
     shape = {name: rng.uniform(low, high) for name, (low, high) in _SHAPE.items()}
     revenue = float(rng.randint(900, 4800))

@@ -1,7 +1,7 @@
 """Words of the generated filings: line items by statement, and the parts of company names.
 
-A label belongs to one statement only, and its human form (underscores as spaces) appears in questions, so a question
-names exactly one row of its company.
+A label belongs to one statement only. Questions contain it with spaces instead of underscores, so that they identify
+exactly one row of the company.
 """
 
 from __future__ import annotations

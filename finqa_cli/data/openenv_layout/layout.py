@@ -23,7 +23,7 @@ COLUMNS = (*REQUIRED_COLUMNS, "question_type", "explanation", "split", "table_na
 
 
 def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
-    """Yields the files of the layout as (relative path, text), in a fixed order; a pure function of the data set."""
+    """Yields the files of the layout as (relative path, text), in an order that depends on the data set only."""
     yield QUESTIONS_FILE, _questions_csv(dataset)
     cleaned: dict[str, object] = {}
     for table in sorted(dataset.tables, key=lambda table: (table.company, table.name)):
@@ -37,7 +37,7 @@ def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
 
 
 def write_layout(dataset: DataSet, folder: Path) -> None:
-    """Writes the data set into `folder`, which is made when missing.
+    """Writes the data set into `folder`, which is created if missing.
 
     Raises:
         DataError: A company or table has a name that cannot be a file.
@@ -62,7 +62,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
 
 
 def free_name(folder: Path) -> str:
-    """Returns a name beside a folder that is not taken."""
+    """Returns the first unused path among `FOLDER-2`, `FOLDER-3`, and so on."""
     names = (f"{folder}-{number}" for number in itertools.count(2))
     return next(name for name in names if not Path(name).exists())
 

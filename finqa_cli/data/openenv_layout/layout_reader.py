@@ -36,7 +36,7 @@ _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Origin and permitted use of data, and its expert (see `DataSet`); empty or None where it is not stated."""
+    """Origin, permitted use and expert of data (see `DataSet`); a field is empty or None if it is not stated."""
 
     source: str = ""
     licence: str = ""
@@ -47,7 +47,7 @@ class About:
 def about_folder(folder: Path) -> About:
     """Returns the contents of `dataset.json`, or of `fetch.json` if there is none.
 
-    Types are checked: `"false"` read as true, or the reverse, would be harmful.
+    Types are checked, so that the text `"false"` does not count as true.
 
     Raises:
         ProblemError: The file is damaged.
@@ -70,7 +70,10 @@ def about_file(path: Path) -> About:
 
 
 def _fetched(folder: Path, file: Path | None) -> About:
-    """Only a mark "for evaluation only" counts: a file without it may still be known as test data in other ways."""
+    """Returns what `fetch.json` records about a file, or about the folder if `file` is None.
+
+    `evaluation_only` is True or None: a file without the mark may still be known as test data in other ways.
+    """
     path = folder / FETCH_FILE
     if not path.exists():
         return About()
@@ -95,7 +98,7 @@ def _checked(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A data folder as far as it is good.
+    """The valid part of a data folder, and the problems of the rest.
 
     Attributes:
         dataset: All good tables, and all good questions about them.
@@ -113,7 +116,7 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
         folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
         skip_bad: Leave out bad rows and tables, with a warning that counts them, instead of failing.
         seed: Seed of the split by company, for questions without one.
-        shares: Shares of the split by company; each company falls into a split by its name alone.
+        shares: Shares of the split by company; the split of a company depends on its name and the seed only.
 
     Raises:
         DataError: Something is missing or malformed (file, row, field, reason), or nothing good is left.
@@ -190,7 +193,7 @@ def _require_layout(folder: Path) -> None:
 
 
 class _Known:
-    """What questions may refer to."""
+    """Companies and tables that questions may refer to."""
 
     def __init__(self, tables: Collection[Table]) -> None:
         self.companies = {table.company for table in tables}
@@ -250,13 +253,13 @@ def import_snorkel(folder: Path, *, skip_bad: bool = False) -> ImportReport:
 
 
 def import_openenv(folder: Path, *, skip_bad: bool = False, evaluation_only: bool | None = None) -> ImportReport:
-    r"""A folder as the stock OpenEnv server reads it; questions without a split are split by company.
+    r"""Imports a folder that the stock OpenEnv server reads; questions without a split are split by company.
 
     Args:
         folder: Folder with `benchmark_questions/finqa.csv` and `input_companies/`.
         skip_bad: Leave out bad rows and tables instead of failing.
-        evaluation_only: Mark the data as not for training (all of it becomes `test`), or as trainable; by default as
-            its `dataset.json` says, and without one exactly when answers are `\boxed`, as Snorkel's are.
+        evaluation_only: Mark the data as not for training (all of it becomes `test`), or as trainable. None: as its
+            `dataset.json` states, and without that only if answers are `\boxed`, as in Snorkel's data.
 
     Raises:
         DataError: Something is missing or malformed, or no question is left.

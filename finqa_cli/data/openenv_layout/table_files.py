@@ -16,7 +16,7 @@ _LARGEST_INTEGER = 2**63
 
 
 def read_tables(folder: Path) -> tuple[list[Table], list[Problem]]:
-    """Returns all good tables of a data folder, and the problems of the others.
+    """Returns all valid tables of a data folder, and the problems of the others.
 
     Raises:
         ProblemError: A file or folder that everything depends on is missing or unreadable.
@@ -40,20 +40,20 @@ def read_tables(folder: Path) -> tuple[list[Table], list[Problem]]:
 def make_table(
     file: str, company: str, name: str, value: object, metadata: Mapping[str, object], *, place: str = ""
 ) -> Table:
-    """Returns a table from its JSON value: a list of row objects, or columns of cells.
+    """Returns a table from its JSON value: a list of row objects, or an object of columns.
 
-    `{}` and `[]` are tables without columns and rows, as 137 of Snorkel's 783 are.
+    `{}` and `[]` are tables without columns and rows, as are 137 of Snorkel's 783 tables.
 
     Args:
         file: File of the value, for problems.
         company: Company of the table.
         name: Name of the table.
         value: Result of `json.loads`.
-        metadata: What get_table_info returns besides the columns.
-        place: Key inside the file, for problems, when the file has several tables.
+        metadata: What get_table_info returns in addition to the columns.
+        place: Key inside the file, for problems, if the file has several tables.
 
     Raises:
-        ProblemError: It has columns but no rows, is ragged, or contains a column or cell that cannot be taken.
+        ProblemError: The table has columns but no rows, is ragged, or contains an unsupported column or cell.
     """
     reader = _TableReader(file, place)
     records = reader.records(value)
@@ -79,7 +79,7 @@ def _read_table(path: Path, descriptions: Mapping[str, object]) -> Table:
 
 
 class _TableReader:
-    """Reads a table from a JSON value; a wrong part is a problem with file, row and field."""
+    """Reads a table from a JSON value; a malformed part is a problem with file, row and field."""
 
     def __init__(self, file: str, place: str) -> None:
         self._file = file
@@ -90,7 +90,7 @@ class _TableReader:
         return ProblemError(Problem(file=self._file, row=row, field=where, reason=reason))
 
     def records(self, value: object) -> list[dict[str, object]]:
-        """Returns rows as records; the other form that pandas writes, columns of `{row: cell}`, is turned around."""
+        """Returns rows as records. The other form that pandas writes, columns of `{row: cell}`, is transposed."""
         if isinstance(value, dict) and all(isinstance(column, dict | list) for column in value.values()):
             columns = {key: list(cells.values()) if isinstance(cells, dict) else cells for key, cells in value.items()}
             first = len(next(iter(columns.values()), ()))

@@ -1,1 +1,1 @@
-"""A user's own tables and questions, in the forms in which people keep them, turned into finqa's data layout."""
+"""Import of a user's own tables and questions, in common file formats, into finqa's data layout."""

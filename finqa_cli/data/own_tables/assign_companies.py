@@ -1,4 +1,4 @@
-"""Gives each table its company by a rule, and tidies columns and cells."""
+"""Assigns a company to each table by a rule, and cleans up columns and cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Tables:
-    """The good tables by company and name, the files that they come from, and what was changed or wrong."""
+    """The valid tables by company and name, the files that contain them, conversions, problems and unused files."""
 
     by_key: dict[Key, Table] = field(default_factory=dict)
     files: dict[Key, str] = field(default_factory=dict)
@@ -30,16 +30,16 @@ class Tables:
 
 
 def build_tables(raw: Sequence[RawTable], asked: Sequence[Key], options: ImportOptions) -> Tables:
-    """Returns the tables with their companies.
+    """Returns the tables with their companies. Problems of single tables are collected, not raised.
 
     Args:
         raw: Tables as they were found.
         asked: (company, table) as the questions name them; either may be empty.
-        options: The rule and how cells are read.
+        options: The rule for companies, and how cells are read.
 
     Raises:
-        ProblemError: The rule `auto` finds no company.
-        UsageError: The rule is not known.
+        ProblemError: The rule is `auto`, and the company of the tables cannot be determined.
+        UsageError: The rule is unknown.
     """
     tables = Tables()
     name, argument = check_company_rule(options.company)

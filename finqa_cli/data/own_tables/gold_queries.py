@@ -1,4 +1,4 @@
-"""Gold SQL of own questions: tried on their tables, and written for FinQA programs."""
+"""Gold SQL of a user's questions: run it on their tables, and derive it from FinQA programs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OF_ROWS = {"table_max": "MAX", "table_min": "MIN"}
 
 
 class GoldQueryError(ValueError):
-    """A gold query does not run, or yields anything but one value."""
+    """A gold query does not run, does not return exactly one value, or cannot be written for a program."""
 
 
 def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
-    """Returns the one value that a query yields on copies of tables.
+    """Returns the one value that a query returns on copies of tables.
 
-    The query can read these tables and nothing else, for a limited time.
+    The query can read these tables and nothing else, for at most DEADLINE_S seconds.
 
     Raises:
-        GoldQueryError: It does not run, takes too long, or yields anything but one row of one column.
+        GoldQueryError: The query does not run, takes too long, or does not return one row of one column.
     """
     with closing(sqlite3.connect(":memory:")) as database:
         for table in tables:
@@ -77,10 +77,10 @@ def _copy(database: sqlite3.Connection, table: Table) -> None:
 
 
 def program_query(program: Program, table: Table) -> str:
-    """Returns the query that computes what a program computes, with the table's cells in place of its numbers.
+    """Returns a query that computes the result of a program, with the table's cells in place of its numbers.
 
-    A number that is in the table is read from the first cell that has it. The result is rounded to 5 decimals, as the
-    evaluation of FinQA rounds it.
+    A number that is in the table is read from the first cell that contains it. The result is rounded to 5 decimals, as
+    in the evaluation of FinQA.
 
     Raises:
         GoldQueryError: A step cannot be written in SQL, or no step reads the table.
@@ -115,7 +115,7 @@ class _QueryWriter:
                     self._places.setdefault(_key(cell), (row[0], column))
 
     def expression(self, step: Step, results: Sequence[str]) -> str:
-        """Returns a step, given those before it."""
+        """Returns the SQL expression of a step, given the expressions of the steps before it."""
         if step.reads_table:
             return self._row(step)
         first, second = (self._operand(argument, results) for argument in (step.first, step.second))
@@ -136,7 +136,7 @@ class _QueryWriter:
         return found
 
     def _find(self, value: float) -> str | None:
-        """Returns the cell that contains a number, perhaps with another sign, or as a share if it is a percentage."""
+        """Returns the expression of a cell that contains a number, up to its sign and a factor of 100; else None."""
         for factor, scale in ((1.0, ""), (100.0, " / 100.0"), (0.01, " * 100.0")):
             for sign in (1, -1):
                 if place := self._places.get(_key(sign * value * factor)):
@@ -171,12 +171,12 @@ class _QueryWriter:
 
 
 def _key(value: float) -> float:
-    """Returns a number without the last digits, in which 6.4 / 100 and 0.064 may differ."""
+    """Returns a number rounded to 12 significant digits, so that 6.4 / 100 and 0.064 are equal."""
     return float(f"{value:.12g}")
 
 
 def as_program_table(table: Table) -> list[list[str]]:
-    """Returns a table as programs read it: the header, then rows of texts; empty cells are left out of rows."""
+    """Returns a table in the form that programs read: the header, then rows of texts without empty cells."""
     rows = [[str(row[0]), *(_text(cell) for cell in row[1:] if cell is not None)] for row in table.rows]
     return [list(table.columns), *rows]
 
@@ -195,7 +195,7 @@ def answer_text(value: Cell | Value) -> str:
 
 
 def tables_of_query(query: str, tables: Mapping[str, Table]) -> list[str]:
-    """Returns the tables whose names a query writes, longest names first."""
+    """Returns the names of the tables that occur in a query, the longest name first."""
     text = query.casefold()
     return [
         name

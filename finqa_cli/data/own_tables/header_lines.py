@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from finqa_cli.data.own_tables.table_cells import read_number
 
 Row = tuple[int, Sequence[object]]
-"""Row as the user counts it, and its [C] cells."""
+"""Number of a row as the user counts it, and its [C] cells."""
 
 MOST_HEADER_ROWS = 9
 _YEARS = range(1900, 2101)
 
 
 def is_header_line(cells: Sequence[object]) -> bool:
-    """Returns whether no cell after the first is a number, years excepted, and at least one of them is filled."""
+    """Returns whether at least one cell after the first is filled, and none of them is a number other than a year."""
     names = [text for cell in cells[1:] if (text := _text(cell))]
     return bool(names) and all(_is_name(text) for text in names)
 
 
 def count_header_rows(header: Sequence[object], rows: Sequence[Row]) -> int:
-    """Returns 2 where the names of the columns need the row below the header, else 1.
+    """Returns 2 if the names of the columns need the row below the header, else 1.
 
-    They need it where names are missing or repeated, as of merged cells, the row below has names only, numbers follow,
-    and the joined names are distinct.
+    They need it if all of these hold: names are missing or repeated, as with merged cells; the row below contains
+    names only; at least half of the filled cells below are numbers; and the joined names are distinct.
     """
     if len(rows) < 2 or len(rows[0][1]) != len(header) or not is_header_line(rows[0][1]):
         return 1
@@ -42,8 +42,8 @@ def count_header_rows(header: Sequence[object], rows: Sequence[Row]) -> int:
 def join_header(lines: Sequence[Sequence[object]]) -> tuple[str, ...]:
     """Returns one name per column of header lines of the same length, the uppermost line first.
 
-    In all lines but the last, an empty cell has the name to its left, as it is part of a merged cell. The first column
-    names the rows, so that nothing is taken from it.
+    In all lines but the last, an empty cell takes the name to its left, because it is part of a merged cell. It takes
+    nothing from the first column, which names the rows.
     """
     filled = [_fill(line) for line in lines[:-1]] + [[_text(cell) for cell in lines[-1]]]
     names = []

@@ -1,4 +1,4 @@
-"""Options of an import of own tables: which column is which, and where companies and splits come from."""
+"""Options of an import of a user's own tables: columns of the questions, companies of the tables, splits."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "type": ("question_type", "type", "kind"),
     "explanation": ("explanation",),
 }
-"""What a question may have, and the names of columns that are taken for it unless one is named. `qa.x`: x in an object.
-"""
+"""Field of a question -> names of columns that are recognised, the first that exists, unless the user chooses a column.
+
+`qa.x` is the key `x` of an object `qa`."""
 
 COMPANY_RULES = ("auto", "folder", "file", "questions", "column:NAME", "prefix:SEPARATOR", "name:NAME")
 
@@ -40,7 +41,7 @@ class ImportOptions:
 
     Attributes:
         columns: Column of the questions by field, a key of `FIELDS`.
-        header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
+        header_rows: Lines of the header in CSV files and workbooks; 0: see `count_header_rows`.
         company: The rule that gives each table its company; see `COMPANY_RULES`.
         cells: How cells are read.
         seed: Seed of the split by company, for questions without one.
@@ -67,7 +68,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Returns the settings of a TOML file: `company`, `decimal`, `percent`, ..., and the table `[columns]`.
 
     Raises:
-        ProblemError: It is not a TOML file, or has a key or value that is not known.
+        ProblemError: It is not a TOML file, or has an unknown key or a wrong value.
     """
     try:
         given = tomllib.loads(read_text(path))
@@ -102,10 +103,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_columns(texts: list[str]) -> dict[str, str]:
-    """Returns column by field of texts such as `question=Frage`.
+    """Returns field -> column for texts such as `question=Frage`.
 
     Raises:
-        UsageError: A text has another form, or names no field.
+        UsageError: A text has another form, or does not begin with a field.
     """
     columns: dict[str, str] = {}
     for text in texts:
@@ -120,10 +121,10 @@ def parse_columns(texts: list[str]) -> dict[str, str]:
 
 
 def make_cell_rules(values: Mapping[str, Any]) -> CellRules:
-    """Returns the rules of cells among settings.
+    """Returns the cell rules among the options of an import.
 
     Raises:
-        UsageError: One has a value that is not known.
+        UsageError: A rule has an unknown value.
     """
     choices = {"decimal": (".", ","), "percent": ("fraction", "text"), "dates": ("auto", "day-first", "month-first")}
     names = [each.name for each in fields(CellRules)]
@@ -135,10 +136,10 @@ def make_cell_rules(values: Mapping[str, Any]) -> CellRules:
 
 
 def check_company_rule(rule: str) -> tuple[str, str]:
-    """Returns name and argument of a rule for companies.
+    """Returns name and argument of a company rule.
 
     Raises:
-        UsageError: There is no such rule, or its argument is missing.
+        UsageError: There is no such rule, its argument is missing, or it takes none.
     """
     name, _, argument = rule.partition(":")
     takes = {known.partition(":")[0]: known.partition(":")[2] for known in COMPANY_RULES}

@@ -1,4 +1,4 @@
-"""Cells as people write them: numbers with thousands separators, brackets, percent signs, dates, blanks. Pure."""
+"""Conversion of cells as people write them: numbers with separators, brackets and percent signs, dates, blanks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Dates = Literal["auto", "day-first", "month-first"]
 
 LONGEST_NUMBER = 80
 _INTEGER_DIGITS = 18
-"""Decimal digits that a signed 64-bit integer, which is what SQLite has, can hold in any case."""
+"""Number of decimal digits that always fit into a signed 64-bit integer, as SQLite has."""
 
 _LARGEST_DIGITS = 300
 
@@ -30,7 +30,7 @@ _SHEET_ERRORS = frozenset({"#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF
 _IDENTIFIER = re.compile(r"0[0-9]+")
 _MINUS = "-\u2010\u2011\u2012\u2013\u2212"
 _SPACES = " \u00a0\u2009\u202f'\u2019"
-"""Characters that group digits in threes, besides a comma or a point."""
+"""Thousands separators other than a comma or a point."""
 
 
 _AGAIN = re.compile(r"(?P<number>[^()]*[0-9%]) ?\((?P<again>[^()]*[0-9][^()]*)\)")
@@ -50,7 +50,7 @@ def _number_pattern(point: str, comma: str) -> re.Pattern[str]:
 _PATTERNS = {".": _number_pattern(".", ","), ",": _number_pattern(",", ".")}
 
 _GROUPED = {mark: re.compile(rf"[^0-9%]*[1-9][0-9]{{0,2}}{re.escape(mark)}[0-9]{{3}}[^0-9%]*") for mark in ".,"}
-"""One group of thousands by the other convention: `4.120` where the point is the decimal mark."""
+"""A number with one group of thousands in the other convention: `4.120` where the point is the decimal mark."""
 
 _MONTHS = {
     name: number
@@ -77,10 +77,10 @@ class CellRules:
     """How cells are read.
 
     Attributes:
-        convert: Whether texts become numbers and dates at all.
-        decimal: The decimal point.
-        percent: `fraction` reads 12.5% as 0.125; `text` keeps it.
-        dates: Order of day and month in dates such as 3/4/2024; `auto` takes what the other dates of the column show.
+        convert: Whether texts are converted to numbers and dates.
+        decimal: The decimal mark.
+        percent: `fraction` reads 12.5% as 0.125; `text` keeps the text.
+        dates: Order of day and month in dates such as 3/4/2024; `auto` takes it from the other dates of the column.
     """
 
     convert: bool = True
@@ -91,7 +91,7 @@ class CellRules:
 
 @dataclass(slots=True)
 class Conversions:
-    """Counts what was changed on the way in, with the first example of each kind."""
+    """Counts what the import changed, with the first example of each kind."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Reading:
     """A text that was read as a number.
 
     Attributes:
-        marks: What in the text is more than digits, a point and a leading minus: kinds for the report.
+        marks: Kinds of notation in the text other than digits, a point and a leading minus, as the report names them.
     """
 
     value: int | float
@@ -123,10 +123,10 @@ class Reading:
 
 
 def read_number(text: str, mark: Decimal = ".") -> Reading | None:
-    """Returns the number that a text writes, or None.
+    """Returns the number in a text, or None if the text is not a number.
 
-    `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-` and `1.2e5` are numbers, and so is `-4 ( 4 )`: FinQA repeats
-    negative numbers and percentages in brackets. `007` is none: it identifies something.
+    `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-` and `1.2e5` are numbers. `-4 ( 4 )` is a number too, because FinQA
+    repeats negative numbers and percentages in brackets. `007` is not a number but an identifier.
     """
     if not text or len(text) > LONGEST_NUMBER:
         return None
@@ -178,9 +178,9 @@ def convert_columns(
 ) -> tuple[tuple[Cell, ...], ...]:
     """Returns the rows with cells of plain types: numbers, texts and None.
 
-    A column of which at least half of the filled cells are numbers is one of numbers: its numbers are converted, its
-    marks for "no value" become None, and other texts stay and are counted. A column with an identifier such as `007`
-    stays text, and so does the first of several columns: it contains the names of the rows. Dates become ISO texts.
+    In a numeric column, at least half of the filled cells are numbers. Its numbers are converted, its marks for "no
+    value" become None, and other texts stay and are counted. A column with an identifier such as `007` stays text. The
+    first of several columns contains the names of the rows, so it is not numeric. Dates become ISO texts.
 
     Args:
         columns: Names, for examples.
@@ -190,7 +190,7 @@ def convert_columns(
         where: `company/table`, for examples.
 
     Raises:
-        ValueError: A cell cannot be taken; the arguments are place of row, place of column and reason.
+        ValueError: A cell has an unsupported value; the arguments are index of the row, index of the column, reason.
     """
     by_column = []
     for place, name in enumerate(columns):
@@ -265,9 +265,9 @@ def _column(
 def _count_possible_thousands(
     cells: Sequence[Cell], readings: dict[str, Reading | None], mark: Decimal, found: Conversions, place_of: list[str]
 ) -> None:
-    """Count numbers such as `4.120` where all fractions of a column have three decimals and others are whole.
+    """Counts numbers such as `4.120` in a column in which all fractions have three decimals and some numbers are whole.
 
-    They are read as fractions, but may be written by the other convention, where the mark groups thousands.
+    They are read as fractions, but may use the other convention, where the mark separates thousands.
     """
     read = [(cell, readings[cell], place) for cell, place in zip(cells, place_of, strict=True) if isinstance(cell, str)]
     fractions = [(cell, reading, place) for cell, reading, place in read if reading is not None and mark in cell]
@@ -309,7 +309,7 @@ def _numbers(
 
 
 def _dates(texts: Sequence[str], order: Dates) -> dict[str, str] | None:
-    """Returns ISO dates by text where all texts are dates; {} where they are not, None where the order is unknown."""
+    """Returns text -> ISO date if all texts are dates, {} if they are not, None if day and month are ambiguous."""
     if not texts:
         return {}
     numeric = [match for text in texts if (match := _NUMERIC_DATE.fullmatch(text))]

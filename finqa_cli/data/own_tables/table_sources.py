@@ -1,4 +1,4 @@
-"""Finds the tables of a source: files in a folder, or the tables of one database file; cells stay as they are."""
+"""Finds the tables of a source: files in a folder, or the tables of one database file. Cells are not converted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITH_HEADER_LINES = (".csv", ".tsv", ".xlsx")
 DATABASES = (".sqlite", ".sqlite3", ".db", ".duckdb")
 _SEPARATORS = ",;\t"
 _LINES_ABOVE = 3
-"""Lines above a header, such as a title, in which a separator need not be."""
+"""Number of lines above a header, such as a title, that may lack a separator."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DUCKDB_MAGIC = b"DUCK"
 
@@ -33,14 +33,14 @@ class RawTable:
     """One table as it was found.
 
     Attributes:
-        file: Path, with the name of the sheet or table where a file contains several.
+        file: Path, with the name of the sheet or table if the file contains several.
         folder: First folder below the source; empty for a file directly in it, and for databases.
         stem: Name of the file without its ending.
-        name: Name that the table has by its place.
+        name: Name of the table, made from the path below that folder and the name of the sheet or table.
         header: Names of the columns.
-        rows: (row as the user counts it, [C] cells).
+        rows: Pairs of row number, as the user counts it, and [C] cells.
         title: Title above the header, in a CSV file or workbook.
-        header_rows: Lines that the names of the columns were joined from.
+        header_rows: Number of lines that the names of the columns were joined from.
     """
 
     file: str
@@ -58,7 +58,7 @@ class Found:
     """What is in a source.
 
     Attributes:
-        tables: Readable tables, by place.
+        tables: Readable tables, in order of their paths.
         problems: Files and tables that cannot be read.
         ignored: Files of other kinds.
     """
@@ -73,12 +73,12 @@ def find_tables(source: Path, leave_out: Sequence[Path] = (), header_rows: int =
 
     Args:
         source: Folder, file of a table, or database file.
-        leave_out: Files of the folder that are no tables, such as that of the questions.
-        header_rows: Lines of the header in CSV files and workbooks; 0: two where the names of the columns need it.
+        leave_out: Files of the folder that are not tables, such as the file of the questions.
+        header_rows: Lines of the header in CSV files and workbooks; 0: see `count_header_rows`.
 
     Raises:
-        ProblemError: The source is missing, is neither, or contains no table.
-        MissingDependencyError: It holds Parquet, Excel or DuckDB files, and their reader is not installed.
+        ProblemError: The source is missing, is of another kind, or contains no table.
+        MissingDependencyError: It contains Parquet, Excel or DuckDB files, and their reader is not installed.
     """
     problems: list[Problem] = []
     ignored: list[str] = []
@@ -104,17 +104,17 @@ def _kinds() -> str:
 
 
 def is_table_file(path: Path) -> bool:
-    """Returns whether a file has an ending that is read as a table."""
+    """Returns whether a file has the ending of a supported table format and is not hidden."""
     return path.suffix.lower() in _READERS and not path.name.startswith((".", "~$")) and path.is_file()
 
 
 def is_table_name(name: str) -> bool:
-    """Returns whether a name ends as a file of a table does."""
+    """Returns whether a name has the ending of a supported table format."""
     return Path(name).suffix.lower() in _READERS
 
 
 def is_database(path: Path) -> bool:
-    """Returns whether a file is one of SQLite or DuckDB, by its first bytes."""
+    """Returns whether a file is a SQLite or DuckDB file, judged by its first bytes."""
     try:
         if not path.is_file():  # opening a pipe would wait forever
             return False
@@ -222,12 +222,12 @@ def sqlite_tables(path: Path, problems: list[Problem]) -> Iterator[Content]:
 
 
 def csv_table(path: Path) -> Iterator[Content]:
-    """Yields the one table of a CSV file; separator is what its header has most of: comma, semicolon or tab.
+    """Yields the one table of a CSV file; see `separator_of` for its separator.
 
     A line with one filled cell above a line of names is the title.
 
     Raises:
-        ProblemError: It is unreadable, empty, or ragged.
+        ProblemError: The file is unreadable, empty, or ragged.
     """
     lines = iter(csv_cells(path, separator_of(path)))
     _, header = next(lines, (0, []))
@@ -253,10 +253,10 @@ def csv_table(path: Path) -> Iterator[Content]:
 
 
 def separator_of(path: Path) -> str:
-    """Returns what the header of a CSV file has most of: comma, semicolon or tab; a title above it may have none.
+    """Returns the most frequent of comma, semicolon and tab in the header of a CSV file; a title above is skipped.
 
     Raises:
-        ProblemError: It is no plain file.
+        ProblemError: The path is not a regular file.
     """
     require_file(path)
     with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -266,13 +266,13 @@ def separator_of(path: Path) -> str:
 
 
 def json_table(path: Path) -> Iterator[Content]:
-    """Yields the one table of a JSON file, in any of the forms in which pandas writes one.
+    """Yields the one table of a JSON file, in one of the forms that pandas writes.
 
     These are a list of row objects, an object of columns, `{"columns": [...], "data": [[...], ...]}`, or a list of
     lists, the header first.
 
     Raises:
-        ProblemError: It is unreadable, of another form, ragged, or names a key twice.
+        ProblemError: The file is unreadable, has another form, is ragged, or repeats a key in an object.
     """
     try:
         value = parse_json(read_text(path), unique=True)
@@ -289,7 +289,7 @@ def json_table(path: Path) -> Iterator[Content]:
 
 
 def _turned(path: Path, value: Mapping[str, object]) -> list[dict[str, object]]:
-    """Returns columns of cells, or of `{row: cell}`, as records."""
+    """Returns the row objects of a table whose columns are lists of cells or objects `{row: cell}`."""
     columns: dict[str, list[object]] = {}
     for key, cells in value.items():
         if not isinstance(cells, dict | list):

@@ -1,4 +1,4 @@
-"""Imports own tables and questions: `finqa data import tables`."""
+"""Imports a user's own tables and questions: `finqa data import tables`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from finqa_cli.types.splits import SPLIT_NAMES
 
 _HELP = "finqa data import tables --help"
 GOLD = "gold"
-"""The mark of a data set whose questions are demonstrated by their gold SQL, and in no other way."""
+"""Value of `DataSet.expert` if gold SQL, and nothing else, demonstrates the questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedSolution:
-    """Gold SQL or a program that does not demonstrate its question, which is kept without it.
+    """Gold SQL or a program that does not demonstrate its question. The question is kept without it.
 
     Attributes:
         id: Id of the question.
@@ -64,12 +64,12 @@ class TablesReport:
 
     Attributes:
         report: The data set, with counts of rows and problems.
-        rule: The rule that gave the tables their companies.
-        conversions: What was changed on the way in: kind, count, example.
-        columns: The column of the questions that each field was read from.
-        experts: Questions that the expert can solve.
+        rule: The company rule that was applied.
+        conversions: What the import changed: kind, count, example.
+        columns: Field -> column of the questions that it was read from.
+        experts: Number of questions that the expert can solve.
         unused: Gold SQL and programs that are not used.
-        not_read: Files of other kinds, and tables that no company has.
+        not_read: Files of other kinds, and files of tables that no question names (rule `questions`).
     """
 
     report: ImportReport
@@ -89,18 +89,18 @@ def import_tables(
     skip_bad: bool = False,
     leave_out: Sequence[Path] = (),
 ) -> TablesReport:
-    """Turns own tables and questions into a data set.
+    """Converts a user's own tables and questions to a data set.
 
     Args:
-        source: A folder of tables, or a SQLite or DuckDB file.
-        questions: CSV, JSON, JSONL or Parquet.
-        options: Which column is which, and where companies and splits come from.
+        source: A folder of tables, the file of one table, or a SQLite or DuckDB file.
+        questions: A CSV, JSON, JSONL or Parquet file.
+        options: Columns of the questions, and where companies and splits come from.
         skip_bad: Leave out malformed tables and questions instead of failing.
-        leave_out: Further files in the folder that are no tables.
+        leave_out: Further files in the folder that are not tables.
 
     Raises:
         DataError: Something is missing or malformed (file, row, column, reason), or no question is left.
-        UsageError: A rule is not known.
+        UsageError: The company rule is unknown.
     """
     try:
         found = find_tables(source, [questions, *leave_out], options.header_rows)
@@ -152,7 +152,11 @@ def reads_as_questions(path: Path) -> bool:
 
 
 class _Asked:
-    """The rows of a file of questions, and which column has which field."""
+    """The rows of a file of questions, and the column of each field.
+
+    Raises:
+        ProblemError: The file is unreadable or contains no question, or a column does not exist or is missing.
+    """
 
     def __init__(self, path: Path, chosen: Mapping[str, str]) -> None:
         self.path = path
@@ -187,7 +191,7 @@ class _Asked:
             raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column answer=NAME")
 
     def key(self, fields: Mapping[str, object]) -> Key:
-        """Returns company and table as a row names them, empty where it does not."""
+        """Returns company and first table as a row names them; each is empty if the row does not name it."""
         return self.text(fields, "company"), next(iter(self.tables(fields)), "")
 
     def text(self, fields: Mapping[str, object], field: str) -> str:
@@ -198,7 +202,7 @@ class _Asked:
         if isinstance(value, list | dict):
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, int | float):
-            return answer_text(value) if math.isfinite(value) else ""  # NaN is how data frames write nothing
+            return answer_text(value) if math.isfinite(value) else ""  # NaN is an empty cell of a data frame
         return "" if value is None else str(value).strip()
 
     def tables(self, fields: Mapping[str, object]) -> tuple[str, ...]:
@@ -206,7 +210,7 @@ class _Asked:
         return named_tables(self.text(fields, "table"))
 
     def problem(self, number: int, field: str, reason: str) -> ProblemError:
-        """Returns what is wrong with a field of a row."""
+        """Returns the error for a field of a row."""
         return ProblemError(
             Problem(file=str(self.path), row=number, field=self.columns.get(field, field), reason=reason)
         )
@@ -252,7 +256,7 @@ class _Importer:
         """Adds the question of a row.
 
         Raises:
-            ProblemError: A field is missing or malformed.
+            ProblemError: A field is missing or malformed, or its gold SQL or program has no result.
         """
         asked = self._asked
         text = asked.text(fields, "question")
@@ -329,7 +333,7 @@ class _Importer:
     def _solution(
         self, number: int, fields: Mapping[str, object], company: str, names: list[str]
     ) -> tuple[str, list[str], str, str]:
-        """Returns the answer, its tables, the gold query, each as far as it is known, and why there is no query."""
+        """Returns answer, tables, gold query (each empty if unknown), and why the gold SQL or program is not used."""
         asked, found = self._asked, self._tables.found
         answer, query, program = (asked.text(fields, field) for field in ("answer", "sql", "program"))
         if self._decimal == "," and read_number(answer, ","):
@@ -355,7 +359,14 @@ class _Importer:
         return answer or result, names, query, unused
 
     def _run(self, number: int, company: str, names: list[str], query: str) -> tuple[list[str], str]:
-        """Runs gold SQL on the named tables, else on each that it writes, else on all of those together."""
+        """Runs gold SQL on the tables of the row. If there are none, tries each table in the query, then all of them.
+
+        Returns:
+            The tables that the query ran on, and its result.
+
+        Raises:
+            ProblemError: The query has no result on any of them.
+        """
         tables = self._companies[company]
         written = tables_of_query(query, tables)
         tries = [names] if names else [*([name] for name in written), *([written] if len(written) > 1 else [])]
@@ -395,7 +406,7 @@ class _Importer:
 
 
 def _with_splits(questions: Sequence[Question], options: ImportOptions) -> list[Question]:
-    """Returns the questions, each with the split that it names, else that of its company."""
+    """Returns the questions, each with the split that it names, else with the split of its company."""
     named = {question.company: question.split for question in questions if question.split}
     unknown = [question.company for question in questions if question.company not in named]
     by_company = {**split_companies(list(dict.fromkeys(unknown)), options.seed, options.shares), **named}

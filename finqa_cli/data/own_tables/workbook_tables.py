@@ -14,7 +14,7 @@ from finqa_cli.data.snapshots.compile import quote
 from finqa_cli.errors import MissingDependencyError
 
 Content = tuple[str, Sequence[object], Sequence[tuple[int, Sequence[object]]], str]
-"""Name inside the file (empty for a file with one table), header, rows, title."""
+"""Name of the table inside the file (empty for a file with one table), header, rows with their numbers, title."""
 
 MAX_ROWS = 1_000_000
 _MAX_UNPACKED = 2**30
@@ -37,10 +37,10 @@ def parquet_table(path: Path) -> Iterator[Content]:
 
 
 def workbook_tables(path: Path) -> Iterator[Content]:
-    """Yields a table for each sheet of an Excel workbook that is not empty; of one sheet, without its name.
+    """Yields a table for each non-empty sheet of an Excel workbook; the name of the only sheet is left out.
 
-    The first row that is not empty is the header. One filled cell above a row of several is the title. Formulas count
-    with the value that the workbook stores for them.
+    The first row that is not empty is the header. A row with one filled cell above a row with several is the title. A
+    formula has the value that the workbook stores for it.
 
     Raises:
         ProblemError: It is not a workbook, is encrypted or damaged, or a formula has no stored value (row and column).
@@ -72,7 +72,7 @@ def workbook_tables(path: Path) -> Iterator[Content]:
 
 
 def _check_size(path: Path) -> None:
-    """Refuses what is not an archive, and an archive that unpacks to more than any workbook of tables."""
+    """Raises a ProblemError for a file that is not an archive or unpacks to more than _MAX_UNPACKED bytes."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -122,7 +122,7 @@ def _last(cells: Sequence[object]) -> int:
 
 
 def _letters(place: int) -> str:
-    """Returns a column as a spreadsheet names it: A, B, ..., Z, AA."""
+    """Returns the name of a column, counted from 0, in a spreadsheet: A, B, ..., Z, AA."""
     letters = ""
     number = place + 1
     while number:

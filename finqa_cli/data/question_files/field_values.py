@@ -1,4 +1,4 @@
-"""What a value of a data file may be: bounded in size and depth, valid text, and a name that is safe as a file name."""
+"""Checks of values of data files: size, depth, valid text, and names that are safe as file names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_TEXT = 1_000_000
 
 MAX_DEPTH = 64
 MAX_COLUMNS = 1000
-"""SQLite takes 2000 in one table."""
+"""Largest number of columns of a table; SQLite supports 2000."""
 
 MAX_NAME_BYTES = 200
 
@@ -17,7 +17,7 @@ _LEAVES = (str, int, float, bool, type(None))
 
 
 def text_fault(text: str) -> str:
-    """Returns why a text cannot be taken, or nothing."""
+    """Returns why a text is not supported, or "" if it is."""
     if len(text) > MAX_TEXT:
         return f"has {len(text)} characters, but at most {MAX_TEXT} are supported"
     if "\0" in text:
@@ -52,7 +52,7 @@ def first_fault(fields: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def name_fault(name: str) -> str:
-    """Returns why a company or table cannot have this name, or "": names become files and must not lead elsewhere."""
+    """Returns why a company or table cannot have this name, or "". Names become file names, so they must be safe."""
     if not name.strip() or name != name.strip() or name.startswith("."):
         return "is empty, begins with a dot, or has blanks around it"
     if any(character in "/\\" or not character.isprintable() for character in name):
@@ -63,7 +63,7 @@ def name_fault(name: str) -> str:
 
 
 def repeated(names: Iterable[str]) -> str:
-    """Returns the first name that occurs twice, case ignored, or nothing."""
+    """Returns the first name that occurs twice, ignoring case, or "" if there is none."""
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:

@@ -1,7 +1,6 @@
-"""Prepares question files for training: train, val and test as JSON lines, divided so that nothing is in two of them.
+"""Prepares question files for training: train, val and test as JSON lines, with nothing in two of them.
 
-Rows of FinQA get their whole prompt and truth; those of other environments stay as they are, but for the last two
-fields.
+Rows of FinQA get these fields. Rows of other environments keep their own, and get `split` and `evaluation_only`.
 
 | field            | what                                                                                       |
 | ---------------- | ------------------------------------------------------------------------------------------ |
@@ -49,12 +48,12 @@ class PreparedRow:
 
     Attributes:
         id: Unique in its file.
-        number: Its place in the file.
-        cluster: What rows share that are kept together, such as a company.
-        company: Empty where the row names none.
-        page: What no two splits may share.
-        question: Empty where it asks several.
-        record: What is written, without `split` and `evaluation_only`.
+        number: Place of the row in the file, counted from 1.
+        cluster: Rows with the same cluster, such as a company, go to one split if rows are split by company.
+        company: Empty if the row names none.
+        page: Two splits must not share a page.
+        question: Empty if the row contains several questions.
+        record: Fields to write, without `split` and `evaluation_only`.
     """
 
     id: str
@@ -67,7 +66,7 @@ class PreparedRow:
 
 
 Read = Callable[[Path], Iterable[PreparedRow | Problem]]
-"""Reads a file; raises ProblemError where it cannot be read as a whole."""
+"""Yields the rows of a file; raises ProblemError if the file as a whole cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ class Preparation:
         read: Number of rows in the sources.
         problems: Malformed rows that were left out.
         shared_companies: Companies in more than one split; only a split by file can have any.
-        evaluation_only: The sources contain FinQA's test split only, or were not kept apart from it.
+        evaluation_only: Every source is FinQA's test split, or one of them is and the rows were split by company.
     """
 
     split_by: Literal["file", "company"]
@@ -104,7 +103,7 @@ class Preparation:
         return {"split": split, "evaluation_only": self.evaluation_only or split == "test"}
 
     def stats(self) -> dict[str, Any]:
-        """Counts for people and for the manifest."""
+        """Returns counts for the manifest."""
         return {
             "read": self.read,
             "malformed": len(self.problems),
@@ -128,8 +127,8 @@ def rows_of_tasks(tasks: Mapping[Path, Sequence[Task]]) -> Read:
     """Returns a reader for the files of an environment, whose rows stay as they are.
 
     Args:
-        tasks: What the environment asks of each file. A row is that of the tasks, or of the cluster, whose ids it has
-            as `id`, `uid` or `table.uid`; any other row is one that the environment leaves out.
+        tasks: The environment's tasks, by file. A row belongs to the task or cluster whose name it has as `id`, `uid`
+            or `table.uid`. Any other row is a problem: the environment skips it.
     """
 
     def read(path: Path) -> Iterator[PreparedRow | Problem]:
@@ -170,21 +169,21 @@ def prepare(
 ) -> Preparation:
     """Reads question files and divides their rows.
 
-    A split by company gives each company to one split, by its name and the seed alone. A split by file keeps what the
-    file names say (train, dev or val, test), as the published splits do: they share companies, but no page.
+    A split by company assigns each company to one split, by its name and the seed only. A split by file takes the split
+    from the file name (train, dev or val, test). The published splits share companies, but no page.
 
     Args:
         files: JSON, JSONL or Parquet.
         read_file: `read_finqa`, or `rows_of_tasks` for the files of an environment.
-        split_by: `auto` takes the files' names when they name at least two splits, else companies.
+        split_by: `auto`: by file if all file names contain a split and there are at least two splits, else by company.
         seed: Seed of the split by company.
-        shares: Shares of the companies by split. Not used when a file is FinQA's test split: all of it becomes `test`.
+        shares: Shares of the companies by split. Not used if a file is FinQA's test split: all rows become `test`.
         skip_bad: Leave out malformed rows instead of failing.
-        most: Rows that are taken of each file, the first ones; all when None.
+        most: Number of rows to take from each file, from the first; None: all.
 
     Raises:
         DataError: A file or row is malformed, or two splits share an id, a page or a question.
-        UsageError: A file's name names no split, but files are to be kept as they are.
+        UsageError: `split_by` is `file`, and the name of a file contains no split.
     """
     named = {path: split_of_name(path) for path in files}
     by_file = split_by == "file" or (split_by == "auto" and all(named.values()) and len(set(named.values())) > 1)
@@ -238,10 +237,10 @@ def _read(path: Path, read_file: Read) -> Iterator[PreparedRow | Problem]:
 
 
 def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]:
-    """Returns the companies in several splits, after checking that nothing worse is.
+    """Returns the companies that are in several splits, after checking that the splits share nothing else.
 
     Raises:
-        DataError: An id, a page or a question of a page is in two splits, or occurs twice.
+        DataError: An id, a page or a question of a page is in two splits.
     """
     companies: set[str] = set()
     splits = list(rows)
@@ -250,7 +249,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
             overlap = find_overlap(_tasks(rows[split]), _tasks(rows[other]))
             if overlap:
                 apart = "--split-by company of the train and dev files"
-                # rows of one id stay copies of each other in whichever split they are
+                # rows with the same id also collide after a split by company
                 apart += " with --skip-bad, which keeps the first row of each id" if overlap.ids else ""
                 raise DataError(
                     f"The splits {split} and {other} share {describe(overlap, ('page', 'pages'))}.",
@@ -261,7 +260,7 @@ def _checked_apart(rows: Mapping[str, Sequence[PreparedRow]]) -> tuple[str, ...]
 
 
 def _tasks(rows: Iterable[PreparedRow]) -> list[Task]:
-    """Returns rows for the guard, with the page as what they have in common."""
+    """Returns rows as tasks for `find_overlap`, with their page as the cluster."""
     return [Task(id=row.id, prompt=row.question, split="", cluster=row.page) for row in rows]
 
 

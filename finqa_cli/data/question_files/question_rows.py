@@ -14,7 +14,7 @@ from finqa_cli.data.question_files.read_files import parquet_rows, parse_json, r
 from finqa_cli.types.splits import split_of_name
 
 Row = tuple[int, dict[str, object]]
-"""Number and fields by name. The number is the line of a CSV or JSONL file, else the place in the list from 1."""
+"""Number and fields by name. The number is the line of a CSV or JSONL file, else the place in the list, from 1."""
 
 _MAX_LINE_BYTES = 64 * 2**20
 _FIELD_LIMIT = 2**30
@@ -23,11 +23,11 @@ _FIELD_LIMIT = 2**30
 def read_rows(path: Path) -> Iterator[Row | Problem]:
     """Yields the rows of a `.json` (a list of objects), `.jsonl`, `.csv` (with header) or `.parquet` file.
 
-    A row that is not an object, is ragged, or contains a value that cannot be taken (see `values`) comes as its
+    A row that is not an object, is ragged, or contains an unsupported value (see `field_values`) is yielded as its
     problem.
 
     Raises:
-        ProblemError: The file as a whole is missing, unreadable, of another kind, or broken from some place on.
+        ProblemError: The file as a whole is missing, unreadable, of another kind, or damaged from some row on.
         MissingDependencyError: It is a Parquet file, and pyarrow is not installed.
     """
     suffix = path.suffix.lower()
@@ -42,27 +42,27 @@ def read_rows(path: Path) -> Iterator[Row | Problem]:
 
 
 def split_files(folder: Path) -> tuple[Path, ...]:
-    """Returns the files of a folder of `finqa data prepare` or of the original FinQA: non-empty ones named by a split.
+    """Returns the non-empty files that are named by a split, in a folder of `finqa data prepare` or of original FinQA.
 
-    None for a data folder, which has questions and tables in separate folders.
+    Returns () for a data folder, which has questions and tables in separate folders.
     """
     try:
         if (folder / QUESTIONS_FILE).parent.exists():
             return ()
         named = [path for path in folder.iterdir() if path.suffix.lower() in _READERS and split_of_name(path)]
         return tuple(sorted(path for path in named if path.is_file() and path.stat().st_size))
-    except OSError:  # the next reader of the folder reports why that fails
+    except OSError:  # the caller reads the folder next and reports the error
         return ()
 
 
 def csv_rows(
     path: Path, required: Sequence[str] = (), separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]] | Problem]:
-    """Yields the rows of a CSV file with a header, all fields text. Bad UTF-8 spoils only the rows that contain it.
+    """Yields the rows of a CSV file with a header; all fields are texts. A row with invalid UTF-8 is a problem.
 
     Raises:
         ProblemError: The file is missing or unreadable, the header lacks a required column or names one twice, or the
-            quoting is broken from some row on.
+            quoting is invalid from some row on.
     """
     for item in _csv_rows(path, required, separator):
         if isinstance(item, Problem):
@@ -125,12 +125,12 @@ def _csv_rows(
 
 
 def csv_cells(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yields the header and then each row of a CSV file that is not a blank line, with its line from 1.
+    """Yields the header and then each row of a CSV file that is not a blank line, with its line number from 1.
 
-    Bytes that are not UTF-8 become lone surrogates, so that they spoil only the cells that contain them.
+    Bytes that are not UTF-8 become lone surrogates, so that only the cells that contain them are invalid.
 
     Raises:
-        ProblemError: The file is missing or unreadable, or the quoting is broken from some row on.
+        ProblemError: The file is missing or unreadable, or the quoting is invalid from some row on.
     """
     text = read_bytes(path).decode("utf-8-sig", errors="surrogateescape")
     csv.field_size_limit(_FIELD_LIMIT)

@@ -19,10 +19,10 @@ MAX_BYTES = 2**30
 
 
 def require_file(path: Path) -> None:
-    """Checks that this is a plain file of bounded size: a folder cannot be read, and a pipe would wait forever.
+    """Checks that a path is a regular file of at most MAX_BYTES: reading a pipe could block forever.
 
     Raises:
-        ProblemError: It is missing, something else, or too large.
+        ProblemError: The file is missing, of another type, or too large.
     """
     try:
         facts = path.stat()
@@ -57,7 +57,7 @@ def read_text(path: Path) -> str:
     """Returns the text of a file, without byte order mark.
 
     Raises:
-        ProblemError: It is missing, unreadable or not UTF-8.
+        ProblemError: The file is missing, unreadable or not UTF-8.
     """
     try:
         return read_bytes(path).decode("utf-8-sig")
@@ -84,10 +84,10 @@ def parse_json(text: str, *, unique: bool = False) -> object:
 
     Args:
         text: The JSON document.
-        unique: Refuse an object that names a key twice, of which Python keeps the last one.
+        unique: Raise for an object that repeats a key, instead of keeping the last value as Python does.
 
     Raises:
-        ValueError: It is none; the message states what is wrong and where.
+        ValueError: The text is not JSON; the message states what is wrong and where.
     """
     if not text.strip():
         raise ValueError("is empty")
@@ -119,10 +119,10 @@ _BATCH_ROWS = 256
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
-    """Yields the rows, with times as ISO text and decimals as numbers.
+    """Yields the rows of a Parquet file, with times as ISO text and decimals as numbers.
 
     Raises:
-        ProblemError: It is not a Parquet file, is damaged, or names a column twice.
+        ProblemError: It is not a Parquet file, is damaged, or repeats a column name.
         MissingDependencyError: pyarrow is not installed.
     """
     try:

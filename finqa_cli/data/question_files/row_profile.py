@@ -1,4 +1,4 @@
-"""Profile of rows: their columns, sizes and repetitions. Pure."""
+"""Profile of rows: their columns, sizes and repetitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Column:
 
 
 class Schema:
-    """Collects the columns of rows; the fields of an object inside a row are columns of their own, `qa.question`."""
+    """Collects the columns of rows. The fields of an object `qa` are separate columns, such as `qa.question`."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -36,7 +36,7 @@ class Schema:
                 column.types[_type_name(value)] += 1
 
     def document(self) -> list[dict[str, Any]]:
-        """Returns one entry per column: name, types with counts, and in how many rows it is missing or empty."""
+        """Returns one entry per column: name, counts of types, and number of rows in which it is missing or empty."""
         return [
             {"column": name, "types": dict(column.types.most_common()), "missing": self.rows - column.filled}
             for name, column in self._columns.items()
@@ -44,7 +44,7 @@ class Schema:
 
 
 def sizes(lengths: Iterable[int]) -> dict[str, int]:
-    """Returns nearest-rank percentiles, and the largest; nothing for no lengths."""
+    """Returns nearest-rank percentiles and the maximum of lengths, such as `p95`; {} if there are no lengths."""
     ordered = sorted(lengths)
     if not ordered:
         return {}
@@ -53,7 +53,7 @@ def sizes(lengths: Iterable[int]) -> dict[str, int]:
 
 
 def repeated_questions(questions: Iterable[tuple[str, str, str]]) -> list[list[str]]:
-    """Returns ids of questions that ask the same of the same page or company, from (id, page or company, text)."""
+    """Returns groups of ids of the same question about the same page or company, from (id, page or company, text)."""
     groups: dict[tuple[str, str], list[str]] = {}
     for identity, about, text in questions:
         groups.setdefault((about, normalize_text(text)), []).append(identity)
@@ -72,8 +72,8 @@ class Finding:
     Attributes:
         code: Stable name for scripts.
         count: Number of rows, cells or questions with it.
-        text: What it is, in the plural, since any count can follow it.
-        examples: Up to 5 places where it is found.
+        text: What it is, in the plural, because any count can follow it.
+        examples: Up to 5 places where it occurs.
     """
 
     code: str
@@ -87,7 +87,7 @@ class Finding:
 
 
 def finding(code: str, text: str, examples: Sequence[str]) -> list[Finding]:
-    """Returns a finding of as many as there are examples, or nothing."""
+    """Returns a list with one finding that counts the examples, or [] if there are none."""
     return [Finding(code=code, count=len(examples), text=text, examples=tuple(examples[:_EXAMPLES]))] * bool(examples)
 
 

@@ -31,7 +31,7 @@ _ANSWERS = (
     "target_program",
     "explanation",
 )
-"""Fields of a plain question row that give the answer away."""
+"""Fields of a plain question row that reveal the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Shown:
     Attributes:
         facts: Public fields by name.
         text: The page around the table; empty for data without one.
-        tables: The tables that contain the answer; none when that is not known.
+        tables: The tables that contain the answer; empty if they are unknown.
         other_tables: Names of the company's other tables.
         solution: Fields that reveal the answer, by name.
     """
@@ -66,7 +66,7 @@ def show_in_path(path: Path, identity: str) -> Shown:
     """Returns the question of this id in a data folder, a question file, or a folder of question files named by split.
 
     Raises:
-        DataError: There is none, or its row is malformed.
+        DataError: There is no such question, or its row is malformed.
     """
     files = split_files(path) if path.is_dir() else (path,)
     if not files:
@@ -90,7 +90,7 @@ def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:
     """Returns the question of this id in a compiled snapshot, whose files were checked when it was opened.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no such question.
     """
     tasks = {task["id"]: task for task in _lines(snapshot.path / TASKS)}
     task = _found(identity, tasks, f"snapshot {snapshot.name!r}")
@@ -143,7 +143,7 @@ def _of_finqa(row: FinqaRow) -> Shown:
 def _of_fields(fields: dict[str, object]) -> Shown:
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
     text = texts.pop("input_text", "")
-    texts.pop("table", None)  # it stands in the text
+    texts.pop("table", None)  # `input_text` contains it
     return Shown(
         facts={name: value for name, value in texts.items() if name not in _ANSWERS},
         text=text,

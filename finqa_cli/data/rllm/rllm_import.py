@@ -7,8 +7,8 @@ Its archive unpacks to
     data/company_tables/<company>/<table>.json
     data/company_tables/<company>/tables_cleaned_all_companies.json   {table: {"table": JSON text, "description", ...}}
 
-and its loader (rllm-org/rllm, projects/finqa) reads the tables from the second form when it is there, names a blank
-column `col_<place>` and leaves empty tables out; so does this import. Question files may be Parquet, JSON or JSONL too.
+Its loader (rllm-org/rllm, projects/finqa) reads the tables from the second form if it exists, names a blank column
+`col_<place>` and leaves empty tables out; so does this import. Question files may be Parquet, JSON or JSONL, too.
 
 | question        | column of the files | column after rLLM has registered them |
 | --------------- | ------------------- | ------------------------------------- |
@@ -47,16 +47,16 @@ _DERIVED = ("table", "column_names", "unique_vals_per_col", "company")
 """Keys of a table's description that follow from the table itself."""
 
 _Raw = tuple[str, str, object, Mapping[str, object]]
-"""File, place in it, the table's JSON value, its description."""
+"""File, key of the table inside it, JSON value of the table, description."""
 
 
 def read_company_tables(
     folder: Path,
 ) -> tuple[dict[tuple[str, str], Table], frozenset[tuple[str, str]], list[Problem]]:
-    """Returns all good tables by (company, name), the names of the empty ones, and the problems of the others.
+    """Returns all valid tables by (company, name), the keys of empty tables, and the problems of the others.
 
     Raises:
-        ProblemError: There is no such folder, or no company in it.
+        ProblemError: The folder does not exist or contains no company.
     """
     companies = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not companies:
@@ -167,11 +167,11 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
 
     Args:
         folder: The unpacked archive, or its `data` folder.
-        tables: The folder with one folder per company, when it is elsewhere.
+        tables: The folder with one folder per company, if it is elsewhere.
         skip_bad: Leave out bad rows and tables instead of failing.
 
     Raises:
-        DataError: A file is missing, its columns do not fit, or a row or table is malformed.
+        DataError: A file is missing or lacks a column, a row or table is malformed, or a split has two files.
     """
     try:
         base = _base(folder)
@@ -209,10 +209,10 @@ class _Importer:
         self._ids: set[str] = set()
 
     def add_file(self, file: _File) -> list[Problem]:
-        """Keeps the good questions of a file and returns the problems of the other rows.
+        """Adds the valid questions of a file and returns the problems of the other rows.
 
         Raises:
-            ProblemError: The file is unreadable, or its columns do not fit.
+            ProblemError: The file is unreadable or lacks a column.
         """
         problems: list[Problem] = []
         columns: Mapping[str, str] | None = None

@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"\s*[-+]?\d{1,18}\s*", re.ASCII)
 
 
 def table_info(table: Table) -> str:
-    """Returns the one-line JSON answer: the metadata, `column_dtypes` and `unique_vals_per_col`."""
+    """Returns the answer of get_table_info as one line of JSON: metadata, `column_dtypes`, `unique_vals_per_col`."""
     dtypes: dict[str, str] = {}
     values: dict[str, list[Cell]] = {}
     for place, column in enumerate(table.columns):
@@ -31,7 +31,7 @@ def table_info(table: Table) -> str:
 
 
 def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
-    """Returns SQLite's declared type of a column, and its cells as they are stored."""
+    """Returns the declared SQLite type of a column, and its cells as they are stored."""
     dtype, _ = _as_frame(table, place)
     cells = [row[place] for row in table.rows]
     if dtype != "object":
@@ -45,7 +45,7 @@ def storage(table: Table, place: int) -> tuple[str, Sequence[Cell]]:
 
 
 def _as_frame(table: Table, place: int) -> tuple[str, list[Cell]]:
-    """Returns a column as a pandas data frame holds it: its type name, and its cells (missing numbers are NaN)."""
+    """Returns a column as in a pandas data frame: the name of its dtype, and its cells (missing numbers are NaN)."""
     cells = [row[place] for row in table.rows]
     present = [cell for cell in cells if cell is not None]
     if not present or any(isinstance(cell, str) for cell in present):
@@ -74,10 +74,10 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
     """Writes `tables.sqlite`, `tasks.jsonl`, `truth.jsonl` and `manifest.json` into an existing folder.
 
     `tables.sqlite` contains `catalog(company, table_name, physical, info)`, where `physical` names the table with the
-    rows (empty for a table without columns, which SQLite cannot hold) and `info` is the answer of get_table_info under
-    pandas 2. `mixed(company, table_name, column_name)`, there only when it has rows, names the columns of texts beside
-    numbers, which pandas 3 calls `object` still; those of texts alone it calls `str`.
-    The truth is in a file of its own that no SQL connection opens.
+    rows (empty for a table without columns, which SQLite does not support) and `info` is the answer of get_table_info
+    under pandas 2. The table `mixed(company, table_name, column_name)` lists columns with both texts and numbers: their
+    dtype is `object` in pandas 3, too, while columns of texts only become `str`. It exists only if it has rows.
+    The truth is in a separate file that no SQL connection opens.
 
     Returns:
         The digest, `sha256:<hex>` over the names and digests of the other files.
@@ -125,10 +125,10 @@ def file_digest(path: Path) -> str:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file beside its place, flushes it to the disk and renames it.
+    """Writes a file atomically: to a temporary file in the same folder, which is flushed to the disk and renamed.
 
     Raises:
-        OSError: Writing failed; the old file, if any, is untouched.
+        OSError: Writing failed; an existing file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -169,7 +169,7 @@ def _tables(dataset: DataSet) -> bytes:
 
 
 def _mixed_columns(table: Table) -> list[str]:
-    """Columns that contain texts beside numbers."""
+    """Returns the names of columns that contain both texts and numbers."""
     return [
         column
         for place, column in enumerate(table.columns)
@@ -202,5 +202,5 @@ def _lines(records: Iterable[Mapping[str, str]]) -> bytes:
 
 
 def quote(name: str) -> str:
-    """The name, quoted for SQL."""
+    """Returns a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""The store of compiled data sets on this machine: `<home>/snapshots/<name>/<digest>/`, and which one is current."""
+"""The store of compiled data sets on this machine, `<home>/snapshots/<name>/<digest>/`, and the current digests."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LEFTOVER_SECONDS = 3600.0
 
 
 class LocalSnapshots:
-    """Snapshots are immutable; building a changed source under a name adds one and makes it current.
+    """The snapshots of a home folder. They are immutable; building a changed source adds one and makes it current.
 
-    A name is a label that moves, as the tag of a container image does. Runs record digests: once a name has other data,
-    an earlier run is not resumed on it, and not compared with later ones.
+    A name is a label that can move to another snapshot, like the tag of a container image. Runs record digests: if a
+    name has other data now, an earlier run is not resumed on it, and not compared with later runs.
     """
 
     def __init__(self, home: Path) -> None:
@@ -57,8 +57,8 @@ class LocalSnapshots:
             The snapshot, and whether it is new: building the same source again changes nothing.
 
         Raises:
-            DataError: The name or the data is not acceptable.
-            StorageError: Writing failed; nothing of it is left behind, the current snapshot stays.
+            DataError: The name or the data is invalid.
+            StorageError: Writing failed; no files are left behind, and the current snapshot is unchanged.
         """
         folder = self._folder(name)
         dataset = read_layout(source, skip_bad) if isinstance(source, Path) else source
@@ -87,11 +87,11 @@ class LocalSnapshots:
 
         Args:
             name: Name of the snapshot.
-            naming: What the user writes before the name: an option, or a command that takes it.
+            naming: What the user writes before the name, for the remedy: an option or a command.
 
         Raises:
-            DataError: There is none, or it is damaged; the remedy is the near name of another snapshot, where there is
-                one, or the command that builds it.
+            DataError: The snapshot does not exist or is damaged. The remedy is another snapshot with a similar name, if
+                there is one, or the command that builds this one.
         """
         folder = self._folder(name)
         remedy = rebuild_command(name)
@@ -111,13 +111,13 @@ class LocalSnapshots:
         return _verified(name, folder / short)
 
     def current(self, name: str) -> Snapshot | None:
-        """Returns the current snapshot of a name, or None if there is none that is intact."""
+        """Returns the current snapshot of a name, or None if it does not exist or is damaged."""
         with contextlib.suppress(DataError):
             return self.get(name)
         return None
 
     def get_or_build(self, name: str) -> tuple[Snapshot, bool]:
-        """Returns the current snapshot like `get`; the default one is built from the embedded data set when missing."""
+        """Returns the current snapshot like `get`, and whether it is new; a missing default snapshot is built."""
         if name != DEFAULT_NAME or (self._folder(name) / _CURRENT).exists():
             return self.get(name), False
         return self.build_embedded()
@@ -127,11 +127,11 @@ class LocalSnapshots:
 
         Args:
             name: Name of the snapshot.
-            named: The user named the embedded set, so it may get another name than its own, and replace other data.
+            named: The user asked for the embedded set, so it may get another name than its own, and replace other data.
 
         Raises:
-            DataError: The name is not acceptable.
-            UsageError: It was not named, and would get another name or replace other data.
+            DataError: The name is invalid.
+            UsageError: `named` is False, and the set would get another name or replace other data.
         """
         self._folder(name)
         if not named and (name != DEFAULT_NAME or self.holds_other_data()):
@@ -145,7 +145,7 @@ class LocalSnapshots:
             return self.build(name, embedded_layout(Path(folder)))
 
     def holds_other_data(self) -> bool:
-        """Returns whether data other than the embedded set is current under its name, be it damaged or not."""
+        """Returns whether the default name has data other than the embedded set, intact or damaged."""
         folder = self._folder(DEFAULT_NAME)
         try:
             current = (folder / _CURRENT).read_text(encoding="utf-8").strip()
@@ -155,7 +155,7 @@ class LocalSnapshots:
         return bool(kept) and kept != {_short(_embedded_digest())}
 
     def list(self) -> Sequence[Snapshot]:
-        """Returns the current snapshot of every name, by name; damaged ones have an `error` in their metadata."""
+        """Returns the current snapshot of every name, sorted by name; damaged ones have `error` in their metadata."""
         found: list[Snapshot] = []
         folders = sorted(self._root.iterdir()) if self._root.is_dir() else []
         for folder in folders:
@@ -168,16 +168,16 @@ class LocalSnapshots:
         return found
 
     def versions(self, name: str) -> Sequence[str]:
-        """Returns digests (12 hex digits) of all snapshots that are kept under a name, sorted."""
+        """Returns the first 12 hex digits of the digests of all snapshots of a name, sorted."""
         folder = self._folder(name)
         return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
 
     def delete(self, name: str) -> Sequence[str]:
-        """Removes all snapshots of a name; returns their digests.
+        """Removes all snapshots of a name; returns the first 12 hex digits of their digests.
 
         Raises:
-            DataError: There is none of that name.
-            StorageError: They cannot be removed.
+            DataError: There is no snapshot of that name.
+            StorageError: The snapshots cannot be removed.
         """
         folder = self._folder(name)
         if not folder.is_dir():
@@ -199,7 +199,7 @@ class LocalSnapshots:
         return self._root / name
 
     def _place(self, building: Path, target: Path) -> bool:
-        """Renames a finished build to its digest, unless the same one is there and sound."""
+        """Moves a finished build to its target, and returns True; False if an intact snapshot is already there."""
         if target.exists():
             try:
                 _verified(target.parent.name, target)
@@ -238,7 +238,7 @@ def _verified(name: str, path: Path) -> Snapshot:
 
 @functools.cache
 def _embedded_digest() -> str:
-    """The digest of the compiled embedded data set."""
+    """Returns the digest of the compiled embedded data set."""
     with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
         compiled = Path(folder) / "compiled"
         compiled.mkdir()

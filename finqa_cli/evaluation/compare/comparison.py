@@ -1,4 +1,4 @@
-"""Comparing evaluated runs: whether they may be compared, which method is better, by how much, how surely."""
+"""Compares evaluated runs: whether they are comparable, which method is better, by how much, with which certainty."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Method:
 
     Attributes:
         label: Name in the report.
-        runs: One for each seed.
+        runs: One run per seed.
         accuracy: Accuracy over the questions that all its runs answered, clustered by company and by run.
         questions: Number of these questions.
-        of_runs: The same accuracy of each run alone, on the same questions.
-        failures: Attempts by why they were not right, over its runs.
+        of_runs: Accuracy of each run alone, on the same questions.
+        failures: Reason of a failure -> number of attempts, over all its runs.
     """
 
     label: str
@@ -59,10 +59,10 @@ class CompareResult:
     """Results of `finqa compare`.
 
     Attributes:
-        methods: In the order in which their first runs were named.
-        comparisons: Every pair, or every other method with the baseline.
-        notes: What a reader must know, a sentence each.
-        differing: Settings that are not the same in all runs: path -> value of each run in turn.
+        methods: Methods in the order in which their first runs were named.
+        comparisons: Every pair of methods, or every other method with the baseline.
+        notes: Notes for the reader, a sentence each.
+        differing: Settings that are not the same in all runs: path -> value of each run, in order of `runs`.
         level: Confidence level of intervals and tests.
         baseline: Label, or empty.
         clustered_by: What a cluster is, in the singular: `company`, `question`.
@@ -91,8 +91,8 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
         level: Confidence level of intervals and tests.
 
     Raises:
-        UsageError: Fewer than two methods, one run twice, or no method of the baseline's name.
-        DataError: A run cannot be read, or they cannot be compared.
+        UsageError: There are fewer than two methods, a run is named twice, or no method has the name of the baseline.
+        DataError: A run cannot be read, or the runs cannot be compared.
     """
     labels, paths = zip(*map(label_and_path, named), strict=True) if named else ((), ())
     check_paths(paths)
@@ -122,10 +122,10 @@ def compare(named: Sequence[str], *, baseline: str = "", level: float = 0.95) ->
 
 
 def label_and_path(text: str) -> tuple[str, Path]:
-    """Splits LABEL=FOLDER or FOLDER into label and folder; without a label it is empty.
+    """Splits LABEL=FOLDER or FOLDER into label and folder; the label is empty if there is none.
 
     Raises:
-        UsageError: One of the two is missing.
+        UsageError: The label or the folder beside `=` is missing.
     """
     label, equals, rest = text.partition("=")
     if equals and "/" not in label and not Path(text).exists():
@@ -136,7 +136,7 @@ def label_and_path(text: str) -> tuple[str, Path]:
 
 
 def check_paths(paths: Sequence[Path]) -> None:
-    """Raises UsageError for a single run, and for one that is named twice."""
+    """Raises a UsageError for fewer than two runs, and for a run that is named twice."""
     if len(paths) < 2:
         raise UsageError("A comparison needs at least two runs.", remedy="add another run; `finqa eval` creates one")
     seen: dict[Path, Path] = {}
@@ -150,7 +150,7 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
 
     Raises:
         DataError: Their data, splits, graders or questions differ.
-        UsageError: One is a copy of another.
+        UsageError: A run is a copy of another one.
     """
     for what, value, flags in (
         ("data", lambda run: f"{run.data_name} ({run.data_digest})", "--snapshot or --data"),
@@ -171,11 +171,11 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
 
 
 def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Lists what a reader of the comparison must know, one sentence each."""
+    """Returns notes for the reader of the comparison, a sentence each."""
     notes = []
     asked = [{outcome.question for outcome in run.outcomes} for run in runs]
-    everyone = set.intersection(*asked)
-    if any(questions != everyone for questions in asked):
+    common = set.intersection(*asked)
+    if any(questions != common for questions in asked):
         counts = ", ".join(f"{run.path} {len(questions)}" for run, questions in zip(runs, asked, strict=True))
         notes.append(
             f"The runs have different questions ({counts}). Each pair is compared on its common "
@@ -201,7 +201,7 @@ def notes_on(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def _notes_on_seeds(methods: Sequence[Method]) -> list[str]:
-    """Names the methods with two runs only, whose variation is hardly known."""
+    """Returns a note that names the methods with only two runs, whose variance is very uncertain."""
     pairs = [method.label for method in methods if len(method.runs) == 2]
     few = (
         f"Two runs each of {', '.join(pairs)}: two runs give a very uncertain estimate of the "
@@ -217,7 +217,7 @@ def differing_settings(runs: Sequence[EvaluatedRun]) -> dict[str, list[Any]]:
 
 
 def differing(trees: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Returns dotted path -> value in each tree, or None, for what is not the same in all; sorted by path."""
+    """Returns dotted path -> value in each tree, None where it is missing, for values that differ; sorted by path."""
     each = [flat(tree) for tree in trees]
     paths = sorted({path for leaves in each for path in leaves})
     values = {path: [leaves.get(path) for leaves in each] for path in paths}
@@ -225,7 +225,7 @@ def differing(trees: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to dotted paths; lists are values."""
+    """Flattens nested mappings to dotted paths; a list becomes one text."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -236,12 +236,12 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _folder(path: Path) -> Path:
-    """The run's folder, where one of its files was named, such as metrics.json."""
+    """Returns the folder of a run; the user may have named one of its files, such as metrics.json."""
     return path.parent if path.is_file() else path
 
 
 def _by_label(labels: Sequence[str], runs: Sequence[EvaluatedRun]) -> dict[str, list[EvaluatedRun]]:
-    """Groups runs by label; without one by method, and by folder where runs of a method differ in more than seeds."""
+    """Groups runs by label; without one by method, or by folder if the runs of a method differ in more than seeds."""
     of_method: dict[str, list[EvaluatedRun]] = {}
     for label, run in zip(labels, runs, strict=True):
         if not label:
@@ -284,14 +284,14 @@ def _method(label: str, runs: Sequence[EvaluatedRun], level: float) -> Method:
 
 
 def _grader(run: EvaluatedRun) -> str:
-    """Names what decides `correct`: the environment with its rules, and the reward where it decides."""
+    """Describes what decides `correct`: the environment with its rules, or the reward if it decides."""
     environment = run.asked["environment"]
     options = environment["options"]
     try:
         config = registry().config(registry().find("environment", environment["name"]), options)
         options = config.model_dump() if config is not None else {}
     except ConfigError:
-        pass  # not installed here, or its options changed: no defaults
+        pass  # the environment is not installed here, or its options changed: defaults are unknown
     rules = options.get("grader")
     words = [environment["name"], *([f"with grader {rules}"] if rules else [])]
     if any(outcome.correct is not None and "correct" not in outcome.components for outcome in run.outcomes):

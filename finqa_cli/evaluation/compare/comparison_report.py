@@ -1,4 +1,4 @@
-"""A comparison as files: report.md, tables, comparison.json and plots."""
+"""Writes a comparison as files: report.md, tables, comparison.json and plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finqa_cli.runs.run_folder import write_manifest
 from finqa_cli.statistics import REASONS, Comparison, evaluation_metrics, scores_of, t_quantile
 
 MOST_QUESTIONS = 10
-"""Changed questions shown each way; questions.csv has all."""
+"""Largest number of gained and of lost questions in the report; questions.csv has all."""
 
 _POWER = 0.8
 
@@ -34,9 +34,9 @@ def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) ->
     """Writes summary.csv, questions.csv, report.md, comparison.json, manifest.json and plots/ to a new folder.
 
     Raises:
-        ConfigError: There is something in the folder already.
-        MissingDependencyError: There are to be plots and matplotlib is not installed.
-        StorageError: Writing failed; the folder is then not there.
+        ConfigError: The folder is not empty.
+        MissingDependencyError: `plots` is True, and matplotlib is not installed.
+        StorageError: Writing failed; the folder is then not created.
     """
     draw = plotter() if plots else None
     check_out(out)
@@ -64,7 +64,7 @@ def write_comparison(result: CompareResult, out: Path, *, plots: bool = True) ->
 
 
 def check_out(out: Path) -> None:
-    """Raises ConfigError when something would be overwritten."""
+    """Raises a ConfigError if the path exists and is not an empty folder."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty folder.", remedy="choose another --out")
 
@@ -107,9 +107,9 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
 
 
 def sentence(result: CompareResult, comparison: Comparison) -> str:
-    """Describes one pair in Markdown, with its interval and the smallest difference that would have been seen.
+    """Describes one pair in Markdown, with its interval and the smallest difference that would have been detected.
 
-    With several runs a side it speaks of methods, with one of these two policies only.
+    The sentence is about methods if there are several runs of both, else about the policies of single runs.
     """
     paired, first, second = comparison.paired, cell(comparison.first), cell(comparison.second)
     numbers = f"{points(paired.difference)} points [{points(paired.low)}, {points(paired.high)}]"
@@ -132,7 +132,7 @@ def sentence(result: CompareResult, comparison: Comparison) -> str:
 
 
 def _more_data(result: CompareResult, comparison: Comparison) -> str:
-    """Name what makes the interval smaller: more clusters, where questions are clustered."""
+    """Names the data that would make the interval smaller: more clusters, if questions are clustered."""
     clustered = comparison.paired.clusters < comparison.paired.questions
     return f"questions about more {plural_noun(result.clustered_by)}" if clustered else "more questions"
 
@@ -149,7 +149,7 @@ def _shown(comparison: Comparison) -> str:
 
 
 def _counts(result: CompareResult, comparison: Comparison) -> str:
-    """Numbers that a difference rests on: questions, clusters and runs."""
+    """Returns the numbers behind a difference: questions, clusters and runs."""
     paired = comparison.paired
     first, second = paired.runs
     runs = f"{first} and {second} runs" if first != second else "one run each" if first == 1 else f"{first} runs each"
@@ -159,7 +159,10 @@ def _counts(result: CompareResult, comparison: Comparison) -> str:
 
 
 def _blind_spot(comparison: Comparison, level: float) -> str:
-    """What such an evaluation shows with 80 % power (Bloom 1995), from the standard error that was found."""
+    """Names the smallest difference that such an evaluation shows with 80 % power, from its standard error.
+
+    It is the minimum detectable effect of Bloom (1995), Evaluation Review 19(5): a multiple of the standard error.
+    """
     paired = comparison.paired
     if paired.clusters < 2 or not paired.standard_error > 0:
         return ""
@@ -171,7 +174,7 @@ def _blind_spot(comparison: Comparison, level: float) -> str:
 
 
 def folder_names(paths: Sequence[Path]) -> list[str]:
-    """Returns the last parts of each path: as few as distinguish all of them."""
+    """Returns the last parts of each path, as few as are needed to distinguish all paths."""
     depths = range(1, max(len(path.parts) for path in paths) + 1)
     tails = ([str(Path(*path.parts[-depth:])) for path in paths] for depth in depths)
     return next((names for names in tails if len(set(names)) == len(names)), [str(path) for path in paths])
@@ -204,7 +207,7 @@ def document(result: CompareResult) -> dict[str, Any]:
 
 
 def summary_rows(result: CompareResult) -> list[dict[str, Any]]:
-    """Returns one row per run; values that were not measured or are not known are empty."""
+    """Returns one row per run; unknown values are None."""
     return [_summary(method.label, run, result.level) for method in result.methods for run in method.runs]
 
 
@@ -225,10 +228,10 @@ def question_rows(result: CompareResult) -> list[dict[str, Any]]:
 
 
 def accuracy_lines(folder: Path) -> list[str]:
-    """Returns the accuracy of each method in a written comparison, a line each with the numbers behind it.
+    """Returns one line per method of a written comparison: accuracy, interval, and the numbers behind them.
 
     Args:
-        folder: Folder that `write_comparison` wrote; one without `comparison.json` gives no line.
+        folder: Folder that `write_comparison` wrote; without `comparison.json` there are no lines.
     """
     compared = read_document(folder / "comparison.json")
     return [
@@ -272,7 +275,7 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     paired = asdict(comparison.paired)
     for name in ("standard_error", "degrees"):
-        if math.isnan(paired[name]):  # which is no JSON
+        if math.isnan(paired[name]):  # JSON has no NaN
             paired[name] = None
     return {
         "first": comparison.first,

@@ -1,4 +1,4 @@
-"""Reading what a run scored on held-out questions, at its end, and what it cost to get there."""
+"""Reads the outcomes of a run on held-out questions at its end, and the cost of its training."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 from finqa_cli.wiring.policies import run_of
 
 INPUTS = ("run.json", "settings.json", "report.json", "metrics.jsonl", "trajectories.jsonl")
-"""What is read of a run; the manifest of a comparison names them with their digests."""
+"""Files that are read of a run; the manifest of a comparison has their digests."""
 
 _TRAINING = ("train", "sft", "dpo")
-"""Commands that train; the lines of their steps in metrics.jsonl are of this kind."""
+"""Commands that train; records of their steps in metrics.jsonl have the command as their `kind`."""
 
 _AGAIN = "run the evaluation again: finqa eval TARGET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Cost of training, from the policy that it began from: without what made that policy, its demonstrations or pairs.
+    """Cost of a training run, without the cost of its initial policy, its demonstrations or its pairs.
 
     Attributes:
         iterations: Iterations of rollouts and updates; optimizer steps for methods without rollouts.
         sampled_tokens: Tokens sampled in rollouts; 0 for engines without tokens.
-        trained_tokens: Tokens that the learner saw, prompts included.
-        hours: Wall time of its iterations, evaluations left out.
+        trained_tokens: Tokens that the learner processed, including prompts.
+        hours: Wall time of its iterations in hours, without evaluations.
         curve: Mean reward of the rollouts of each iteration; empty without rollouts.
     """
 
@@ -50,16 +50,16 @@ class EvaluatedRun:
     """A run with a held-out evaluation at its end.
 
     Attributes:
-        path: Its folder.
-        method: The optimizer of the training run behind the policy, `sft`, or else the name of the policy.
+        path: Folder of the run.
+        method: The optimizer of the training run of the policy, or `sft`; without a training, the name of the policy.
         seed: Seed of that training, else of the evaluation.
         settings: Settings of that training, else of the evaluation.
         asked: Settings of the evaluation itself.
         data_name: Name of the data, as a user knows it.
-        data_digest: `sha256:...` of the questions' data.
+        data_digest: `sha256:...` of the data with the questions.
         split: Split whose questions were asked.
-        outcomes: One for each attempt.
-        cost: Cost of that training; None when there was none or its folder is gone.
+        outcomes: One outcome per attempt.
+        cost: Cost of that training; None if there was none or its folder no longer exists.
         finqa: Version that wrote the run.
         files: Name of each input file -> sha256 in hex.
     """
@@ -82,7 +82,8 @@ def load_run(path: Path) -> EvaluatedRun:
     """Reads a run of `finqa eval`, the last evaluation of a run of `finqa train`, or that at the end of a pipeline.
 
     Raises:
-        DataError: It is not a run, is not finished, was never evaluated, is damaged, or has files of another version.
+        DataError: The folder is not a run, or the run is not finished, was never evaluated, is damaged, or has files of
+            another version.
     """
     path = _evaluation_of(path)
     if not (path / "run.json").is_file():
@@ -107,7 +108,7 @@ def load_run(path: Path) -> EvaluatedRun:
 
 
 def _evaluation_of(path: Path) -> Path:
-    """The folder itself; of a pipeline, that of the evaluation of what it trained."""
+    """Returns the folder itself, or, for a pipeline, the folder of the evaluation of the policy that it trained."""
     if read_document(path / "run.json").get("command") != "pipeline":
         return path
     if not (path / PIPELINE_EVALUATION / "run.json").is_file():
@@ -144,7 +145,7 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
 
 
 def _was_a_path(path: Path, target: str) -> bool:
-    """Whether the policy that was evaluated was in a folder that the user named, by the digests of its files."""
+    """Returns whether the evaluated policy was a folder that the user named, as digests of its files show."""
     policy = read_document(path / MANIFEST).get("inputs", {}).get("policy", {})
     return "/" in target and bool(policy.get("files"))
 
@@ -170,7 +171,7 @@ def _of_training(path: Path, facts: Mapping[str, Any], settings: Mapping[str, An
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises KeyError or TypeError unless environment and reward are named, as the checks of a comparison rely on."""
+    """Raises a KeyError or TypeError unless the settings name environment and reward, which a comparison needs."""
     for kind in ("environment", "reward"):
         name, options = settings[kind]["name"], settings[kind]["options"]
         if not (isinstance(name, str) and isinstance(options, Mapping)):
@@ -188,7 +189,7 @@ def _report(path: Path) -> dict[str, Any]:
 
 
 def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
-    """The attempts of one evaluation, and the split that they name."""
+    """Returns the `outcomes` of one evaluation, and the `split` that its attempts name."""
     file = path / "trajectories.jsonl"
     found: dict[tuple[str, int], Outcome] = {}
     for row, record in enumerate(_records(file), start=1):

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, drawn by matplotlib's own Agg canvas: no display and no global state."""
+"""The plots of a comparison, drawn by matplotlib's own Agg canvas: no display and no global state."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB")
-_LINES = ("-", "--", ":", "-.")
-"""Curves of methods that go the same way for a while are all to be seen."""
 """Paul Tol's bright scheme, distinguishable with colour blindness."""
+_LINES = ("-", "--", ":", "-.")
+"""Styles of curves by method, so that all curves are visible where they coincide."""
 
 _Draw = Callable[[CompareResult, "Axes"], None]
 
 
 def plotter() -> Callable[[CompareResult, Path], list[str]]:
-    """A function that draws what a comparison has data for into a folder and gives the names of the files.
+    """Returns a function that draws the plots of a comparison into a folder and returns the names of the files.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -50,7 +50,7 @@ def _draw(result: CompareResult, folder: Path) -> list[str]:
     with storage(folder):
         folder.mkdir()
     for name, draw, height in pictures:
-        # labels are a user's words: a $ in them is not a formula
+        # labels are texts of the user: a $ in them does not begin a formula
         with matplotlib.rc_context({"text.parse_math": False, "font.size": 10}):
             figure = Figure(figsize=(7.5, height), layout="constrained")
             axes = figure.add_subplot()
@@ -100,7 +100,7 @@ def _cost(result: CompareResult, axes: Axes) -> None:
         known = [(run.cost.hours * per_hour, accuracy) for run, accuracy in pairs if run.cost]
         if known:
             axes.plot(*zip(*known, strict=True), "o", color=_colour(row), label=method.label)
-        else:  # nothing was trained, or its folder is gone: a level to compare with
+        else:  # nothing was trained, or the training's folder no longer exists: a line to compare with
             axes.axhline(
                 method.accuracy.mean, linestyle="--", color=_colour(row), label=f"{method.label}, no cost known"
             )

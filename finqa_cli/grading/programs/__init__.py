@@ -1,7 +1,7 @@
-"""Programs of the original FinQA data (arXiv 2109.00122): reading, executing and comparing them.
+"""Reads, executes and compares programs of the original FinQA data (arXiv 2109.00122).
 
-Pure, standard library only; reads text that a model or an opponent may have written. The rules are those of the data
-set's official evaluation; each module states where it is stricter or more lenient. Any text is judged in linear time.
+Pure and standard library only; a program may be adversarial text. The rules are those of the official evaluation of the
+data set; each module states where it is stricter or more lenient. Any text is processed in linear time.
 """
 
 from __future__ import annotations

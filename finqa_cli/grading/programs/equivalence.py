@@ -1,17 +1,19 @@
-"""Do two programs compute the same formula? The question behind FinQA's program accuracy.
+"""Checks whether two programs compute the same formula, which is FinQA's program accuracy.
 
 Each literal (by its text, not its value: `5%` and `0.05` differ) and each table step is a symbol, and the programs'
 last steps are compared as formulas over these symbols. The official evaluation asks sympy to simplify both; here both
 are evaluated at one pseudo-random point of a large prime field, where different rational functions of degree d agree
 with probability d / 2^255 at most (Schwartz-Zippel). `MAX_STEPS` bounds d by 2^64. The cost is one operation in the
-field a step, however long the formulas are when they are written out.
+field per step, however long the formulas are when they are written out.
 
-Where the answers differ from sympy's, which they equal for `add`, `subtract`, `multiply` and `divide`:
+For `add`, `subtract`, `multiply` and `divide` the result is that of sympy. There are these differences:
 
-- `exp(x, y)` is an unknown function of x and y: equal bases and exponents make it equal, a^x a^y = a^(x + y) does not.
-- `greater(x, y)` is an unknown function of x - y. sympy finds some common factors in addition.
-- A step is undefined when it uses the result of `greater` or divides by what is identically zero. Nothing equals it.
-- A table step is the same one at every place; the official script tells the first step's text from a later one's.
+- `exp(x, y)` is an unknown function of x and y: it is equal for equal bases and exponents, but the rule
+  a^x a^y = a^(x + y) is not applied.
+- `greater(x, y)` is an unknown function of x - y. sympy also finds some common factors.
+- A step is undefined if it uses the result of `greater` or divides by a formula that is identically zero. It is
+  equivalent to nothing.
+- Equal table steps are the same symbol at every place; the official script distinguishes the first step from others.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from collections.abc import Sequence
 from finqa_cli.grading.programs.program import Argument, Program, Reference, Step
 
 PRIME = 0x96EDC7EA458BB8F70257AF970A456173D4FCB42D76D79A333124FE8D105E78AF
-"""The first prime from SHA-256 of `finqa`, highest and lowest bit set, upwards.
+"""The smallest prime that is not less than SHA-256 of `finqa` with the highest and lowest bit set.
 
-A prime of a special form, such as 2^255 - 19, would not do: a short program could compute it, and with it a zero.
+A prime of a special form, such as 2^255 - 19, would be unsafe: a short program could compute it, and thereby a zero.
 """
 
 
 def difference(predicted: Program, gold: Program) -> str:
-    """Why the programs are not equivalent by the official definition; empty when they are.
+    """Returns why the programs are not equivalent by the official definition; "" if they are.
 
-    The gold program's literals and table steps are the only ones that the predicted program may contain, even in steps
-    that its last one does not use.
+    The predicted program may only contain literals and table steps of the gold program, even in steps that its last
+    step does not use.
     """
     known = {symbol for step in gold.steps for symbol in _symbols(step)}
     for place, step in enumerate(predicted.steps):
@@ -45,10 +47,10 @@ def difference(predicted: Program, gold: Program) -> str:
 
 
 def overlap(predicted: Program, gold: Program) -> float:
-    """Share of the gold program's steps, from 0 to 1, that some step of the predicted program is equivalent to.
+    """Returns the share of the gold program's steps, from 0 to 1, with an equivalent step in the predicted program.
 
-    A step stands for the formula that it computes, so that neither order nor numbering matters, and repeating a step
-    earns nothing.
+    Steps are compared by the formulas that they compute, so order and numbering do not matter, and repeating a step
+    does not increase the share.
     """
     computed = set(_field_values(predicted)) - {None}
     return sum(value in computed for value in _field_values(gold)) / len(gold.steps)
@@ -61,7 +63,7 @@ def _symbols(step: Step) -> Sequence[str]:
 
 
 def _field_values(program: Program) -> list[int | str | None]:
-    """Values of the steps' formulas at the point; a digest for `greater`; None for a step that is undefined."""
+    """Returns the values of the steps' formulas at the point; a text for `greater`; None for an undefined step."""
     values: list[int | str | None] = []
     for step in program.steps:
         values.append(_point("row", str(step)) if step.reads_table else _field_value(step, values))
@@ -92,6 +94,6 @@ def _field_operand(argument: Argument, values: Sequence[int | str | None]) -> in
 
 
 def _point(kind: str, text: str) -> int:
-    """The coordinate of a symbol: fixed, and without relation to any other's."""
+    """Returns the coordinate of a symbol, which is fixed and pseudo-random."""
     digest = hashlib.sha512(f"{kind} {text}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest, "big") % PRIME

@@ -86,10 +86,10 @@ def _finite(value: float | complex) -> float:
 
 
 def number(text: str) -> float | None:
-    """Returns the value of a literal, None for any other text; infinite where it is too large for a float.
+    """Returns the value of a literal, None for any other text; infinite if it is too large for a float.
 
-    Commas are dropped, `6.9%` is 0.069, `const_100` is 100 and `const_m1` is -1. The official evaluation also
-    takes everything that Python reads as a float: `nan`, `1_000`, digits of other scripts.
+    Commas are removed, `6.9%` is 0.069, `const_100` is 100 and `const_m1` is -1. The official evaluation also accepts
+    everything that Python reads as a float: `nan`, `1_000`, digits of other scripts.
     """
     if not LITERAL.fullmatch(text):
         return None
@@ -102,8 +102,8 @@ def number(text: str) -> float | None:
 def row_numbers(table: ProgramTable, name: str) -> list[float]:
     """Returns the numbers of a row, at least one.
 
-    The last of several rows with one name is read. In a cell, `$` and text from an opening bracket on are dropped, so
-    that `$ -32 ( 32 )` is -32.
+    If several rows have the same name, the last one is read. In a cell, `$` and text from an opening bracket on are
+    ignored, so that `$ -32 ( 32 )` is -32.
 
     Raises:
         ValueError: There is no such row, it has no cells, or one of them is not a number.

@@ -4,14 +4,14 @@ Three notations, all of which become the same list of steps:
 
 - Flat, that of the data set: `subtract(5829, 5735), divide(#0, 5735)`, with or without a last `EOF`.
 - Nested, its `program_re`: `divide(subtract(5829, 5735), 5735)`. Inner operations become earlier steps.
-- Infix, which prompts invite: `divide(subtract(2457, 2156), 2457) * 100`, with `+ - * /`, the usual precedence and
-  brackets. The operators become `add`, `subtract`, `multiply` and `divide`; literals stay as they are written.
+- Infix, which policies often write: `divide(subtract(2457, 2156), 2457) * 100`, with `+ - * /`, the usual precedence
+  and brackets. The operators become `add`, `subtract`, `multiply` and `divide`; literals stay as they are written.
 
-In a list of several items each item is one operation, so that the number of `#k` is never in doubt.
+In a list of several items each item is one operation, so that `#k` is unambiguous.
 
-Like the official tokenizer, a comma followed by a blank separates, and any other comma belongs to a number; so the
-names of rows that contain brackets or such a comma cannot be written. Unlike it, blanks around names, brackets and
-commas do not matter, and a last step that is cut off is an error; the official script leaves it out.
+A comma followed by a blank is a separator, as for the official tokenizer, and any other comma belongs to a number. Row
+names with brackets or such a separator therefore cannot be written. Unlike for the official tokenizer, blanks around
+names, brackets and commas do not matter, and a truncated last step is an error; the official script ignores it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INFIX = {"+": ("add", 1), "-": ("subtract", 1), "*": ("multiply", 2), "/": ("di
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A bracket that waits for its end; `operation` is empty for one that only groups."""
+    """An open bracket; `operation` is empty for a bracket that only groups."""
 
     operation: str
     position: int
@@ -52,7 +52,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class _Infix:
-    """An operator that waits for its right side."""
+    """An operator whose right side is not read yet."""
 
     operation: str
     precedence: int
@@ -64,8 +64,8 @@ def parse(text: str) -> Program:
     """Reads a program.
 
     Raises:
-        ProgramError: At a position, for text that is not a program, that has more than `MAX_CHARACTERS` characters
-            or `MAX_STEPS` steps, or that refers to a step at or after its own.
+        ProgramError: The text is not a program, has more than `MAX_CHARACTERS` characters or `MAX_STEPS` steps, or
+            refers to a step that is not an earlier one. The error has the position.
     """
     if len(text) > MAX_CHARACTERS:
         raise ProgramError(f"longer than {MAX_CHARACTERS} characters", position=MAX_CHARACTERS)
@@ -121,7 +121,7 @@ class _Parser:
         return literal[0]
 
     def _table_step(self, operation: str, start: int) -> Argument:
-        """Reads `row name, none)`; the name may contain any characters but brackets and a comma before a blank."""
+        """Reads `row name, none)`; the name may contain any characters except brackets and a comma before a blank."""
         end = self._text.find(")", start)
         names = _COMMA.split(self._text[start:end].strip() + " ") if end >= 0 else []
         names = [name.strip() for name in names]
@@ -134,7 +134,7 @@ class _Parser:
         return value
 
     def _closed(self, value: Argument) -> Argument:
-        """The value of the bracket that ends before `self._at`, whose last part has this value."""
+        """Returns the value of the bracket that ends before `self._at`; `value` is that of its last part."""
         value, bracket = self._reduced(value, 0), self._waiting.pop() if self._waiting else None
         if not isinstance(bracket, _Open):
             raise self._error("this bracket was never opened", self._at - 1)
@@ -176,7 +176,7 @@ class _Parser:
             raise self._error("in a list of steps each item is one operation")
 
     def _reduced(self, value: Argument, precedence: int) -> Argument:
-        """The value after all operators that bind at least as strongly as this precedence."""
+        """Returns the value after applying all waiting operators of at least this precedence."""
         while self._waiting and isinstance(infix := self._waiting[-1], _Infix) and infix.precedence >= precedence:
             self._waiting.pop()
             value = self._emit(Step(infix.operation, infix.left, value), infix.position)

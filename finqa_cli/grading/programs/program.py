@@ -1,4 +1,4 @@
-"""What a program is: a list of steps, each of which may use the results of earlier ones."""
+"""Programs: a list of steps, each of which may use the results of earlier ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 4096
-"""Characters of a program's text. The longest of FinQA's has 120."""
+"""Largest number of characters of a program. The longest in FinQA has 120."""
 MAX_STEPS = 64
-"""Operations of a program. The longest of FinQA's has 5."""
+"""Largest number of operations of a program. The longest in FinQA has 5."""
 
 NUMBER_OPERATIONS = frozenset({"add", "subtract", "multiply", "divide", "exp", "greater"})
 TABLE_OPERATIONS = frozenset({"table_max", "table_min", "table_sum", "table_average"})
@@ -25,8 +25,8 @@ class ProgramError(ValueError):
 
     Attributes:
         reason: What is wrong, in one sentence.
-        position: Character at which the text stops being a program, from 0; None when it is one.
-        step: Step that has no result, from 0; None when the text is not a program.
+        position: Character at which the text stops being a program, from 0; None if the text is a program.
+        step: Step that has no result, from 0; None if the text is not a program.
     """
 
     def __init__(self, reason: str, *, position: int | None = None, step: int | None = None) -> None:
@@ -39,7 +39,7 @@ class ProgramError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`#2`: the result of the step at this place, from 0."""
+    """A reference such as `#2`: the result of the step with this index, from 0."""
 
     step: int
 
@@ -55,7 +55,7 @@ Argument = str | Reference
 class Step:
     """One operation on two arguments.
 
-    The first argument of a table operation is a row's name; its second one, `none` in the data, means nothing.
+    The first argument of a table operation is the name of a row; its second one, `none` in the data, is ignored.
     """
 
     operation: str
@@ -82,6 +82,6 @@ class Program:
 
 
 def shown(text: str) -> str:
-    """Text of a program in quotes, on one line and cut, with everything that does not print escaped."""
+    """Returns text of a program in quotes on one line, truncated, with unprintable and non-ASCII characters escaped."""
     cut = text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
     return ascii(cut)

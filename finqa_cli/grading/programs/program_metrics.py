@@ -1,7 +1,7 @@
-"""FinQA's two official metrics on the text of one prediction, with the reason for every miss.
+"""FinQA's two official metrics for the text of one prediction, with a reason if it is wrong.
 
-No predicted text raises anything: what is not a program, or has no result, is wrong. The gold program comes from the
-data; one that cannot be read raises `ProgramError`, so that broken data is never scored as a wrong prediction.
+A predicted text never causes an error: a text that is not a program, or has no result, is wrong. A gold program that
+cannot be read raises `ProgramError`, so that malformed data is never scored as a wrong prediction.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class ProgramVerdict:
     """Both metrics of one predicted program.
 
     Attributes:
-        executed: Its result; None when it has none.
-        execution: Execution accuracy: the result is exactly the gold answer.
-        program: Program accuracy: it is equivalent to the gold program.
-        reason: Why one or both are false, without revealing the truth; empty when both are true.
+        executed: Result of the program; None if it has none.
+        execution: Execution accuracy: whether the result is exactly the gold answer.
+        program: Program accuracy: whether the program is equivalent to the gold program.
+        reason: Why one or both are False, without revealing the truth; empty if both are True.
     """
 
     executed: Value | None
@@ -32,13 +32,13 @@ class ProgramVerdict:
 
 
 def compare(predicted: str, gold: str, table: ProgramTable, gold_answer: Value) -> ProgramVerdict:
-    """Both metrics at once.
+    """Returns both metrics of a prediction.
 
     Args:
         predicted: Text that a model wrote.
-        gold: The data set's program.
-        table: The question's table, as the data set writes it.
-        gold_answer: The data set's `exe_ans`.
+        gold: Program of the data set.
+        table: Table of the question, as the data set writes it.
+        gold_answer: `exe_ans` of the data set.
 
     Raises:
         ProgramError: The gold program cannot be read.
@@ -62,7 +62,7 @@ def compare(predicted: str, gold: str, table: ProgramTable, gold_answer: Value) 
 
 
 def execution_accuracy(predicted: str, gold_answer: Value, table: ProgramTable) -> bool:
-    """Whether the program's result, rounded to 5 decimals, is exactly the gold answer; 0.5 is not 50."""
+    """Returns whether the program's result, rounded to 5 decimals, is exactly the gold answer; 0.5 is not 50."""
     try:
         return execute(parse(predicted), table) == gold_answer
     except ProgramError:
@@ -70,7 +70,7 @@ def execution_accuracy(predicted: str, gold_answer: Value, table: ProgramTable) 
 
 
 def program_accuracy(predicted: str, gold: str) -> bool:
-    """Whether the program is equivalent to the gold one; it is not executed.
+    """Returns whether the program is equivalent to the gold program; it is not executed.
 
     Raises:
         ProgramError: The gold program cannot be read.
@@ -83,7 +83,7 @@ def program_accuracy(predicted: str, gold: str) -> bool:
 
 
 def step_overlap(predicted: str, gold: str) -> float:
-    """Share of the gold program's steps, from 0 to 1, that the predicted program computes too; 0 when it is none.
+    """Returns the share of the gold program's steps that the prediction computes too, from 0 to 1; 0 for no program.
 
     Raises:
         ProgramError: The gold program cannot be read.

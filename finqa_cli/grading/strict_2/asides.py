@@ -1,6 +1,6 @@
-"""What stands beside a value and is not meant: other years in brackets, other measures after `while`, how it was made.
+"""Removes remarks beside a value: other years in brackets, other measures after `while`, and how it was computed.
 
-A remark is taken out only where its own label says that it is of another year or measure than the question's.
+A remark is removed only if its own label shows that it is of another year or measure than the question's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _EXPLAINS = frozenset(("—", "(", ",", ":", "based", "because", "since", "as", 
 
 
 def without_asides(found: Sequence[Element], question: Question) -> list[Element]:
-    """Takes out brackets and clauses whose values are of another year or measure: `(2020: 24.5%)`, `while diluted ...`.
+    """Removes brackets and clauses whose values are of another year or measure: `(2020: 24.5%)`, `while diluted ...`.
 
-    What is per `every $1` is left out too.
+    The 1 of `for every $1` is removed, too.
     """
     kept: list[Element] = []
     place, has_value = 0, False
@@ -44,7 +44,7 @@ def without_asides(found: Sequence[Element], question: Question) -> list[Element
 
 
 def _aside_end(found: Sequence[Element], place: int) -> int:
-    """Where the remark ends that begins here, or the place itself."""
+    """Returns where the remark that begins here ends, or the place itself if none begins here."""
     text = found[place].text
     if text == "(":
         return next((at for at in range(place + 1, min(place + 40, len(found))) if found[at].text == ")"), place)
@@ -55,7 +55,7 @@ def _aside_end(found: Sequence[Element], place: int) -> int:
 
 
 def _makes(kept: Sequence[Element], inner: Sequence[Element]) -> bool:
-    """A bracket contains the two numbers that the one value before it is computed from: `57 (641 vs. 584)`."""
+    """Returns whether a bracket contains the two numbers that the value before is computed from: `57 (641 vs. 584)`."""
     values = [one.value.number for one in kept if one.sort is Sort.VALUE and one.value]
     parts = [one.value.number.value for one in inner if one.sort is Sort.VALUE and one.value]
     if len(values) != 1 or len(parts) != 2 or any(one.sort is Sort.OPERATION for one in inner):
@@ -84,7 +84,7 @@ def _is_of_another(inner: Sequence[Element], question: Question) -> bool:
 
 
 def explains_another(text: str, question: Question) -> bool:
-    """Whether a remark `this is ...` after a value is about another measure than the question's."""
+    """Returns whether a remark `this is ...` after a value is about another measure than the question's."""
     for remark in islice(_THIS_IS.finditer(text), _MOST_REMARKS):
         named = quantities(remark[1])
         if contradicts(remark[1], question.text) or (named and question.quantities and not named & question.quantities):
@@ -97,7 +97,7 @@ _THIS_IS = re.compile(r"(?<=[0-9%x)])(?: ?[—.;,(]| -|\n) ?(?:this|that|which|i
 
 
 def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]:
-    """Keep the second value of `from 24.5% in 2020 to 21.3% in 2021`, where only its year is asked for."""
+    """Keeps the second value of `from 24.5% in 2020 to 21.3% in 2021`, if the question asks for its year only."""
     start = next((at for at, one in enumerate(found) if one.text == "from" and one.sort is Sort.WORD), None)
     if start is None or len(question.years) != 1:
         return list(found)
@@ -115,7 +115,7 @@ def to_asked_year(found: Sequence[Element], question: Question) -> list[Element]
 
 
 def without_explanation(found: Sequence[Element]) -> list[Element]:
-    """Keep the first value alone, where labelled values explain it: `21.3%, tax of 213 over income of 1,000`; or all.
+    """Keeps only the first value if labelled values explain it: `21.3%, tax of 213 over income of 1,000`; else all.
 
     Each of the others has a label, and the first is their quotient, difference, sum or rate of change.
     """
@@ -135,20 +135,20 @@ def without_explanation(found: Sequence[Element]) -> list[Element]:
 
 
 def without_meaning(found: Sequence[Element]) -> list[Element]:
-    """The text up to where it continues with what its one amount means; or everything."""
+    """Returns the text up to the explanation of what its one amount means; without such an explanation, everything."""
     cut = _means_the_same(found, [at for at, one in enumerate(found) if one.sort is Sort.VALUE])
     return list(found[:cut]) if cut else list(found)
 
 
 def _means_the_same(found: Sequence[Element], places: Sequence[int]) -> int:
-    """Where `6.118, meaning about $6.12 of debt per dollar of equity` continues with the same amount, or 0.
+    """Returns where `6.118, meaning about $6.12 of debt per dollar of equity` repeats its amount, or 0.
 
-    Amounts may come as percents or cents, and one dollar is what they are compared with.
+    Amounts may be in percent or cents. The one dollar that they refer to is ignored.
     """
     first = found[places[0]].value if places else None
     cue = next((at for at in range(places[0] + 1, len(found)) if found[at].text in _MEANS), 0) if places else 0
     if len(places) > 1 and places[1] == places[0] + 2 and found[places[0] + 1].text == "-":
-        cue = places[0] + 1  # a dash: the same amount, less itself, would be no answer
+        cue = places[0] + 1  # a dash and no minus: the amount minus itself would not be an answer
     if first is None or not cue or (len(places) > 1 and cue > places[1]):
         return 0
     for at in places[1:]:

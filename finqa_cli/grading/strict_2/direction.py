@@ -1,4 +1,4 @@
-"""Signs in words, as in `fell by 3.4%` and `minus 5`, bounds such as `over 5`, and ratios the other way round."""
+"""Reads signs in words, as in `fell by 3.4%` and `minus 5`, and finds bounds such as `over 5` and inverted ratios."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REACH = 6
 
 
 def signed(one: Element, found: Sequence[Element], question: Question, *, is_listed: bool = False) -> Value | str:
-    """A value with the sign that the words around it give it, or why they leave it open.
+    """Returns a value with the sign that the words around it give it, or the reason why its sign is unclear.
 
     Args:
         one: The value.
-        found: The statement that it is in.
-        question: What is asked.
-        is_listed: It is one of several; `from 1% in 2022 to 2% in 2023` then names two levels.
+        found: The statement that contains it.
+        question: The question.
+        is_listed: Whether it is one of several; `from 1% in 2022 to 2% in 2023` then names two levels.
     """
     assert one.value is not None
     if question.names_losses:
@@ -87,24 +87,24 @@ _GAINS = frozenset(("income", "profit", "gain", "earnings"))
 
 
 def _turned_over(found: Sequence[Element], place: int) -> bool:
-    """The inventory turned over 7 times."""
+    """Returns whether `over` belongs to the verb, as in `the inventory turned over 7 times`."""
     at = _place_before(found, place)
     return at > 0 and found[at].text == "over" and found[at - 1].text in ("turn", "turns", "turned")
 
 
 def _is_apart(found: Sequence[Element], place: int) -> bool:
-    """A bracket or a comma stands right after the value."""
+    """Returns whether a bracket or a comma follows directly after the value."""
     return place + 1 < len(found) and found[place + 1].text in ("(", ",")
 
 
 def says_the_same(first: Element, second: Element, found: Sequence[Element], places: Mapping[int, int]) -> bool:
-    """One value has a minus, and the other is the same amount with a word for it: `-0.034 (a 3.4% decrease)`.
+    """Returns whether one value has a minus and the other one a word for it: `-0.034 (a 3.4% decrease)`.
 
     Args:
-        first: The one value.
-        second: The other.
-        found: The statement that they are in.
-        places: Where in it the element stands that begins at a place of the text.
+        first: One value.
+        second: The other value.
+        found: The statement that contains them.
+        places: Position in the text -> index in `found` of the element that begins there.
     """
     if first.value is None or second.value is None or first.value.number.mantissa * second.value.number.mantissa >= 0:
         return False
@@ -122,7 +122,7 @@ def _negated(number: Number) -> Number:
 
 
 def _word_before(found: Sequence[Element], place: int) -> str:
-    """The nearest word before a value that is no filler; `up to` is a bound."""
+    """Returns the nearest word before a value that is not a filler; `exceeding` for `up to`, which is a bound."""
     at = _place_before(found, place)
     if at < 0:
         return ""
@@ -130,7 +130,7 @@ def _word_before(found: Sequence[Element], place: int) -> str:
 
 
 def _place_before(found: Sequence[Element], place: int) -> int:
-    """Where the nearest word before a value stands that is no filler, or -1."""
+    """Returns the index of the nearest word before a value that is not a filler, or -1."""
     back = place - 1
     while back >= 0 and place - back <= _REACH:
         word = found[back]
@@ -155,7 +155,7 @@ def _after(found: Sequence[Element], place: int) -> str:
 
 
 def _after_word(found: Sequence[Element], place: int) -> str:
-    """What stands right behind a value."""
+    """Returns the text of the element directly after a value."""
     return found[place + 1].text if place + 1 < len(found) else ""
 
 
@@ -165,7 +165,7 @@ def _bounded_after(found: Sequence[Element], place: int) -> bool:
 
 
 def _clause(found: Sequence[Element], place: int, *, is_listed: bool) -> list[str]:
-    """Words of the clause around a value, without the word that gives another value its sign or movement."""
+    """Returns the words of the clause around a value, without those that give another value its sign or movement."""
     ends = [at for at, one in enumerate(found) if one.sort is Sort.BREAK or one.text in (".", ";")]
     start = max((at for at in ends if at < place), default=-1)
     end = min((at for at in ends if at > place), default=len(found))
@@ -186,7 +186,7 @@ _LEVEL = re.compile(r"% of (?:[a-z'-]+ ){0,4}levels?\b|% of (?:[a-z'-]+ ){0,3}(?
 
 
 def is_inverted(text: str, question: Question) -> bool:
-    """Whether a text in lower case gives the ratio of what the question divides by."""
+    """Returns whether a text in lower case gives the inverse of the ratio that the question asks for."""
     grows = _GROWS.search(question.text)
     if question.divides:
         top, bottom = question.divides
@@ -206,5 +206,5 @@ def is_inverted(text: str, question: Question) -> bool:
 
 
 def is_level(text: str, question: Question) -> bool:
-    """Whether a text in lower case gives what is left, `fell to 9.5% of its level`, where a change is asked for."""
+    """Returns whether a text in lower case gives a remainder, `fell to 9.5% of its level`, instead of a change."""
     return question.known and bool(_LEVEL.search(text)) and "level" not in question.text

@@ -1,8 +1,8 @@
-"""Answers in JSON or as Python prints them, rewritten as the text that they decide on.
+"""Rewrites answers in JSON, or in the form that Python prints, as the text that they decide on.
 
-An object decides by its one answer key, or, without one, by its only other key; keys that describe (unit, explanation,
-year) may stand beside it. Objects with years or names as keys, rows and records become `key: value` pairs. Everything
-else, such as two answer keys, a key that is given twice or a draft beside the answer, is refused.
+The decision of an object is the value of its one answer key, or, without one, of its only other key. Describing keys
+(unit, explanation, year) are allowed beside it. Objects with years or names as keys, rows and records become `key:
+value` pairs. Everything else, such as two answer keys, a repeated key or a draft beside the answer, is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THINKING = word_set(
     "reasoning thought thoughts thinking steps working workings calculation calculations formula analysis question "
     "program sql query tool scratchpad code derivation"
 )
-"""Keys of what came before the answer, which may weigh things up."""
+"""Keys of the reasoning before the answer, which may consider alternatives."""
 _DESCRIBING = _THINKING | word_set(
     "explanation rationale reason justification basis evidence notes note comment comments remark source sources "
     "reference references citation citations page metric name label year fiscal_year period company ticker confidence "
@@ -37,10 +37,10 @@ _COMPETING = re.compile(
     r"|option|choice|estimat|range|min|max|low|high|upper|true|false|correct|actual|verdict|score|reward|grade|possib"
     r"|backup|fallback|revis|restat|adjust|expect|truth|gold|not|hidden|value|either|instead"
 )
-"""Keys that may contain another answer, beside the one that is called so."""
+"""Pattern of keys that may contain another answer, in addition to the answer key."""
 _UNSURE = frozenset(("low", "very low", "none", "medium", "unsure", "uncertain"))
 _CALLS = word_set("arguments args parameters params input data function action_input tool_input")
-"""What a tool call or a reply keeps its one object under."""
+"""Keys under which a tool call or a reply has its one object."""
 _KEYS_OF_ROWS = word_set("year fiscal_year period fy date name label segment key category company item")
 _NEUTRAL = frozenset(("", "ratio", "decimal", "number", "none", "fraction", "count", "units", "unitless", "float"))
 _PYTHON_WORDS = {"(": "[", ")": "]", "None": "null", "True": "true", "False": "false"}
@@ -57,7 +57,7 @@ _DEEPEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An answer that is JSON and has no one decision."""
+    """An answer in JSON that does not have exactly one decision."""
 
     why: str
 
@@ -67,7 +67,7 @@ class _RefusedError(ValueError):
 
 
 def read(text: str) -> str | Refused | None:
-    """The decision of a text that is JSON or a Python literal; None when it is neither."""
+    """Returns the decision of a text that is JSON or a Python literal, or why it is refused; None if it is neither."""
     text = text.strip()
     if not text.startswith(("{", "[", "(")) and not (text.startswith('"') and text.endswith('"') and len(text) > 2):
         return None
@@ -86,10 +86,10 @@ def read(text: str) -> str | Refused | None:
 
 
 def _load(text: str) -> Any:
-    """JSON, also where its end was cut off, or else what Python prints; a tuple of one is a list.
+    """Returns the value of JSON, also if its end was cut off, or of a Python literal; a tuple of one is a list.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
     """
     ends = ("", "}", '"}') if _TRUNCATED.match(text) else ("",)
     for candidate in (*(text + end for end in ends), _as_json(text)):
@@ -107,7 +107,7 @@ def _load(text: str) -> Any:
 
 
 def _as_json(text: str) -> str:
-    """What Python prints, as JSON: quotes, tuples, None, True, False, numbers as keys and commas before an end."""
+    """Returns a Python literal as JSON: quotes, tuples, None, True, False, numeric keys, commas before an end."""
     return _END_COMMA.sub(r"\1", _PYTHON.sub(_token_as_json, text))
 
 
@@ -183,10 +183,10 @@ def _of_object(value: dict[Any, Any], depth: int = 0) -> str:
 
 
 def _arguments(value: Any) -> dict[Any, Any]:
-    """The arguments of a call, which some servers write as JSON in a text; empty when they are none.
+    """Returns the arguments of a call, which some servers write as JSON in a text; {} if the value has none.
 
     Raises:
-        _RefusedError: The JSON has a key twice, or what is no number.
+        _RefusedError: The JSON repeats a key, or contains NaN or an infinity.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
@@ -199,9 +199,9 @@ def _arguments(value: Any) -> dict[Any, Any]:
 
 
 def _competes(key: str, value: Any, answer: Any) -> bool:
-    """Whether what stands beside an answer may be another one; a plain value under another name is not.
+    """Returns whether a key beside an answer may contain another answer; a plain value under another name does not.
 
-    A name is another one when it says what was used: `total_debt`, and neither `ratio`, `debt_to_equity` nor `b`.
+    Such a name describes an input, as `total_debt` does. `ratio`, `debt_to_equity` and `b` do not.
     """
     if _COMPETING.search(key) or _YEAR.fullmatch(key) or len(key) < _SHORTEST_NAME:
         return True
@@ -221,7 +221,7 @@ _INPUTS = re.compile(r"input|operand|component|data|used|from|source|step|table|
 
 
 def _digits(value: Any) -> str:
-    """The digits of a number without zeros around them: the same for 0.052 and 5.2%."""
+    """Returns the digits of a number without zeros around them: the same for 0.052 and 5.2%."""
     return "".join(one for one in str(value) if one.isdigit()).strip("0")
 
 
@@ -230,10 +230,10 @@ _RATIO_WORDS = frozenset(("to", "over", "per"))
 
 
 def _refuse_doubts(named: dict[str, Any]) -> None:
-    """Refuses an object whose remarks take its answer back.
+    """Raises for an object whose remarks contradict its answer.
 
     Raises:
-        _RefusedError: A remark hedges, or the confidence is low.
+        _RefusedError: A remark hedges, a value is false, the status is a failure, or the confidence is low.
     """
     if any(value is False for key, value in named.items() if key not in _ANSWERS):
         raise _RefusedError("A statement in addition to the answer is false.")
@@ -271,7 +271,7 @@ def _of_list(values: list[Any], depth: int) -> str:
 
 
 def _is_call(value: dict[Any, Any]) -> bool:
-    """One call of a tool that submits an answer: its name, its arguments and an id."""
+    """Returns whether an object is a call of a tool that submits an answer: name, arguments and an id."""
     return value.keys() <= _KEYS_OF_CALLS and submits(value.get("name"))
 
 
@@ -291,7 +291,7 @@ def _pairs(pairs: list[tuple[str, Any]], unit: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A number or text as it stands; JSON's true and false are words."""
+    """Returns a number or text as written; true and false become words."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float) and abs(value) < 10**30:

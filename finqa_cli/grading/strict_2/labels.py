@@ -1,7 +1,7 @@
-"""What a label says a value is: the quantities of statements, words that exclude each other, and foreign labels.
+"""Reads labels of values: quantities of financial statements, words that exclude each other, and foreign labels.
 
-`SG&A: 642` answers no question about cost of goods sold, nor does `quick ratio: 1.42` one about the current ratio. A
-label is foreign when none of its words, nor the words that its letters abbreviate, is one of the question.
+`SG&A: 642` does not answer a question about cost of goods sold, nor `quick ratio: 1.42` one about the current ratio. A
+label is foreign if none of its words is related to the question, and its letters abbreviate no words of it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _ALONE = re.compile(
     r"quarterly|monthly|peers?|industry|competitors?|rivals?|sector|benchmark|q[1-4]|h[12]|"
     r"(?:first|second|third|fourth)[- ](?:quarter|half)|wrong|incorrect|other|another|old|outdated|unrelated)(?![\w-])"
 )
-"""Words of a label that make it another value than the one asked for, unless the question has them too."""
+"""Words of a label that show that its value is not the one asked for, unless the question has them, too."""
 
 _GENERIC = word_set(
     "a an the of in at on for to by as is was were are be been being has had have it its this that these those "
@@ -157,7 +157,7 @@ _SAYING = word_set(
     "equalled equating equates sourced referenced footnote footnotes disclosures excerpt passage paragraph context "
     "caption heading labeled labelled titled registrant through me them ergo unitless dimensionless"
 )
-"""Words that say how a value came about, or that there is one, and not which."""
+"""Words about how a value was obtained, or that there is one, which do not say what it is."""
 
 _NEUTRAL = (
     _GENERIC
@@ -177,7 +177,7 @@ _HEADED = re.compile(
     r"expense|assets|"
     r"liabilities|debt|flow|eps)(?![\w-]))"
 )
-"""What a measure is of: `asset turnover` is none of inventory."""
+"""The noun before a measure: `asset turnover` is not `inventory turnover`."""
 _SHORT = re.compile(r"[^a-z]")
 _SYNONYMS = tuple(
     word_set(line)
@@ -235,7 +235,7 @@ _SYNONYMS = tuple(
 
 
 def quantities(text: str) -> frozenset[str]:
-    """The quantities of a statement that a text in lower case names, by one name for all their words."""
+    """Returns the quantities of financial statements that a text in lower case names; synonyms have one name."""
     return frozenset(name for name, words in _QUANTITY.items() if words.search(text))
 
 
@@ -255,17 +255,17 @@ _MEASURE = {word: name for name, words in _MEASURES.items() for word in words.sp
 
 
 def measures_named(words: Collection[str]) -> frozenset[str]:
-    """The measures that words name which are computed and stand in no statement: ratio, margin, growth and others."""
+    """Returns the computed measures that words name, which are in no statement: ratio, margin, growth and others."""
     return frozenset(_MEASURE[word] for word in words if word in _MEASURE)
 
 
 def names_another_source(text: str, question: str) -> bool:
-    """Whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
+    """Returns whether words after a value say that it is a target, a peer's or a quarter's, unlike the question."""
     return any(match[0] not in question for match in _ALONE.finditer(text))
 
 
 def contradicts(label: str, question: str) -> bool:
-    """Whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
+    """Returns whether a label has a word that excludes the one that the question has: `diluted` for `basic`.
 
     Args:
         label: Words around a value, in lower case.
@@ -296,11 +296,11 @@ _HEADS = word_set(
     "segment division region corp corporation company backlog commitments obligations plan bank unit subsidiary fund "
     "brand operating gross net product"
 )
-"""What the name of a segment or company stands right before."""
+"""Nouns that directly follow the name of a segment or company."""
 
 
 def _is_of_another_owner(label: str, question: str, asked: Sequence[str]) -> bool:
-    """`company a` for company b, `rail backlog` for that of marine: a name that is not in the question."""
+    """Returns whether a label has a name that is not in the question: `company a` for company b, `rail backlog`."""
     named = {match[1]: match[2] for match in _DESIGNATED.finditer(label)}
     wanted = {(match[1], match[2]) for match in _DESIGNATED.finditer(question)}
     nouns = {noun for noun, _ in wanted} | {"company"}
@@ -323,12 +323,12 @@ _ATTRIBUTES = word_set(
 
 
 def is_foreign(label: Sequence[str], question: Collection[str], *, related: bool = True) -> bool:
-    """Whether a label has words, and none of them has to do with the question.
+    """Returns whether a label has words, and none of them is related to the question.
 
     Args:
-        label: The words right before a value, in lower case.
+        label: The words directly before a value, in lower case.
         question: The words of the question, in order.
-        related: Synonyms and abbreviations have to do with it too.
+        related: Whether synonyms and abbreviations count as related.
     """
     words = [word for one in label for word in re.split(r"[-_/ ]", one) if word]
     contents = [
@@ -343,10 +343,10 @@ def is_foreign(label: Sequence[str], question: Collection[str], *, related: bool
 
 
 def unaccounted(words: Sequence[str], question: Collection[str]) -> list[str]:
-    """The words that are neither common nor related to a word of the question, in their order.
+    """Returns the words that are neither common nor related to a word of the question, in their order.
 
     Args:
-        words: The words of the clause that a value stands in, in lower case.
+        words: The words of the clause that contains a value, in lower case.
         question: The words of the question, in order.
     """
     parts = [part for word in words for part in ([word] if word in question else _PARTS.split(word.removesuffix("'")))]
@@ -362,20 +362,20 @@ _PARTS = re.compile(r"[-/]")
 
 
 def is_common(word: str) -> bool:
-    """A word that any answer may have, on any subject."""
+    """Returns whether a word is common: any answer may contain it, on any subject."""
     return word in _NEUTRAL
 
 
 def is_related(words: Collection[str], question: Collection[str]) -> bool:
-    """Whether one of the words has to do with the question."""
+    """Returns whether one of the words is related to the question."""
     asked = _vocabulary(tuple(question))
     return any(asked.is_related(word) for word in words)
 
 
 def covers(words: Collection[str], question: Collection[str]) -> bool:
-    """Whether words name everything that a question asks for, so that their value is its answer.
+    """Returns whether words name everything that a question asks for, so that their value is its answer.
 
-    One word may be missing of a question with more than three telling words.
+    If the question has more than three content words, one of them may be missing.
     """
     if len(words) > _MOST_WORDS:
         return False
@@ -402,12 +402,12 @@ class _Vocabulary:
     """The words of a question, prepared for comparisons with words of an answer.
 
     Attributes:
-        words: All of them, without hyphens.
-        stems: First letters of those with four letters and more.
-        telling: Those that are not common, and their synonyms.
-        telling_stems: First letters of those of them that the question has.
-        initials: First letters of all words, in order.
-        strong: The same without articles and prepositions.
+        words: All words; those with hyphens are split.
+        stems: First letters of words with at least four letters.
+        telling: Words that are not common, and their synonyms.
+        telling_stems: First letters of the words of the question that are not common, without synonyms.
+        initials: Initials of all words, in order.
+        strong: Initials of all words except articles and prepositions, in order.
     """
 
     words: frozenset[str]

@@ -1,8 +1,8 @@
-r"""An answer as tokens: numerals, words, symbols and line ends, with what is malformed marked as such.
+r"""Splits an answer into tokens: numerals, words, symbols, line ends, and malformed parts.
 
-A numeral is one of few notations and nothing else: `1,234.5`, `1 234,5`, `1'234`, `1_234`, `12.345,6`, `1.2e3`. Groups
-have three digits and never begin with 0, so that `0,005` and `1,23,4` are malformed. A list without blanks (`58,59`) is
-its parts. Letters right beside digits are malformed (`5i`, `2O22`), unless they are a unit.
+A numeral has one of a few notations: `1,234.5`, `1 234,5`, `1'234`, `1_234`, `12.345,6`, `1.2e3`. Groups have three
+digits, and the first never begins with 0, so that `0,005` and `1,23,4` are malformed. A list without blanks (`58,59`)
+is split into its parts. Letters directly beside digits are malformed (`5i`, `2O22`), unless they are a unit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 LONGEST_NUMERAL = 60
-"""Characters. Python takes quadratic time for long integers, and no honest number is that long."""
+"""Largest number of characters. Python takes quadratic time for long integers, and no honest number is that long."""
 
 MOST_TOKENS = 900
-"""Prose of 4096 bytes has fewer; what has more is no answer."""
+"""Largest number of tokens. Prose of 4096 bytes has fewer; a text with more is not an answer."""
 
 MOST_NUMERALS = 150
 
@@ -75,13 +75,13 @@ _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?P<mark>[,'_ ])[0-9]{3}(?:(?P=mark)[0-9]
 _EUROPEAN = re.compile(r"[1-9][0-9]{0,2}(?:(?P<mark>[. ])[0-9]{3})(?:(?P=mark)[0-9]{3})*,[0-9]{1,9}")
 _DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _INDIAN = re.compile(r"[1-9][0-9]?(?:,[0-9]{2}){2,},[0-9]{3}(?:\.[0-9]+)?")
-"""`9,51,34,82,000`: groups of two before the last of three; with one such group it may be a slip, and is malformed."""
+"""`9,51,34,82,000`: groups of two before the last one of three. A single group of two may be an error: malformed."""
 _EXPONENT = re.compile(r"e([-+]?[0-9]{1,3})\Z")
 _POWER = re.compile(r"[ ]?(?:×|x|\*)[ ]?10(?:\^|\*\*)[({]?([-+]?[0-9]{1,2})[)}]?(?![0-9.])")  # noqa: RUF001
 
 
 def tokens(text: str) -> list[Token]:
-    """Splits a text in lower case. Linear time."""
+    """Splits a text in lower case, in linear time. After too many tokens, the rest is one malformed token."""
     found: list[Token] = []
     position = numerals = 0
     while position < len(text):
@@ -115,7 +115,7 @@ _MARKS = {"line": Mark.LINE, "word": Mark.WORD, "named": Mark.WORD, "symbol": Ma
 
 
 def _numerals(written: str, power: str, start: int, end: int) -> list[Token]:
-    """One numeral, or the parts of a list without blanks, or what is malformed."""
+    """Returns one numeral, or the parts of a list without blanks, or a malformed token."""
     exponent = _EXPONENT.search(written)
     digits = written[: exponent.start()] if exponent else written
     number = _normal(digits)
@@ -140,7 +140,7 @@ def _numerals(written: str, power: str, start: int, end: int) -> list[Token]:
 
 
 def _normal(digits: str) -> str | None:
-    """A numeral with a point and without separators, or None when it is malformed."""
+    """Returns a numeral with a decimal point and without separators, or None if it is malformed."""
     if len(digits) > LONGEST_NUMERAL:
         return None
     if _PLAIN.fullmatch(digits):

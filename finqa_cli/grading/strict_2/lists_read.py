@@ -1,4 +1,4 @@
-"""The numbers of a list, each with its year or name: as many as the truth has, by their labels or in its order."""
+"""Reads the numbers of a list, each with its year or name. They are as many as those of the truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BETWEEN_KEY_AND_VALUE = frozenset([":", "=", "→"])
 
 
 def bracketed_items(truth: str) -> list[Item] | None:
-    """The numbers of a truth that is a plain list in brackets, `[0.312, 0.284]`; None for any other truth."""
+    """Returns the numbers of a truth that is a plain list in brackets, `[0.312, 0.284]`; None for any other truth."""
     text = truth.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return None
@@ -31,7 +31,7 @@ def bracketed_items(truth: str) -> list[Item] | None:
 
 
 def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Given] | str:
-    """The numbers of a list in lower case, with the years or names that they have."""
+    """Returns the numbers of a list in lower case with their years or names, or why the text is refused."""
     text = _with_colons(_with_commas(_ZERO.sub(" 0", text), len(truths)), truths)
     start, end = statement.region(text)
     found = elements(text, tokens(text))
@@ -75,7 +75,7 @@ def read_many(text: str, truths: Sequence[Item], question: Question) -> list[Giv
 
 
 def _with_commas(text: str, count: int) -> str:
-    """`$14 million (2018) / $15 million (2019)` with `; ` for its slashes: each part has a year and an amount."""
+    """Replaces the slashes of `$14 million (2018) / $15 million (2019)` by `; `: each part has a year and an amount."""
     parts = text.split(" / ")
     if not 1 < len(parts) == count:
         return text
@@ -89,7 +89,7 @@ _ANY_NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
 
 
 def _with_colons(text: str, truths: Sequence[Item]) -> str:
-    """`marine - 275` on each line, or after each comma, with `: ` for the dash; a minus has no blank after it."""
+    """Replaces the dash of `marine - 275` in each line or item by `: `; a minus has no blank after it."""
     parts = [part.strip() for part in _ITEM_END.split(text.strip())]
     if len(parts) != len(truths) or not all(_NAMED.fullmatch(part) for part in parts):
         return text
@@ -105,7 +105,7 @@ _ZERO = re.compile(
 
 
 def _derived_from(found: Sequence[Element], values: Sequence[Element]) -> int:
-    """Where the text continues with the change or sum of a list's values: `, an increase of $24 million`; or 0."""
+    """Returns where a change or sum of the list's values begins: `, an increase of $24 million`; 0 without one."""
     *others, last = [one.value.number for one in values if one.value is not None]
     place = found.index(values[-1])
     back = place
@@ -126,7 +126,7 @@ _SUMS = word_set("total sum average mean combined totaling")
 
 
 def _why_other(found: Sequence[Element], question: Question) -> str:
-    """Why the words around the values of a list with years or names are of another measure, or nothing."""
+    """Returns why the words around the values of a list with years or names are of another measure, or ""."""
     values = _numbers(found)
     for at, run in enumerate(_runs(found)):
         label = " ".join(run)
@@ -148,7 +148,7 @@ def _why_other(found: Sequence[Element], question: Question) -> str:
 
 
 def _moves_to(run: Sequence[str], values: Sequence[Number]) -> bool:
-    """`and decreased to` between two values of which the second is less."""
+    """Returns whether words such as `and decreased to` between two values agree with their difference."""
     if len(values) != 2 or run[-1:] != ["to"] or values[0].unit != values[1].unit:
         return False
     words = set(run)
@@ -162,7 +162,7 @@ def _numbers(found: Sequence[Element]) -> list[Number]:
 
 
 def _moves_otherwise(found: Sequence[Element], question: Question) -> bool:
-    """`fell to` stands before the greater of two values, or `rose by` before one where no change is asked for."""
+    """Returns whether `fell to` precedes the greater of two values, or `rose by` a value; not if a change is asked."""
     if ASKS_CHANGE.search(question.text):
         return False
     values = _numbers(found)
@@ -185,7 +185,7 @@ _FALLS = DOWN | word_set("falling dropping declining decreasing sliding shrinkin
 
 
 def _labelled(found: Sequence[Element], question: Question) -> list[tuple[str, Element]] | str:
-    """Values for a truth without labels: in the order that the question gives their years or names, or as written."""
+    """Returns values for a truth without labels, in the question's order of their years or names, or as written."""
     keys = [one for one in found if one.sort is Sort.YEAR]
     values = [one for one in found if one.sort is Sort.VALUE]
     if len(keys) == len(values) and len({one.text for one in keys}) == len(keys):
@@ -217,9 +217,9 @@ _LONGEST_SPAN = 30
 
 
 def _by_labels(found: Sequence[Element], values: list[Element], question: Question) -> list[tuple[str, Element]] | str:
-    """Pair by names that question and answer share, and as written where the answer has none of them.
+    """Orders values by the names that question and answer share, or as written if the answer has none of them.
 
-    The names stand right before their values, right after them, or all before all values.
+    The names are directly before their values, directly after them, or all before all values.
     """
     runs = _runs(found)
     plain = [("", one) for one in values]
@@ -248,7 +248,7 @@ def _by_labels(found: Sequence[Element], values: list[Element], question: Questi
 
 
 def _ordered(places: Sequence[Sequence[int]], values: Sequence[Element]) -> list[tuple[str, Element]]:
-    """Values in the order in which the question has the words that only one of them is labelled with."""
+    """Returns the values in the order in which the question has the words that label only one of them."""
     shared = set(places[0]).intersection(*places[1:])
     own = [min((at for at in one if at not in shared), default=-1) for one in places]
     if -1 in own or len(set(own)) < len(own):
@@ -257,7 +257,7 @@ def _ordered(places: Sequence[Sequence[int]], values: Sequence[Element]) -> list
 
 
 def _runs(found: Sequence[Element]) -> list[list[str]]:
-    """The words before, between and after the values."""
+    """Returns the words before, between and after the values."""
     runs: list[list[str]] = [[]]
     for one in found:
         if one.sort is Sort.VALUE:
@@ -268,7 +268,7 @@ def _runs(found: Sequence[Element]) -> list[list[str]]:
 
 
 def _places(words: Sequence[str], question: Question) -> list[int]:
-    """Where the question has the words of a label, in their order; common words and words of any label do not count."""
+    """Returns where the question has the words of a label, in order of the label; common words do not count."""
     first = {word: place for place, word in reversed(list(enumerate(question.words)))}
     names = (word for one in words for word in one.split("-"))
     return [first[word] for word in names if word in first and word not in _COMMON]
@@ -303,14 +303,14 @@ def _with_names(found: list[Element], truths: Sequence[Item]) -> list[Element]:
 
 
 def _without_heading(found: list[Element], truths: Sequence[Item], question: Question) -> list[Element]:
-    """Takes out the one year of the question, `In 2020, ... $214 million for Retail`, where names are the keys."""
+    """Removes the only year of the question, `In 2020, ... $214 million for Retail`, if names are the keys."""
     if len(question.years) != 1 or any(item.is_of_years or not item.key for item in truths):
         return found
     return [one for one in found if one.sort is not Sort.YEAR or one.text not in question.years]
 
 
 def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Element]:
-    """Joins `2022 to 2023` to one key where the truth has such keys."""
+    """Joins `2022 to 2023` to one key if the truth has such keys."""
     if not any(" to " in item.key for item in truths):
         return found
     kept: list[Element] = []
@@ -329,7 +329,7 @@ def _with_year_spans(found: list[Element], truths: Sequence[Item]) -> list[Eleme
 
 
 def _years_as_values(found: list[Element], wanted: int) -> list[Element]:
-    """Takes a bare number that looks like a year for a value: right after `2022:`, or where all values are years."""
+    """Reads a bare number that looks like a year as a value: directly after `2022:`, or if all values are years."""
     bare = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
     has_values = any(one.sort is Sort.VALUE for one in found)
     if not has_values and len(bare) == wanted:
@@ -349,7 +349,7 @@ def _as_value(one: Element) -> Element:
 
 
 def _keyed(kept: Sequence[Element], found: Sequence[Element]) -> list[tuple[str, Element]] | str:
-    """Each value with the key before it or after it, whichever way all of them stand; or all without."""
+    """Returns each value with its key, or why that is unclear; all keys precede or all follow, or there are none."""
     parts = [one for one in kept if one.sort is Sort.VALUE or one.sort in _KEYS]
     values = [one for one in parts if one.sort is Sort.VALUE]
     keys = [one for one in parts if one.sort in _KEYS]
@@ -390,7 +390,7 @@ def _signed_all(
 
 
 def _common_scale(found: Sequence[Element]) -> int:
-    """The scale of `(in millions)` after a whole list; 0 without one."""
+    """Returns the scale of `(in millions)` for a whole list; 0 without one."""
     words = [one.text for one in found]
     for place, word in enumerate(words[1:], start=1):
         if word in SCALES and len(word) > 3 and words[place - 1] in ("in", "(", "$"):

@@ -1,4 +1,4 @@
-"""Other notations of the same date, quarter, place, range or amount of money, brought to that of the truth."""
+"""Converts other notations of a date, quarter, place, range or amount of money to the notation of the truth."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MONEY = re.compile(
 
 
 def same_notation(text: str, truth: str) -> tuple[str, str]:
-    """An answer and a truth that is a date, a quarter, a range, a place or a person, each in one notation."""
+    """Returns answer and truth in one notation, if the truth is a date, a quarter, a range, a place or a person."""
     if ", " in truth and not any(one.isdigit() for one in truth) and _parts_of(text) == _parts_of(truth):
         return truth, truth
     if (date := _DATE.fullmatch(truth.strip())) and _is_date(date):
@@ -85,7 +85,7 @@ def same_notation(text: str, truth: str) -> tuple[str, str]:
 
 
 def in_full(text: str, other: str) -> str:
-    """A text with the abbreviations that another one, in lower case, writes in full, and the other way round."""
+    """Returns a text whose abbreviations are written as in another text, in lower case: in full, or abbreviated."""
     for short, name in _ABBREVIATIONS.items():
         if name in other:
             text = re.sub(rf"(?<![\w&/]){re.escape(short)}(?![\w&/])", name, text, flags=re.IGNORECASE)
@@ -110,7 +110,7 @@ _ABBREVIATIONS = {
 
 
 def _parts_of(text: str) -> list[str]:
-    """The names of a list, in their order."""
+    """Returns the names of a list, in their order."""
     return [part.strip(" .\n").lower() for part in _AND.split(text)]
 
 
@@ -161,7 +161,7 @@ def _plain_state(state: re.Match[str]) -> str:
 
 
 def amount_of_money(truth: str) -> tuple[str, str] | None:
-    """The code of the currency that a truth begins with, other than the dollar of the United States, and its number."""
+    """Returns currency code and number of a truth in another currency than the US dollar; None for other truths."""
     match = _MONEY.fullmatch(truth.strip().lower())
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Numbers in English words, as in `one thousand two hundred thirty-four` and `one half`; sets of words."""
+"""Reads numbers in English words, such as `one thousand two hundred thirty-four` and `one half`; sets of words."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _MOST_WORDS = 24
 
 
 def starts_number(word: str) -> bool:
-    """A word, or the first part of one with hyphens, that begins a number."""
+    """Returns whether a word begins a number; of a word with hyphens, all parts must be number words."""
     if "-" not in word:
         return word in _STARTS
     return all(part in _SMALL or part in _TENS_VALUES for part in word.split("-")) or fraction_word(word) != ""
 
 
 def fraction_word(word: str) -> str:
-    """`one-half` as `1/2`; nothing for other words."""
+    """Returns `1/2` for `one-half`; "" for other words."""
     first, _, second = word.partition("-")
     return f"{_SMALL[first]}/{_FRACTIONS[second]}" if first in _SMALL and second in _FRACTIONS else ""
 
 
 def read(words: Sequence[str]) -> tuple[str, int] | None:
-    """The number that a sequence of words begins with, as digits, and how many words it takes.
+    """Returns the number that a sequence of words begins with, as digits, and the count of its words.
 
-    A final scale word is left out, so that `seventy-seven million` is `77` with its unit after it. None when the words
-    are no number, as in `twenty thirty`.
+    A final scale word is not included, so that `seventy-seven million` is `77` with its unit after it. None if the
+    words are not a number, as in `twenty thirty`.
     """
     if words and (fraction := fraction_word(words[0])):
         return fraction, 1
@@ -62,7 +62,7 @@ def read(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _length(words: Sequence[str]) -> int:
-    """How many of the words belong to the number: `and` and `point` only if it continues after them."""
+    """Returns how many of the words belong to the number; `and` and `point` only if it continues after them."""
     count = 0
     for place, word in enumerate(words[:_MOST_WORDS]):
         joins = word in ("and", "point") and place and place + 1 < len(words)
@@ -81,7 +81,7 @@ def _is_part(word: str) -> bool:
 
 
 def _whole(words: Sequence[str]) -> int | None:
-    """The value of words below a trillion, or None when they do not follow English grammar."""
+    """Returns the value of number words, or None if they do not follow English grammar."""
     total, group, limit, last = 0, 0, 10**15, 1000
     for word in words:
         if word in _SMALL and last > _SMALL[word] and (last in (1000, 100) or (last >= 20 and 0 < _SMALL[word] < 10)):
@@ -103,7 +103,7 @@ NUMERAL = r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text as a set."""
+    """Returns the words of a text as a set."""
     return frozenset(text.split())
 
 

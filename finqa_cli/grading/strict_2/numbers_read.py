@@ -1,4 +1,4 @@
-"""The numbers that an answer decides on, each with its year or name; or why it has not decided."""
+"""Reads the number that an answer decides on, or returns why the answer is refused."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _ABSOLUTE = re.compile(r"\s*\|(?:[^|\n]*-[^|\n]*|[^|\s](?:[^|\n]*[^|\s])?)\|\s*|
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value of an answer with its key: a year, two, a name, or nothing."""
+    """A value of an answer with its key: one year or two, a name, or ""."""
 
     key: str
     value: Value
 
     @property
     def is_of_years(self) -> bool:
-        """The key is a year, or two."""
+        """Whether the key is one year or two."""
         return self.key[:4].isdigit()
 
 
 def read_one(text: str, question: Question) -> Given | str:
-    """The one number that a text in lower case decides on."""
+    """Returns the one number that a text in lower case decides on, or why the text is refused."""
     text = in_plain_words(_plain_numerals(text, question), question)
     if _BY_HOW_MUCH.search(question.text) and compares_otherwise(text, question):
         return "The comparison is reversed."
@@ -124,7 +124,7 @@ _OVER = re.compile(rf"\bover (?:the )?(?:past |last )?({'|'.join(_COUNTS)}|[0-9]
 
 
 def _from_range(text: str, question: Question) -> str:
-    """Why a value is none that was read: the middle of two others, or one out of a range."""
+    """Returns why a value was not read but chosen: it is the middle of two others, or one of a range; else ""."""
     if _ASKS_MIDDLE.search(question.text):
         return ""
     if _MIDDLE.search(text):
@@ -171,14 +171,14 @@ _COMPONENT = re.compile(
     r"(?<=[a-z0-9]), (?:including|inclusive of|which includes) [^,.;0-9]{3,60} (?:of )?[$€£]?[0-9][0-9.]{0,12}"
     r"(?: million| billion| thousand|%)?(?:,(?= (?:was|is|were|are|amounted|totall?ed|came|stood)\b)|\.?\Z)"
 )
-"""A part of the whole that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
+"""A part of the total that the value is of: `debt, including current debt of $0.35 billion, was $4.86 billion`."""
 _ROUNDED_CALL = re.compile(r"(?<!\w)round\(([^(),]{1,60}), ?[0-9]\)(?= ?[=~])")
 _DEBT_TO_EQUITY = re.compile(r"(?<![\w/])d/e(?![\w/])")
 _ROUNDS_TO = re.compile(
     r"(?<=[0-9%]),? \(?(?:which |and )?(?:(?:is )?rounded|rounds|rounding) (?:up |down |off )?(?:to|as) "
     r"(?=[$]?[0-9][0-9,]*(?:\.[0-9]+)?%?\)?[. ]*\Z)(?![0-9](?: d|$))"
 )
-"""Before the same amount with fewer digits; whether it is the same is found when they are compared."""
+"""Text before the same amount with fewer digits. Whether the amounts agree is checked later."""
 _FALLS_DUE = re.compile(r"\bfalls? due\b")
 _MIXED = re.compile(r"(?<![\w.,/$-])([0-9]{1,3}) (1|3|5|7|9|11|13|15)/(2|4|8|16)(?![\w.,/]|[ ]?[-+*/×÷])")  # noqa: RUF001
 _YEAR_ARGUMENT = re.compile(r"(?<=[a-z])\((?=(?:19|20)[0-9]{2}\))")
@@ -186,7 +186,7 @@ _SCOPE = re.compile(r"(?<=[0-9a-z%]), (?:excluding|before|net of) [a-z -]{3,60}\
 
 
 def _plain_numerals(text: str, question: Question) -> str:
-    """`5,2 %` with a point, `0.85:1` for a ratio as 0.85, and without the scope that ends `204, excluding rentals`."""
+    """Rewrites notations: `5,2 %` with a point, `0.85:1` as 0.85 for a ratio, `204, excluding rentals` as 204."""
     if "statement" not in question.text:
         text = _STATEMENT.sub("statement", text)
     if "operating activities" in question.text:
@@ -205,7 +205,7 @@ def _plain_numerals(text: str, question: Question) -> str:
 
 
 def _announced_otherwise(text: str, found: Sequence[Element], final: Element) -> str:
-    """Why an earlier `answer is` contradicts the last one, or nothing."""
+    """Returns why an earlier `answer is` contradicts the last one, or ""."""
     start, end = statement.announced_before(text)
     for one in found:
         differs = one.value is not None and final.value is not None and not is_same(one.value, final.value)
@@ -215,7 +215,7 @@ def _announced_otherwise(text: str, found: Sequence[Element], final: Element) ->
 
 
 def says_nothing(text: str, question: Question) -> bool:
-    """`None`, `no impairment was recorded in 2020` and the like: a zero in words, all of them of the question."""
+    """Returns whether a text is a zero in words of the question: `None`, or `no impairment was recorded in 2020`."""
     stated = _ZERO_FIRST.fullmatch(text.strip())
     text = _DID_NOT.sub("no ", stated[1] if stated else text)
     match = _NOTHING.fullmatch(text.strip(" .!*\n\x1f"))
@@ -223,7 +223,7 @@ def says_nothing(text: str, question: Question) -> bool:
         return False
     words = _LETTERS.findall(match[1] or "")
     if not _NOT_FOUND.isdisjoint(words):
-        return False  # the answer has no value, which is none of 0
+        return False  # the answer has found no value, which does not mean 0
     asked = _ASKED_AMOUNT.search(question.text)
     if words and asked and is_foreign([asked[1]], words, related=False):
         return False  # `no goodwill`, where its impairment is asked for
@@ -237,7 +237,7 @@ _DID_NOT = re.compile(
     r"(?:record|recognize|recognise|have|incur|pay|make|issue|repurchase) any "
     r"|\A(?:the company|it|they|we) (?:recorded|recognized|recognised|had|incurred|paid|made|issued|repurchased) no "
 )
-"""Verbs of what a company does, not of what its report says: `did not disclose any` is no zero."""
+"""Verbs of a company's actions, not of its report: `did not disclose any` is not a zero."""
 _ASKED_AMOUNT = re.compile(r"\bhow much (?:[a-z-]+ ){0,3}?([a-z-]+) (?:was|were|did|does|is|has)\b")
 _NOT_FOUND = word_set(
     "data datum info information figure figures value values amount amounts number numbers disclosure "
@@ -264,7 +264,7 @@ def _values(found: Sequence[Element]) -> list[Element]:
 
 
 def unreadable(text: str, found: Sequence[Element], start: int = 0) -> str:
-    """Why a text has no number that can be read, or nothing; before `start` is working, which may have any form."""
+    """Returns why a text has no readable number, or ""; the working before `start` may have any form."""
     if sum(one.value is not None for one in found) > MOST_ITEMS:
         return f"There are more than {MOST_ITEMS} values."
     if any(one.sort is Sort.MALFORMED and one.end > start for one in found):
@@ -288,7 +288,7 @@ _SCOPES = re.compile(r"\b(?:excluding|excluded|except|without|ex)\b")
 
 
 def rejected(text: str, start: int, one: Element, dropped: str, question: Question) -> str:
-    """Why the statement around a value takes it back, or nothing."""
+    """Returns why the statement around a value rejects it, or ""."""
     around = text[min(statement.clause_start(text, start), statement.clause_start(text, one.start)) :]
     for part in dropped.split("\n"):
         around = _without(around, part)
@@ -305,7 +305,7 @@ def rejected(text: str, start: int, one: Element, dropped: str, question: Questi
 
 
 def _without(text: str, dropped: str) -> str:
-    """A text without the cue words of contrasts that were taken out."""
+    """Returns a text without the cue words of contrasts that were removed."""
     for cue in ("not", "instead of", "rather than", "than"):
         if cue in dropped:
             text = text.replace(f"{cue} ", " ", 1)

@@ -1,8 +1,8 @@
-"""What the question says about the form of its answer: scale, years, points, direction, measures, its own numbers.
+"""Reads in a question the form of its answer: scale, years, points, direction, measures, numbers that it repeats.
 
 A truth is often a bare number in a unit that only the question names, as in `By how much did net income change, in
-millions?` and `-77`. With the question, `-$77 million` is right and `-77 billion` is not. Without it nothing is known,
-and the truth alone is compared.
+millions?` and `-77`. With the question, `-$77 million` is right and `-77 billion` is not. Without the question, the
+answer is compared with the truth alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from finqa_cli.grading.strict_2.number_words import word_set
 from finqa_cli.grading.strict_2.units import CURRENCIES, MEASURES, SCALES, TIMES
 
 LONGEST = 600
-"""Characters. A longer text is a prompt with tables in it, whose years, numbers and scales are not those asked for."""
+"""Largest number of characters. A longer text is a prompt with tables, whose years and scales are not those asked for.
+
+"""
 
 _SCALE = re.compile(
     r"\b(?:in|\(in|as|to the nearest|expressed in)\s+(?:us |u\.s\. )?(?:[$€£¥₹]\s?|usd |eur )?(?:whole )?"
@@ -53,7 +55,7 @@ _USED = re.compile(r"\bused (?:in|for|by)\b|\b(?:spend|spent) (?:on|for)\b")
 _BOTH_WAYS = re.compile(
     r"\b(?:negative|minus|parenthes[ei]s|brackets)\b|\bsign\b|\b(?:provided|generated|from|or) ?\(?(?:by )?[/(]*used"
 )
-"""The question says how a decrease is written, or asks for an amount that may go either way: one sign is right."""
+"""The question states how a decrease is written, or asks for an amount of either direction: only one sign is right."""
 _LEFT_OUT = re.compile(
     r"\b(?:net of|excluding|exclusive of|after deducting|before deducting|after subtracting|other than|"
     r"except(?: for)?|apart from|without|ignoring) ([^,?.;()]{3,60})"
@@ -101,31 +103,33 @@ _OF_BOTH = word_set(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Facts of a question; the defaults say that there is none.
+    """Facts about a question; the defaults are for an unknown question.
 
     Attributes:
-        known: There is a question.
-        scale: The unit in which a bare truth is counted: a scale, points, or none.
-        years: The years that it names.
-        base_year: The first of `from 2018 to 2019`, or nothing.
-        numbers: The other numbers that it names, as digits.
-        asks_year: The answer is a year.
-        asks_how_many: It says so.
-        counts: It asks how many things there are, so the answer is whole.
-        direction: 1 when it asks whether something rose or is above, -1 for fell or below, 0 for neither or both.
-        is_about_decline: It asks for the size of a decrease, so that `a decrease of 5` is 5.
-        asks_time: It asks for a duration.
-        asks_share: It asks for a percentage, a rate or a ratio.
-        asks_ratio: It asks for a margin, a rate or a ratio, which may be called a percentage of something else.
-        asks_amount: It asks for an amount, and for no share.
-        measures: Which of shares, days, money and others it asks for.
-        quantities: Those of a statement that it names.
-        currencies: Codes of the currencies that it names.
-        divides: Words of what is divided and of what it is divided by, where it names both.
-        names_losses: It asks about an allowance or a provision for losses, so that these are no negative amounts.
-        left_out: Words that it has only in what is to be left out, as in `net of closures`.
-        words: Its words.
+        known: Whether the question is known.
+        words: The words of the question.
         text: The question in lower case.
+        scale: The unit of a bare truth: a scale, points, or none.
+        years: The years that the question names.
+        base_year: The first year of `from 2018 to 2019`, or "".
+        numbers: The other numbers that the question names, as digits.
+        asks_year: Whether the answer is a year.
+        asks_how_many: Whether the question contains `how many`.
+        counts: Whether the question asks how many things there are, so that the answer is a whole number.
+        direction: 1 if the question asks whether something rose or is above, -1 for fell or below, 0 for neither or
+            both.
+        is_about_decline: Whether the question asks for the size of a decrease, so that `a decrease of 5` is 5.
+        asks_time: Whether the question asks for a duration.
+        asks_share: Whether the question asks for a percentage, a rate or a ratio.
+        asks_ratio: Whether the question asks for a margin, a rate or a ratio, which may be called a percentage of
+            something else.
+        asks_amount: Whether the question asks for an amount, and not for a share.
+        measures: The measures that the answer may have, such as shares, day and money.
+        quantities: Quantities of financial statements that the question names.
+        currencies: Codes of the currencies that the question names.
+        divides: Words of the numerator and of the denominator, if the question names both.
+        names_losses: Whether the question is about an allowance or a provision for losses, which is not negative.
+        left_out: Words that occur only in what the question excludes, as in `net of closures`.
     """
 
     known: bool = False
@@ -152,9 +156,9 @@ class Question:
     left_out: frozenset[str] = frozenset()
 
     def counted(self, truth: Number) -> Number:
-        """The truth in the unit that the question names; as it is when it has one of its own.
+        """Returns the truth in the unit that the question names; unchanged if the truth has a unit itself.
 
-        A truth that is already written out (`77,000,000` for a question in millions) is unchanged.
+        A truth that is written out (`77,000,000` for a question in millions) is unchanged, too.
         """
         if truth.unit is not NO_UNIT or self.scale is NO_UNIT:
             return truth
@@ -164,7 +168,7 @@ class Question:
 
 
 def read_question(text: str) -> Question:
-    """Reads a question; an empty one says nothing, nor does one longer than `LONGEST`."""
+    """Reads a question; an empty question, or one longer than `LONGEST`, is unknown."""
     text = " ".join(text.lower().replace("’", "'").split()) if len(text) <= LONGEST else ""  # noqa: RUF001
     if not text:
         return Question()
@@ -196,19 +200,19 @@ def read_question(text: str) -> Question:
 
 
 def _asks_size_of_decline(text: str) -> bool:
-    """The question asks how large a decrease is, and lets the answer write it with either sign."""
+    """Returns whether the question asks how large a decrease is, so that either sign is allowed."""
     declines = _DOWN.search(_EITHER.sub(" ", text)) or _USED.search(text)
     return bool(declines) and not _UP.search(text) and not _BOTH_WAYS.search(text)
 
 
 def _left_out(text: str) -> frozenset[str]:
-    """The words that stand only in what is left out: `closures` of `stores added, net of closures`."""
+    """Returns the words that occur only in what is excluded: `closures` of `stores added, net of closures`."""
     named = {word for part in _LEFT_OUT.findall(text) for word in _WORD.findall(part)}
     return frozenset(named - set(_WORD.findall(_LEFT_OUT.sub(" ", text))))
 
 
 def operands(text: str) -> frozenset[str]:
-    """The words of a text in lower case that tell one operand of a ratio from the other."""
+    """Returns the words of a text in lower case that distinguish one operand of a ratio from the other."""
     return frozenset(word for word in _OPERAND.findall(text) if word not in _OF_BOTH)
 
 
@@ -221,7 +225,7 @@ def _divides(text: str) -> tuple[frozenset[str], frozenset[str]] | None:
 
 
 def _measures(text: str) -> frozenset[str]:
-    """The measures that an answer may have: those that the question names, and money unless it counts things."""
+    """Returns the measures that an answer may have: those that the question names, and money unless it is a count."""
     measures = {name for name, words in (("shares", _SHARES), ("per share", _PER_SHARE)) if words.search(text)}
     measures |= {stem for stem in MEASURES - TIMES - {"shares"} if re.search(rf"(?<!per ){stem}", text)}
     measures |= {"employee"} if _STAFF.search(text) else set()

@@ -1,8 +1,8 @@
-"""Whether the words around a value are about what the question asks for: its time, its quantity, and every word.
+"""Checks that the words around a value fit the question: its time, its quantity, and every single word.
 
-An answer is paid for what it says. So each word of the clause that a value stands in is accounted for: it has to do
-with the question, or it is one of the common words of `labels.py`. The words of a formula are the exception: they name
-what the value was computed from, and one of them has to do with the question.
+Each word of the clause that contains a value must be related to the question, or be one of the common words of
+`labels.py`. The words of a formula are an exception: they name the inputs of the value, and one of them must be related
+to the question.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from finqa_cli.grading.strict_2.values import Element, Sort
 
 
 def why_other(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why the words around a value say that it is not what is asked for, or nothing.
+    """Returns why the words around a value show that it is not what is asked for, or "".
 
     Args:
-        found: The statement that the value is in.
+        found: The statement that contains the value.
         one: The value.
         question: The question.
     """
@@ -60,7 +60,7 @@ _RATIO_OF = re.compile(r"\bratio of\b")
 
 
 def _clause(found: Sequence[Element], place: int) -> tuple[Sequence[Element], Sequence[Element]]:
-    """What stands before and after a value in its clause."""
+    """Returns the elements before and after a value in its clause."""
     start, end = place, place + 1
     while start and not _ends(found[start - 1]):
         start -= 1
@@ -74,7 +74,7 @@ def _ends(one: Element) -> bool:
 
 
 def is_about_something_else(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why the clause of a value has a word that is not accounted for, or nothing."""
+    """Returns why the clause of a value does not fit the question, or ""."""
     if not question.known:
         return ""
     before, after = _clause(found, found.index(one))
@@ -133,7 +133,7 @@ def is_about_something_else(found: Sequence[Element], one: Element, question: Qu
 
 
 def _is_left_out(words: Sequence[str], question: Question) -> bool:
-    """The words name what is left out, `37 closures`, and nothing of what is asked for, nor that it is left out."""
+    """Returns whether the words name an excluded quantity, `37 closures`, without stating that it is excluded."""
     if _LEAVES_OUT & set(words):
         return False
     asked = [word for word in question.words if word not in question.left_out]
@@ -149,7 +149,7 @@ _SHARE_OF = re.compile(
 
 
 def _is_share_of_another(before: Sequence[Element], after: Sequence[Element], whole: str) -> bool:
-    """`grew 6.5%`, or `6.5% of deferred revenue`, where a percentage of total revenue is asked for."""
+    """Returns whether a value is a change, `grew 6.5%`, or a share of another total, `6.5% of deferred revenue`."""
     words = [word for word in _words(before) if word != "by"]
     if words and CHANGE.fullmatch(words[-1]) and words[-1] not in ("increase", "decrease", "change"):
         return True
@@ -164,7 +164,7 @@ _PHRASE_ENDS = word_set("in for at during was were is are came comes from which 
 
 
 def _is_another_ratio(words: Sequence[str], question: Question) -> bool:
-    """The words name one operand of the ratio without the other, or a quantity that is neither."""
+    """Returns whether the words name only one operand of the ratio, or a quantity that is neither."""
     if question.divides is None:
         return False
     if question.quantities and quantities(" ".join(words)) - question.quantities:
@@ -192,7 +192,7 @@ def _sentence_after(found: Sequence[Element], one: Element) -> Sequence[Element]
 
 
 def _remark_is_other(found: Sequence[Element], one: Element, question: Question) -> bool:
-    """A short remark right after a value, `(Defense)`, has nothing to do with the question."""
+    """Returns whether a short remark directly after a value, `(Defense)`, is unrelated to the question."""
     place = found.index(one) + 1
     if place >= len(found) or found[place].text not in ("(", ",", "—"):
         return False
@@ -223,7 +223,7 @@ _MAKES = word_set("make makes made making take takes took add adds")
 
 
 def _is_level(before: Sequence[Element], after: Sequence[Element], one: Element, question: Question) -> bool:
-    """`gross profit was 57` to a question by how much it changed."""
+    """Returns whether a value is a level, `gross profit was 57`, although the question asks for a change."""
     words = [word for word in _words(before) if word not in ("negative", "minus", "about")]
     if not _AMOUNT_OF_CHANGE.search(question.text) or not words or one.value is None:
         return False
@@ -254,7 +254,7 @@ _FILLERS = word_set("so and but it this that which company's")
 
 
 def _another_time(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why a value is given to a time that the question does not ask for, or nothing."""
+    """Returns why a value is of a time that the question does not ask for, or ""."""
     words = " ".join(element.text for element in found)
     if refused_words.ANOTHER_TIME.search(words):
         return "The value is of another time."
@@ -296,7 +296,7 @@ def _another_time(found: Sequence[Element], one: Element, question: Question) ->
 
 
 def another_span(words: str, question: Question) -> str:
-    """Why the span of time that a value is given for is not that of the question, or nothing.
+    """Returns why the period of a value is not that of the question, or "".
 
     Args:
         words: The answer in lower case.
@@ -325,12 +325,12 @@ def another_span(words: str, question: Question) -> str:
 
 
 def _counts_years(question: Question) -> bool:
-    """The question asks in how many years something was so, and those that were are in its span."""
+    """Returns whether the question asks in how many years something was true; an answer may then list these years."""
     return question.asks_how_many and "years" in question.words
 
 
 def _horizon(match: re.Match[str]) -> tuple[bool, str]:
-    """Whether a span is after a time or within it, and the time, in years where it is 12 months."""
+    """Returns whether a period is after a time (True) or within it, and the time; 12 months become 1 year."""
     count, unit = match[2], match[3].rstrip("s")
     count = {"a": "1", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "twelve": "12"}.get(count, count)
     return match[1] not in _WITHIN, "1 year" if (count, unit) == ("12", "month") else f"{count} {unit}"
@@ -367,7 +367,7 @@ _IN_TOTAL = re.compile(
 
 
 def _is_of_years(found: Sequence[Element], one: Element, known: Collection[str]) -> bool:
-    """The clause of a value names a year that is not known."""
+    """Returns whether the clause of a value names a year that is not in `known`."""
     before, after = _clause(found, found.index(one))
     return any(part.sort is Sort.YEAR and part.text not in known for part in (*before, *after))
 
@@ -381,7 +381,7 @@ OVER_YEARS = re.compile(
 
 
 def _opens_otherwise(word: str, year: str, question: str) -> bool:
-    """`in 2025` where the question says `after 2025`."""
+    """Returns whether a year has another preposition than in the question: `in 2025` instead of `after 2025`."""
     asked = re.search(rf"\b(after|before|since|until|by|through|beyond) (?:the end of )?{year}\b", question)
     return asked is not None and word in _OPENERS and word != asked[1]
 
@@ -396,7 +396,7 @@ _AROUND_YEAR = re.compile(r"before|after|until|since|prior|pre")
 
 
 def _another_quantity(found: Sequence[Element], one: Element, question: Question) -> str:
-    """Why the label of a value names a quantity that the question does not ask for, or nothing."""
+    """Returns why the label of a value names a quantity that the question does not ask for, or ""."""
     if not question.known:
         return ""
     place = found.index(one)
@@ -445,7 +445,7 @@ _OTHER_MEASURES = word_set("margin margins yield yields return returns")
 
 
 def _has_other_object(words: Sequence[str], question: Question) -> bool:
-    """A phrase such as `on term loans` or `to intangibles` names what the question does not."""
+    """Returns whether a phrase such as `on term loans` or `to intangibles` is unrelated to the question."""
     for at, word in enumerate(words[:-1]):
         if word in _OBJECT_OF:
             nouns = [one for one in words[at + 1 : at + 4] if one not in ("the", "its", "their", "a", "an")][:1]
@@ -458,7 +458,7 @@ _OBJECT_OF = frozenset(("to", "on", "over", "above"))
 
 
 def _has_unknown_noun(one: Element, after: Sequence[Element], question: Question) -> bool:
-    """What is counted is right behind the value, and neither a unit nor of the question: `7.42 BTC`."""
+    """Returns whether the noun directly after the value is neither a unit nor in the question: `7.42 BTC`."""
     if not after or after[0].sort is not Sort.WORD or (one.value and one.value.measure):
         return False
     return is_foreign([after[0].text], question.words)

@@ -1,7 +1,7 @@
-"""Whether the reason beside a yes or no agrees with it: `yes, it fell` does not to a question whether it rose.
+"""Checks whether the reason beside a yes or no agrees with it: `yes, it fell` contradicts the question `did it rise`.
 
-Comparisons (`above 1`, `exceeded equity`) and movements (`rose`, `improved`) of question and reason are brought to one
-sign each. `not` turns it, and so does a comparison with its sides exchanged.
+Each comparison (`above 1`, `exceeded equity`) and each movement (`rose`, `improved`) of question and reason becomes a
+sign. `not` inverts the sign, and so does a comparison with exchanged sides.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MOST_CLAUSES = 40
 
 
 def supports(reason: str, question: Question) -> int:
-    """1 when a reason says that what the question asks is so, -1 when it says that it is not, 0 when neither is clear.
+    """Returns 1 if a reason affirms the question, -1 if it denies it, 0 if neither is clear.
 
     Args:
-        reason: What stands beside the decision, in lower case.
+        reason: The text beside the decision, in lower case.
         question: The question.
     """
     compares, asked_at = _first(question.text, _ABOVE, _BELOW)
@@ -70,18 +70,18 @@ def supports(reason: str, question: Question) -> int:
 
 
 def asks_direction(question: Question) -> bool:
-    """Whether the question asks for a comparison or a movement."""
+    """Returns whether the question is about a comparison or a movement."""
     words = (_ABOVE, _BELOW, _ROSE, _FELL)
     return any(one.search(question.text) for one in words)
 
 
 def movement_is_asked(question: Question) -> bool:
-    """Whether the question asks for a movement."""
+    """Returns whether the question is about a movement."""
     return any(one.search(question.text) for one in (_ROSE, _FELL))
 
 
 def compares_otherwise(text: str, question: Question) -> bool:
-    """Whether a sentence compares the two sides of a question the other way round: `diluted exceeded basic by 0.06`."""
+    """Returns whether a sentence compares the sides of a question in reverse: `diluted exceeded basic by 0.06`."""
     if not _WITH_SIDES.search(text):
         return False
     comparison = _IN_BRACKETS.sub(" ", question.text)
@@ -100,7 +100,7 @@ _EITHER_WAY = re.compile(r"\b(?:exceed|surpass|outpac|outperform|trail|underperf
 
 
 def movement(reason: str, question: Question) -> int:
-    """1 when `from 500 to 540` goes the way that the question asks for, -1 when it goes the other way, else 0."""
+    """Returns 1 if `from 500 to 540` has the direction that the question asks about, -1 for the opposite, else 0."""
     asked = _first(question.text, _ROSE, _FELL)[0] or _compares_years(question.text)
     if not asked:
         return 0
@@ -118,7 +118,7 @@ def movement(reason: str, question: Question) -> int:
 
 
 def _compares_years(text: str) -> int:
-    """1 when `in 2020 higher than in 2019` asks for a rise, -1 for a fall, 0 for another question."""
+    """Returns 1 if a question asks about a rise, as `in 2020 higher than in 2019`, -1 for a fall, else 0."""
     found = _YEARS_COMPARED.search(text)
     if found is None or found[1] == found[3]:
         return 0
@@ -133,12 +133,12 @@ _BY_LESS = re.compile(r"(?:\b(?:by|change of|change|delta)[:=]?|\() ?-[$]?[0-9]"
 
 
 def is_comparison(word: str) -> bool:
-    """Whether a word compares: `below`, `exceeded`."""
+    """Returns whether a word compares: `below`, `exceeded`."""
     return bool(_ABOVE.fullmatch(word) or _BELOW.fullmatch(word))
 
 
 def _by_year(reason: str) -> list[tuple[str, str]]:
-    """Years with the amounts that they have: `36% in 2018 and 38% in 2019`, `2018: 36%, 2019: 38%`."""
+    """Returns years with their amounts: `36% in 2018 and 38% in 2019`, `2018: 36%, 2019: 38%`."""
     before = [(match[2], match[1]) for match in _AMOUNT_IN_YEAR.finditer(reason)]
     return before or [(match[1], match[2]) for match in _YEAR_WITH_AMOUNT.finditer(reason)]
 
@@ -156,7 +156,7 @@ _FROM_TO = re.compile(
 
 
 def is_false(reason: str) -> bool:
-    """Whether a reason compares two numbers falsely: `3,200 exceeds 3,900`."""
+    """Returns whether a reason compares two numbers wrongly: `3,200 exceeds 3,900`."""
     for match in _COMPARED.finditer(reason):
         first, second = (float(match[place].replace(",", "")[:30]) for place in (1, 3))
         if (match[2] in _GREATER and first < second) or (match[2] not in _GREATER and first > second):
@@ -173,7 +173,7 @@ _GREATER = frozenset((">", "exceeds", "is greater than", "is higher than", "is m
 
 
 def _first(text: str, up: re.Pattern[str], down: re.Pattern[str]) -> tuple[int, slice]:
-    """The sign of the words of one direction in a text, and where the first stands; 0 with none, or with both."""
+    """Returns the direction of a text, 1 or -1, and the place of its first word; 0 with no direction or both."""
     rises, falls = up.search(text), down.search(text)
     found = rises or falls
     if found is None or (rises and falls):
@@ -186,7 +186,7 @@ def _contents(text: str) -> set[str]:
 
 
 def _is_swapped(clause: str, at: slice, question: str, asked_at: slice) -> bool:
-    """The sides of the comparison stand the other way round in the clause than in the question."""
+    """Returns whether the sides of the comparison are exchanged in the clause, compared to the question."""
     clause = _COMPARED_WITH.sub(" than ", clause)
     near, than, far = question[asked_at.stop :].partition(" than ")
     left = _contents(f"{question[: asked_at.start]} {near if than else ''}")
@@ -211,7 +211,7 @@ _MONTHS = word_set("january february march april may june july august september 
 
 
 def _by_threshold(reason: str, question: str, compares: int, asked_at: slice) -> int:
-    """`it was 2.4` to a question whether it was below 3: what the one number in the reason says."""
+    """Returns what the only number of a reason shows: 1 for `it was 2.4`, if the question is `below 3`; 0: unclear."""
     if not compares:
         return 0
     limits = _numbers(question[asked_at.stop :])
@@ -233,6 +233,6 @@ _PERCENT = re.compile(r"%|\bpercent\b")
 
 
 def _numbers(text: str) -> list[str]:
-    """The numbers of a text without years; the comma of `December 31, 2019` is no part of one."""
+    """Returns the numbers of a text without years; the comma of `December 31, 2019` is not part of a number."""
     found = (match[1].rstrip(",") for match in _NUMBER.finditer(text))
     return [number for number in found if not _YEAR.fullmatch(number)]

@@ -1,7 +1,7 @@
-"""Words with which an answer has not decided: hedges, negations, alternatives, bounds, talk to the judge.
+"""Words that show that an answer is not a decision: hedges, negations, alternatives, bounds, text for the judge.
 
-Every list is wider than it need be: an honest answer in which one of these words stands by chance is refused, and that
-costs one reward; a hedge that is paid teaches a policy to hedge.
+Every list is wider than necessary. An honest answer that contains one of these words by chance is refused, which costs
+one reward; but a reward for a hedge teaches a policy to hedge.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNDECIDED = _words(
     r"grader|graders|grading|ground truth|gold|ignore|assert|full marks|mark (?:as|this|it)|as correct|please|judge",
     r"(?:verify|check|confirm) (?:if|whether|that|this|it|with|the|again|first)|submit\w*|drop table",
 )
-"""Anywhere in an answer."""
+"""Refused anywhere in an answer."""
 
 DOUBTFUL = _words(
     r"(?:increas|decreas|ris|fall|gain|loss|up|down|profit|high|low)[a-z]*/(?:increas|decreas|ris|fall|gain|loss|up|"
@@ -66,7 +66,7 @@ DOUBTFUL = _words(
     r"random\w*|swap\w*|reversed?|struck|deleted|void|withdrawn|grade|reward|rewards|truth|instructions?|system",
     r"accept|award\w*|score|import|provisional\w*|preliminary|unaudited|rumou?r\w*|ranges?|intervals?|ballpark",
 )
-"""Anywhere in an answer, except where the question has the very word, as in `doubtful accounts` and `stock options`."""
+"""Refused anywhere in an answer, unless the question has the same word: `doubtful accounts`, `stock options`."""
 
 REJECTED = _words(
     r"not|never|none|false|falsely|untrue|wrong|wrongly|incorrect\w*|mistaken\w*|invalid|erroneous\w*",
@@ -76,14 +76,14 @@ REJECTED = _words(
     r"disprov\w+|impossible|unequal|nothing|nicht|kein\w*|oder|pas|jamais|ou|peut-être|vielleicht|quizás|nunca",
     r"sino|non(?!-)|ni(?= [a-z]+ ni)|不|不是|或|或者|可能|并非|нет|не|или",
 )
-"""In the statement that decides, and after it."""
+"""Refused in the statement that decides, and after it."""
 
 ANOTHER_TIME = _words(
     r"(?:last|prior|previous|next|following|preceding|earlier|another|other|wrong) (?:fiscal )?"
     r"(?:year|period|quarter)(?:'s)?",
     r"(?:a|one|the) year (?:before|earlier|ago|later|after)|(?:prior|previous)-year",
 )
-"""In the statement that decides: the value is given to another time than the one asked for."""
+"""Refused in the statement that decides: the value is of another time than the one asked for."""
 
 NO_AS_DETERMINER = _words("no")
 
@@ -92,7 +92,7 @@ BOUNDS = word_set(
     "topping topped between from until before after since maximum minimum max min within barely through "
     "ex excl near nearing approaching nearer"
 )
-"""Right before a value: it bounds the answer and is not one."""
+"""Directly before a value: the value is a bound and not an answer."""
 
 BOUNDS_AFTER = (
     "and counting",
@@ -115,23 +115,23 @@ PLACES = word_set(
     "exhibit schedule chapter paragraph appendix figure fig no number question q option choice part page. "
     "p. level version entry id room topic"
 )
-"""A whole number below 1000 right after one of these names a place."""
+"""A whole number below 1000 directly after one of these words names a place."""
 
 PLACES_OF_ANY_NUMBER = word_set(
     "page table row line note section exhibit chapter paragraph appendix column item figure fig version"
 )
-"""So does any number after one of these."""
+"""Any number directly after one of these words names a place."""
 
 OPERATIONS = word_set("minus plus divided multiplied subtract added squared cubed less")
-"""Between two values: the expression was not computed."""
+"""Between two values: the expression is not computed."""
 
 
 def undecided(text: str, asked: Collection[str] = ()) -> bool:
-    """The text hedges, names alternatives, asks, or addresses its judge.
+    """Returns whether the text hedges, names alternatives, asks a question, or addresses its judge.
 
     Args:
-        text: In lower case.
-        asked: The words of the question, which are no doubts where the answer repeats them.
+        text: The text in lower case.
+        asked: The words of the question; `DOUBTFUL` words among them do not count.
     """
     if UNDECIDED.search(text) or "?" in text or "¿" in text:
         return True
@@ -139,7 +139,7 @@ def undecided(text: str, asked: Collection[str] = ()) -> bool:
 
 
 def foreign(text: str) -> bool:
-    """Letters of a script in which no refusal would be recognized, beside the usual labels of answers."""
+    """Returns whether a text has letters of scripts whose hedges are unknown, other than usual labels of answers."""
     text = _LABELS.sub("", text)
     return any(character > "\u024f" and character.isalpha() for character in text)
 
@@ -150,19 +150,19 @@ _LABELS = re.compile(
 
 
 WORDS_OF_DECISIONS = _words("yes", "nope", "yep", "yeah", "true", "no(?=[,.;:!)]|$)")
-"""Beside a number, or beside the boxed value that decides, these are a second answer."""
+"""Beside a number, or beside the boxed value that decides, these words are a second answer."""
 
 _CLAUSE = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*but\b")
 
 
 def last_clause(text: str) -> int:
-    """Where the last clause of a text begins."""
+    """Returns where the last clause of a text begins."""
     starts = [match.end() for match in _CLAUSE.finditer(text.rstrip())]
     return starts[-1] if starts else 0
 
 
 OR_EQUAL = "oreq"
-"""Stands in a text for an `or` between two numbers."""
+"""Replaces an `or` between two numbers in a text."""
 _EQUIVALENT = re.compile(
     r"(?:(?<=[0-9%)])|(?<=million)|(?<=billion)|(?<=thousand)|(?<=dollars)|(?<=percent)|(?<=times)|(?<=points)|"
     r"(?<=bps)|(?<=shares)|(?<=quarters)|(?<=years)|(?<=months)|(?<=stores)|(?<=employees))"
@@ -172,5 +172,5 @@ _EQUIVALENT = re.compile(
 
 
 def without_equivalents(text: str) -> str:
-    """`0.05 or 5%` as two notations; whether they are of one amount is found when their values are compared."""
+    """Marks the `or` of `0.05 or 5%` as one between notations. Whether the amounts are equal is checked later."""
     return _EQUIVALENT.sub(f" {OR_EQUAL} ", text)

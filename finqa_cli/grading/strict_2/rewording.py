@@ -1,6 +1,6 @@
-"""Words around a number that say the same as plainer ones: losses, cash used, abbreviations of returns, labelled sums.
+"""Rewrites words around a number in simpler ones: losses, cash used, abbreviations of returns, labelled sums.
 
-Each rewriting takes a text in lower case and leaves it unchanged where it does not fit the question.
+Each rewriting takes a text in lower case, and returns it unchanged if it does not fit the question.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COST = re.compile(
     r"(?<=shares)(?: of (?:its )?common stock)?,? (?:at|for) an? (?:total |aggregate )?(?:cost|price) of "
     r"[$][0-9][0-9.,]{0,20}(?: million| billion)?(?![0-9])"
 )
-"""What was paid for shares that are counted."""
+"""The price of shares, in an answer about their number."""
 _SUM = re.compile(
     r"(?<![\w.,$-])[$]?[0-9][0-9.,]{0,12}(?: [a-z]{2,20}){1,2}"
     r"(?: [-+] [$]?[0-9][0-9.,]{0,12}(?: [a-z]{2,20}){1,2}){1,6}"
@@ -46,7 +46,7 @@ _SCALES = word_set("million billion thousand percent hundred trillion")
 
 
 def in_plain_words(text: str, question: Question) -> str:
-    """The text with a plain `loss of`, `outflow` for cash used, a dash before an explanation, a sum without labels."""
+    """Rewrites `loss attributable to X of`, cash used as `outflow`, the dash before an explanation, labelled sums."""
     text = _DASH.sub(" — ", _SUM.sub(_without_labels, text))
     if question.counts and "shares" in question.measures:
         text = _COST.sub("", text)
@@ -57,13 +57,13 @@ def in_plain_words(text: str, question: Question) -> str:
 
 
 def _without_labels(found: re.Match[str]) -> str:
-    """`1,251 opening + 62 opened - 29 closed` without its words; a scale is none of them."""
+    """Returns `1,251 opening + 62 opened - 29 closed` without its words; unchanged if one of them is a scale."""
     words = {label.strip() for label in _LABELS.findall(found[0])}
     return found[0] if words & _SCALES else _LABELS.sub("", found[0])
 
 
 def _loss(found: re.Match[str], question: Question) -> str:
-    """`loss attributable to common shareholders of`, where the question names these, as `loss of`."""
+    """Returns `loss` for `loss attributable to common shareholders`, if the question names these."""
     return found[1] if set(found[2].split()) <= set(question.words) else found[0]
 
 

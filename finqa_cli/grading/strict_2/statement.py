@@ -1,8 +1,8 @@
-"""The part of an answer that decides on numbers, and the values that it states.
+"""Finds the part of an answer that decides on numbers, and the values that it states.
 
-Steps, each of which only narrows the text: after the last `answer is` or `so`; without the explanation after it;
-without what is named only to be set apart (`, not 85`, `vs. 74`); the result of an equation or an arrow. What is left
-contains one value, written once or in two notations of the same amount, or it has not decided.
+Each step only narrows the text: after the last `answer is` or `so`; without the explanation after it; without contrasts
+(`, not 85`, `vs. 74`); the result of an equation or an arrow. The rest must contain one value, written once or in two
+notations of the same amount; otherwise the answer is not a decision.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STRONG = re.compile(
     r"|(?:最终|最終|正确)?(?:答案|答え|回答|结果)\s*(?:是|为|は|:)|réponse\s*(?:finale)?\s*:|respuesta(?: final)?\s*:"
     r"|antwort\s*:|risposta\s*:|resposta\s*:|ответ\s*:|정답\s*:|antwoord\s*:|####\s*"
 )
-"""What an answer announces its decision with."""
+"""Words that announce the decision of an answer."""
 FIRM = re.compile(r"answer|final|conclusion|correct|####|答|réponse|respuesta|antwort|risposta|resposta|ответ|정답")
-"""Announcements of which two with different values are two decisions; a `result` before an `answer` is working."""
+"""Announcements of a decision: two of them with different values contradict. A `result` before them is working."""
 WEAK = re.compile(
     r"(?<=[,.;:)] )(?:so|hence|thus|therefore)\b|^(?:so|hence|thus|therefore)\b|\n(?:so|hence|thus|therefore)\b"
     r"|\band (?:so|hence|thus|therefore)\b|(?<![\w-])(?:gives?|giving|yields?|yielding|we get|results in|resulting in"
@@ -42,7 +42,7 @@ WEAK = re.compile(
     r"|totall?ing|to get|(?:and|i|we) got|getting|(?:to|we|i) obtain(?:ed)?|obtaining|arriv(?:e|ed|ing) at|gave|"
     r"to find|adds? up to|sums? to)(?![\w-])"
 )
-"""What a result follows, when its working stands before it."""
+"""Words before a result that follows its working."""
 _EXPLAINS = re.compile(
     r"(?:\n\s{0,6}|\s--\s|[.;]\s{1,6})(?=(?:explanation|reasoning|reason|calculation|workings?(?! capital)|"
     r"computation|derivation|notes?"
@@ -52,7 +52,7 @@ _REASON = re.compile(
     r"(?:,|(?<=[0-9%x])) (?=(?:because|since|as|calculated|computed|derived|obtained|found) "
     r"(?:as|by|from|the|total|net|[0-9$]|it|this|that)\b)"
 )
-"""Before a reason within the sentence of a value: `1.42, calculated as 710 / 500`."""
+"""The beginning of a reason in the sentence of a value: `1.42, calculated as 710 / 500`."""
 _CHECKS = re.compile(r"(?:check|verification|proof)[ ]?:")
 _LAST_NUMBER = re.compile(r"(?<![0-9.,])([0-9][0-9.,]{0,40})[^0-9]*\Z")
 CLAUSE_END = re.compile(r"[.;!](?=\s|\Z)|\n|,\s*(?:but|so)\b|(?<=\s)--?(?=\s)|—")
@@ -68,7 +68,7 @@ _SAME_LINKS = word_set("= ~ ( [ { oreq i.e i.e. equals equal equivalent equivale
 
 
 def region(text: str) -> tuple[int, int]:
-    """Where the text decides: from after its last announcement up to its explanation."""
+    """Returns start and end of the text that decides: from its last announcement up to its explanation."""
     strong = list(STRONG.finditer(text))
     start = strong[-1].end() if strong else 0
     end = len(text)
@@ -80,7 +80,7 @@ def region(text: str) -> tuple[int, int]:
 
 
 def _reason(text: str, start: int) -> re.Match[str] | None:
-    """Where the reason of the first and only value before it begins, if nothing is concluded from it."""
+    """Returns where the reason begins that follows the first and only value, if no conclusion follows; else None."""
     found = _REASON.search(text, start)
     if found is None or WEAK.search(text, found.end()):
         return None
@@ -93,20 +93,20 @@ _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 
 def decides_from(text: str) -> int:
-    """Where the last line begins that announces an answer as final; what stands before it is working."""
+    """Returns where the last firm announcement of an answer begins; text before it is working. 0 without one."""
     found = [match for match in STRONG.finditer(text) if FIRM.search(match[0])]
     return found[-1].start() if found else 0
 
 
 def announced_before(text: str) -> tuple[int, int]:
-    """Where the announcements before the last one announce; an empty place when there is none."""
+    """Returns the range between the first and the last firm announcement; (0, 0) if there is none."""
     found = list(STRONG.finditer(text))
     firm = [match for match in found if FIRM.search(match[0])] or found
     return (firm[0].end(), firm[-1].start()) if firm else (0, 0)
 
 
 def without_spans(found: Sequence[Element]) -> list[Element]:
-    """Takes out `from 100 to 105` where another value stands beside it: it is what the value was computed from."""
+    """Removes `from 100 to 105` if there is another value, because these are the inputs of that value."""
     for place, one in enumerate(found):
         if one.text != "from" or one.sort is not Sort.WORD:
             continue
@@ -125,20 +125,20 @@ def _is_rate(one: Element) -> bool:
 
 
 def weak_start(text: str, start: int, end: int) -> int:
-    """Where the result begins that follows the last `so`, `gives` and the like, if digits do follow it."""
+    """Returns where the text after the last `so`, `gives` or similar word begins; `start` without such a word."""
     for match in reversed(list(WEAK.finditer(text, start, end))):
         return match.end()
     return start
 
 
 def clause_start(text: str, place: int) -> int:
-    """Where the clause begins that a place of the text is in."""
+    """Returns where the clause begins that contains a place of the text."""
     starts = [match.end() for match in CLAUSE_END.finditer(text, 0, place)]
     return starts[-1] if starts else 0
 
 
 def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bool]) -> tuple[list[Element], str]:
-    """Takes out values that are named only to be set apart from the one before, and returns their text as well."""
+    """Removes values that only contrast with the one before (`not 85`, `vs. 74`); also returns the removed text."""
     kept: list[Element] = []
     dropped: list[str] = []
     place, has_value = 0, False
@@ -168,7 +168,7 @@ def without_contrasts(found: Sequence[Element], is_value: Callable[[Element], bo
 
 
 def _is_labelled(between: Sequence[Element], after: Sequence[Element]) -> bool:
-    """Words or a year say what the other value is: `vs. 74 the year before`; `7.9% vs 8.2%` are two values."""
+    """Returns whether words or a year label the other value: `vs. 74 the year before`; `7.9% vs 8.2%` has no label."""
     if any(one.sort is Sort.WORD and one.text not in _CONTRAST_LINKS for one in between):
         return True
     following = next((one for one in after if one.text not in _OPENING), None)
@@ -177,13 +177,13 @@ def _is_labelled(between: Sequence[Element], after: Sequence[Element]) -> bool:
 
 
 _BESIDE = word_set("versus vs vs. compared against")
-"""What stands beside a value without saying which of the two is the answer."""
+"""Words between two values that do not show which of them is the answer."""
 _CONTRAST_LINKS = word_set("with to the a an about only just")
 _OPENING = frozenset("([,")
 
 
 def _may_stand_between(one: Element, cue: str) -> bool:
-    """It may stand between the cue of a contrast and its value: `not the 85 of last year`, and no `(do not use) 85`."""
+    """Returns whether an element may be between the cue of a contrast and its value: `not the 85 of last year`."""
     if one.sort is Sort.WORD:
         return not (cue == "from" and one.text == "to") and (cue != "not" or is_common(one.text))
     return one.sort is Sort.YEAR or (one.sort is Sort.SYMBOL and one.text not in "()[],;")
@@ -199,7 +199,7 @@ def _contrast(found: Sequence[Element], place: int) -> int:
 
 
 def without_working(found: Sequence[Element]) -> list[Element]:
-    """Takes out brackets that contain an expression after a value, as in `47.3 days (365 / 7.717)`, square ones too."""
+    """Removes brackets of any kind that contain an expression after a value, as in `47.3 days (365 / 7.717)`."""
     kept: list[Element] = []
     place = 0
     while place < len(found):
@@ -215,7 +215,7 @@ def without_working(found: Sequence[Element]) -> list[Element]:
 
 
 def _closing(found: Sequence[Element], place: int, mark: str) -> int | None:
-    """Where the bracket closes that opens at a place."""
+    """Returns where the bracket that opens at a place closes; None if it does not."""
     depth = 0
     for at in range(place, len(found)):
         depth += (found[at].text == found[place].text) - (found[at].text == mark)
@@ -228,7 +228,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 def without_used_results(found: Sequence[Element]) -> list[Element]:
-    """The last of several equations, where each earlier result is a number of a later one; or everything."""
+    """Returns the last of several equations if each earlier result is a number of the next one; else everything."""
     parts: list[list[Element]] = [[]]
     for one in found:
         if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in (",", ";", ".")):
@@ -247,10 +247,10 @@ _MOST_EQUATIONS = 10
 
 
 def result_of(found: Sequence[Element]) -> list[Element] | str:
-    """The result of an equation or after an arrow; the elements themselves when there is neither.
+    """Returns the result of an equation or after an arrow, or why there is none; without both, all elements.
 
-    The result of `100 - 20 = 80` and of `80 = 100 - 20` is the side that is a value. Two sides that are different
-    values are two answers.
+    The result of `100 - 20 = 80` and of `80 = 100 - 20` is the side that is a value. Two sides with different values
+    are two answers.
     """
     sides = _split(found, "→")
     found = sides[-1]
@@ -269,7 +269,7 @@ def result_of(found: Sequence[Element]) -> list[Element] | str:
 
 
 def result_after_arrow(found: Sequence[Element]) -> list[Element]:
-    """What stands after the last arrow, where a year is there and amounts are before it, or everything."""
+    """Returns the text after the last arrow, if it has a year and amounts are before the arrow; else everything."""
     *before, last = _split(found, "→")
     is_result = any(one.sort is Sort.YEAR for one in last) and any(_values(side) for side in before)
     return last if is_result else list(found)
@@ -291,7 +291,7 @@ def _split(found: Sequence[Element], mark: str) -> list[list[Element]]:
 
 
 def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
-    """The values of one side make the result: `$2.10 per share on 600 million shares = $1,260 million`."""
+    """Returns whether one side computes the result: `$2.10 per share on 600 million shares = $1,260 million`."""
     numbers = [one.value.number.value for one in _values(side) if one.value]
     number = next(one.value.number for one in _values(result) if one.value)
     if number.value in numbers:
@@ -300,7 +300,7 @@ def _computes(side: Sequence[Element], result: Sequence[Element]) -> bool:
 
 
 def _trimmed(side: list[Element]) -> list[Element]:
-    """A side of an equation without line ends around it: `= 710 / 500`, and below it `= 1.42`."""
+    """Returns a side of an equation without line ends around it: `= 710 / 500`, and in the next line `= 1.42`."""
     start, end = 0, len(side)
     while start < end and side[start].sort is Sort.BREAK:
         start += 1
@@ -322,7 +322,7 @@ def _has_operation(found: Sequence[Element]) -> bool:
 
 
 def candidates(found: Sequence[Element], question: Question) -> list[Element]:
-    """The values of a statement without those that only repeat a number of the question."""
+    """Returns the values of a statement, without those that only repeat a number of the question."""
     values = _values(found)
     if not values:
         years = [one for one in found if one.sort is Sort.YEAR and one.value is not None]
@@ -339,13 +339,13 @@ _DIGIT_WORDS = {"one": "1", "two": "2", "three": "3", "four": "4", "five": "5", 
 
 
 def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: Unit = NO_UNIT) -> list[Element]:
-    """Joins values that are two notations of one amount, such as `0.05 (5%)`; the more precise one stays.
+    """Joins values that are two notations of one amount, such as `0.05 (5%)`; the more precise one is kept.
 
     They must be linked by brackets, an equals sign or `i.e.`, and be written differently: `5, 5` are two values.
 
     Args:
         values: The values.
-        found: The statement that they are in.
+        found: The statement that contains them.
         scale: The scale that the question asks for: `80 ($80 million)` is one amount in millions.
     """
     merged: list[Element] = []
@@ -371,7 +371,7 @@ def merge_notations(values: Sequence[Element], found: Sequence[Element], scale: 
 
 
 def _is_exact(between: Sequence[Element], links: set[str]) -> bool:
-    """`5.25% or 5.3%` are alternatives; `$48,392 thousand or about $48.4 million` is one amount, rounded."""
+    """Returns whether two values joined by `or` must be equal: `5.25% or 5.3%`. After `about`, rounding is allowed."""
     return OR_EQUAL in links and not any(one.text in _ROUNDS for one in between)
 
 
@@ -379,7 +379,7 @@ _ROUNDS = word_set("about approximately roughly approx. rounded")
 
 
 def _finer(first: Element, second: Element, *, is_next: bool) -> Element:
-    """The more precise notation, the percentage right beside it, and the decimal number beside a fraction."""
+    """Returns the more precise notation, an equally precise percentage directly after, a decimal beside a fraction."""
     assert first.value and second.value
     if not first.value.number.place:
         return second
@@ -389,7 +389,7 @@ def _finer(first: Element, second: Element, *, is_next: bool) -> Element:
 
 
 def _links(between: Sequence[Element]) -> set[str]:
-    """The words between two values that say that they are one."""
+    """Returns the words between two values that link them as one amount."""
     words = {word for one in between for word in one.text.split()}
     if not words & {"(", "[", "{"} and any(one.sort is Sort.BREAK for one in between):
         return set()
@@ -397,7 +397,7 @@ def _links(between: Sequence[Element]) -> set[str]:
 
 
 def _in_scale(one: Element, other: Element, scale: Unit) -> Element:
-    """A bare value in the scale of the question, where the other one has a scale."""
+    """Returns a bare value in the scale of the question, if the other value has a scale; else unchanged."""
     if one.value is None or other.value is None or scale.kind is not Kind.SCALE:
         return one
     if one.value.number.unit is not NO_UNIT or other.value.number.unit.kind is not Kind.SCALE:

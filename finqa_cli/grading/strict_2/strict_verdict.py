@@ -1,4 +1,4 @@
-"""The verdict of profile `strict-2`: what the deciding text says, compared with the truth."""
+"""The verdict of profile `strict-2`: reads the deciding text of an answer and compares it with the truth."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _read_task(truth: str, question: str) -> tuple[str, Question, tuple[str, ...
 
 
 def _unwrapped(answer: str, question: str, asked: Question) -> Wrapped | str:
-    """The deciding text and those beside it, plain and without hedges; or why the answer is refused."""
+    """Returns the deciding text and the texts beside it, in plain form, or why the answer is refused."""
     text = surface.without_hidden(transcript.restated(transcript.after_rule(transcript.without_footnote(answer))))
     if text is None:
         return "There is a hidden character, or a digit of another script."
@@ -108,7 +108,7 @@ _EXPLANATION = re.compile(
 
 
 def _with_notation(decision: str, after: str) -> tuple[str, str]:
-    r"""A boxed value with its second notation, as in `\boxed{0.213}, i.e. 21.3%`; both are compared later."""
+    r"""Moves a second notation to the boxed value, as in `\boxed{0.213}, i.e. 21.3%`; they are compared later."""
     notation = _NOTATION.match(after)
     if notation is None or not any(character.isdigit() for character in notation[0]):
         return decision, after
@@ -116,7 +116,7 @@ def _with_notation(decision: str, after: str) -> tuple[str, str]:
 
 
 def _denies(before: str) -> bool:
-    """The clause that leads to a tag or a boxed value is a negation."""
+    """Returns whether the clause before a tag or a boxed value is a negation."""
     clause = before[refused_words.last_clause(before) :]
     return bool(refused_words.REJECTED.search(clause) or refused_words.NO_AS_DETERMINER.search(clause))
 
@@ -138,7 +138,7 @@ def _word(answer: str, wrapped: Wrapped, truth: str, expected: str, question: Qu
 
 
 def _mixed(answer: str, wrapped: Wrapped, expected: Sequence[Item], asked: Question) -> Verdict:
-    """A list with words in it, such as `Yes, 5`: read as in version 1, after all refused_words."""
+    """Grades a list that contains words, such as `Yes, 5`: as in version 1, after the check of refused words."""
     if refused_words.undecided(wrapped.decision.lower(), asked.words):
         return Verdict(0.0, _HEDGED)
     given = answer_items(wrapped.decision)
@@ -182,7 +182,7 @@ def _numbers(answer: str, wrapped: Wrapped, expected: Sequence[Item], question: 
 
 
 def _said_otherwise(before: str, expected: Item, question: Question) -> bool:
-    """A sentence before a boxed or tagged value states a value for all that the question asks for, and a wrong one."""
+    """Returns whether a sentence before the boxed or tagged value answers the whole question with a wrong value."""
     for sentence in _SENTENCE.split(before.lower())[-_MOST_SENTENCES:]:
         if covers(_WORDS.findall(sentence), question.words):
             one = read_one(sentence, question)
@@ -223,22 +223,22 @@ def _is_right(value: Value, item: Item, question: Question) -> bool:
 
 
 def _is_raised(value: Value) -> bool:
-    """It has a plus, so that it is no decrease."""
+    """Returns whether a value has a plus sign, so that it is not a decrease."""
     return value.signed and value.number.mantissa > 0
 
 
 _SIMPLE = 20
-"""Greatest denominator of a fraction that is an answer to a question for a decimal number."""
+"""Largest denominator of a fraction that is accepted instead of a decimal number."""
 
 
 def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction, ...]:
-    """What one of the answer's unit is worth: as in version 1, but a named unit is always at its word.
+    """Returns the factors for the unit of the answer: as in version 1, but a named unit is always read literally.
 
-    Points are counted against a bare truth only while the question is not known; a question that asks for points has
-    made the truth points.
+    Points have the factor 1 against a bare truth only if the question is unknown. A question that asks for points has
+    already given the truth this unit.
     """
     if is_points(value) and value.number.unit.factor == Fraction(1, 100) and _is_relative(question, truth):
-        return ()  # a growth of 5 percentage points is none of 5 %
+        return ()  # a growth of 5 percentage points is not a growth of 5 %
     if is_points(value) and question.known:
         return (value.number.unit.factor,)
     is_percent = value.number.unit == PERCENT
@@ -249,7 +249,7 @@ def _readings(value: Value, truth: Number, question: Question) -> tuple[Fraction
         if _PERCENTAGE.search(question.text):
             return (Fraction(1), *unit_readings(value.number, truth))
     if value.currency and truth.unit.kind is Kind.SCALE and question.scale.kind is not Kind.SCALE:
-        return (value.number.unit.factor,)  # `$77` is no 77 million
+        return (value.number.unit.factor,)  # `$77` is not 77 million
     if value.at_word and not is_points(value) and question.scale.kind is Kind.PLAIN:
         return (value.number.unit.factor,)
     if (
@@ -270,10 +270,12 @@ _RATE = re.compile(
     r"\breturn on\b|\bcagr\b"
 )
 _LARGEST_RATIO = 3
-"""A larger bare truth of a percentage, a margin or a rate is in percent: none of them is 300 %."""
+"""A bare truth of a percentage, a margin or a rate that is not smaller than this is in percent: none of them is 300 %.
+
+"""
 _PERCENTAGE = re.compile(r"\bwhat (?:(?:was|is|were|are) the )?percentage of\b")
 _IN_PERCENT = re.compile(r"\bpercent|\bper cent\b|%")
-"""The question names the unit, so that a bare number is counted in it."""
+"""The question names percent, so a bare number is in percent."""
 
 
 _DAYS = re.compile(
@@ -283,12 +285,12 @@ _DAYS = re.compile(
 
 
 def _is_relative(question: Question, truth: Number) -> bool:
-    """The question asks for a rate or a relative change, and for no points."""
+    """Returns whether the question asks for a rate or a relative change, and not for points."""
     return question.asks_share and question.scale.kind is not Kind.POINTS and truth.unit.kind is not Kind.POINTS
 
 
 def _measures_something_else(value: Value, question: Question) -> bool:
-    """Shares for dollars, days for a debt, dollars for yen."""
+    """Returns whether a value has a measure or currency that is not asked for, such as shares instead of dollars."""
     if not question.known:
         return False
     if value.currency and value.currency not in (question.currencies or {"usd"}):

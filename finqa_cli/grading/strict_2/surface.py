@@ -1,7 +1,7 @@
-r"""The characters of an answer, its LaTeX and its Markdown: variants become plain, hidden things are refused.
+r"""Normalizes characters, LaTeX and Markdown of an answer; an answer with hidden text is refused.
 
-What is taken out leaves `GAP`, which is blank but joins no digits: `1**234` never is 1234. A character that does not
-print, a digit of another script, a combining mark and an unknown LaTeX command may hide or change a value
+Anything that is removed leaves `GAP`, which is blank but joins no digits: `1**234` never becomes 1234. An unprintable
+character, a digit of another script, a combining mark or an unknown LaTeX command may hide or change a value
 (`\cancel{5}`, `\phantom{5}`), so an answer with one of them is refused.
 """
 
@@ -34,7 +34,7 @@ _REPLACED = str.maketrans(
     }
 )  # fmt: skip
 _BROKEN_ESCAPES = {"\x08oxed{": "\\boxed{", "\x0crac{": "\\frac{", "\text{": "\\text{"}
-"""LaTeX commands of which JSON has read the first two characters as an escape."""
+"""LaTeX commands whose first two characters a JSON parser has read as an escape."""
 _DOUBLED = re.compile(
     r"\\{2,4}(?=(?:boxed|fbox|text|[dt]?frac|mathrm|mathbf|textbf|approx|times|left|right)(?![a-z])|[%$&#])"
 )
@@ -85,7 +85,7 @@ _ENUMERATOR = re.compile(r"(?m)^[ ]*\(?(?:[1-9][0-9]?|[a-zA-Z])[.)][ ]+(?=[^\s])
 
 
 def without_hidden(text: str) -> str | None:
-    """Returns the text with its typographic variants made plain, or None when something in it is hidden."""
+    """Returns the text with plain characters for typographic variants, or None if it has hidden characters."""
     for broken, command in _BROKEN_ESCAPES.items():
         text = text.replace(broken, command)
     text = unicodedata.normalize("NFC", html.unescape(text)).strip(_ENDS).translate(_REPLACED)
@@ -104,14 +104,14 @@ def _is_hidden(character: str) -> bool:
 
 
 def plain(text: str) -> str | None:
-    r"""Returns a text without LaTeX and Markdown, in its own case; None when a command in it is not known.
+    r"""Returns a text without LaTeX and Markdown, in its original case; None if it has an unknown command.
 
-    `\frac{1}{2}` is `1/2`, `\text{Yes}` is `Yes`, `\%` is `%`; enumerators and bullets before lines are taken out.
+    `\frac{1}{2}` is `1/2`, `\text{Yes}` is `Yes`, `\%` is `%`; enumerators and bullets before lines are removed.
     """
     if "~~" in text or "_{" in text:
         return None
     text = _ESCAPED.sub(r"\1", _MATH.sub(rf"{GAP}\1\2{GAP}", _THOUSANDS.sub(",", text)))
-    for _ in range(3):  # a \text in a \textbf in a \frac is as deep as honest answers go
+    for _ in range(3):  # honest answers are not nested deeper than a \text in a \textbf in a \frac
         text = _FRACTION.sub(r" \1/\2 ", _TEXT.sub(rf"{GAP}\1{GAP}", text))
     text = _SHORT_FRACTION.sub(r" \1/\2 ", text)
     text = _ENVIRONMENT.sub(GAP, _EXPONENT.sub(r"^\1", text)).replace("&=", "=").replace("\\\\", "\n")
@@ -124,7 +124,7 @@ def plain(text: str) -> str | None:
 
 
 def _is_rule(line: str) -> bool:
-    """The line between the head of a table and its rows."""
+    """Returns whether a line is the rule between the head of a table and its rows."""
     return ("--" in line or "==" in line) and not line.strip(" |+:=-")
 
 

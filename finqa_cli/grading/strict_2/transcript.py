@@ -1,6 +1,6 @@
-"""What stands around an answer because of how it was made: the question again, code that printed it, polite endings.
+"""Removes text around an answer: a repetition of the question, code that printed the answer, polite endings.
 
-Each form is one that programs and models write, and leaves one text that decides. What does not fit is unchanged.
+Programs and models write these forms, and each contains one text that decides. Text of other forms is unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from finqa_cli.grading.strict_2.refused_words import REJECTED, undecided
 _LABEL = re.compile(r"\A\W{0,4}(?:question|q)\W{1,4}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST_ECHO = 3
-"""Words. A shorter question of the answer's own is a doubt and no repetition."""
+"""Smallest number of words of a repeated question. A shorter question in the answer is a doubt."""
 
 _POLITE = re.compile(
     r"(?:(?<=[.!\n}$*])|\A)[ \n]{0,4}(?:i )?hope (?:this|that|it) helps[^.!?\n]{0,40}[.!]*\Z"
@@ -35,7 +35,7 @@ _SERIES_END = re.compile(r"(?:Name: [^\n]{1,60}, )?dtype: [a-z0-9]{2,12}")
 
 
 def without_echo(text: str, question: str) -> str:
-    """Takes the question from the beginning of an answer that repeats it: all its words are the question's."""
+    """Removes a repetition of the question, all of whose words are in the question, from the beginning of an answer."""
     end = text.find("?", 0, LONGEST)
     if end < 0 or not question or len(question) > LONGEST:
         return text
@@ -52,7 +52,7 @@ def _words(text: str) -> list[str]:
 
 
 def without_endings(text: str) -> str:
-    """Takes out `I hope this helps!`, high confidence, thanks, and the ending that prompts for mathematics teach."""
+    """Removes `I hope this helps!`, high confidence, thanks, and the ending of prompts for mathematics (Minerva)."""
     text = _SURE.sub("", _POLITE.sub("", _MINERVA.sub(r"\1", text)))
     return _THANKS.sub("", _TO_SUBMIT.sub("", text)).strip()
 
@@ -82,7 +82,7 @@ _SOURCE_NUMBERS = re.compile(
 
 
 def without_footnote(text: str) -> str:
-    """The line of `1,108 [1]` without its mark and the note below, where the note names a source and no value."""
+    """Returns the line of `1,108 [1]` without mark and note, if the note names a source and no value; else the text."""
     match = _FOOTNOTE.match(text.strip())
     if match is None or match[2] != match[3]:
         return text
@@ -95,7 +95,7 @@ _RULE = re.compile(r"\n[ ]*(?:-{3,}|_{3,}|\*{3,})[ ]*\n")
 
 
 def after_rule(text: str) -> str:
-    """What stands below the last rule `---`, where working with several numbers or none stands above it."""
+    """Returns the text below the last rule `---`, if the text above has no number or several; else the text."""
     rules = list(_RULE.finditer(text))
     if not rules:
         return text
@@ -105,7 +105,7 @@ def after_rule(text: str) -> str:
 
 
 def restated(text: str) -> str:
-    """The sentence below a bare value, or below a table, that states the same value; other texts as they are."""
+    """Returns the text below a bare value or a table that states the same value; other texts unchanged."""
     lines = [line for line in text.strip().split("\n") if line.strip()]
     if not 2 <= len(lines) <= _MOST_LINES:
         return text
@@ -126,7 +126,7 @@ _NUMERALS = re.compile(r"(?<![\w.,])[0-9][0-9.,]*")
 
 
 def printed(text: str) -> str:
-    """The output of a short program, or of a data frame without its index; other texts as they are."""
+    """Returns the output of a short program, or a printed data frame without its index; other texts unchanged."""
     lines = [line for line in text.split("\n") if line.strip()]
     if not 2 <= len(lines) <= _MOST_LINES:
         return text
@@ -141,10 +141,10 @@ def printed(text: str) -> str:
     return "\n".join([lines[0].strip(), *values]) if len(values) == len(rows) else text
 
 
-# Calls of a tool that submits, which no server parsed: of Llama (`<function=...>`), Mistral (`[TOOL_CALLS]`), Qwen and
-# GLM (`<tool_call>`), DeepSeek, GPT-OSS (`commentary to=functions...`) and Phi (`functools`), alone.
+# Unparsed calls of a tool that submits: of Llama (`<function=...>`), Mistral (`[TOOL_CALLS]`), Qwen and GLM
+# (`<tool_call>`), DeepSeek, GPT-OSS (`commentary to=functions...`) and Phi (`functools`). The answer is one call only.
 TOOL = r"(?:functions\.|default_api\.)?(?:submit_answer|submit|final_answer|finish|answer)"
-"""A tool that submits an answer."""
+"""Pattern of the names of tools that submit an answer."""
 _ARGUMENTS = r"(?P<input>\{[^<>]{1,2000}\})"
 _FORMS = tuple(
     re.compile(form, re.DOTALL | re.IGNORECASE)
@@ -169,7 +169,7 @@ _CALL_OF = re.compile(rf"{TOOL}\Z", re.IGNORECASE)
 
 
 def submitted(text: str) -> str:
-    """The arguments of the one call that a text is, or the text."""
+    """Returns the arguments of a text that is one unparsed call of a submitting tool; other texts unchanged."""
     stripped = text.strip()
     for form in _FORMS:
         if match := form.fullmatch(stripped):
@@ -178,5 +178,5 @@ def submitted(text: str) -> str:
 
 
 def submits(name: object) -> bool:
-    """Whether a tool of this name submits an answer."""
+    """Returns whether a tool of this name submits an answer."""
     return isinstance(name, str) and _CALL_OF.match(name.strip().replace(" ", "_")) is not None

@@ -1,7 +1,7 @@
-"""Units that may follow a number in an answer, with what each is worth and what it counts.
+"""Units that may follow a number in an answer, with their factors and measures.
 
 A unit has a factor (77 million is 77,000,000) and may have a *measure*: money, shares, days. An answer whose measure
-the question does not ask for is refused, so that `9,513 shares` is no amount of dollars.
+the question does not ask for is refused, so that `9,513 shares` is not an amount of dollars.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POINTS = (
     (10_000, "basis points|basis point|basis-points|bps|bp|b.p.|b.p"),
 )
 CURRENCIES: dict[str, str] = {}
-"""Sign or word of a currency -> its code."""
+"""Sign or word of a currency -> code."""
 for _code, _words in (
     ("usd", "$|us$|usd|us dollars|us dollar|u.s. dollars|u.s. dollar|dollars|dollar|bucks"),
     ("eur", "€|eur|euros|euro"),
@@ -89,7 +89,7 @@ MEASURES = frozenset(measure for measure, _ in _MEASURES if measure)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a word after a number says: its unit, and the measure or currency it names, if any."""
+    """Meaning of a word after a number: its unit, and the measure or currency that it names, if any."""
 
     unit: Unit = NO_UNIT
     measure: str = ""
@@ -125,15 +125,15 @@ _MOST_UNITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units after a number, read as one.
+    """All units after a number, combined.
 
     Attributes:
         unit: The scale, percent sign or points among them, or no unit.
-        measure: money, shares, per share, times, a stem such as day, or nothing.
-        currency: Its code, or nothing.
-        named: There was a unit, if only `dollars`; the number then is at its word.
-        end: Where they end in the text.
-        contradict: Two of them cannot stand together, as in `77 million billion`.
+        measure: `money`, `shares`, `per share`, `times`, a stem such as `day`, or "".
+        currency: Code of the currency, or "".
+        named: Whether there is a unit, even if only `dollars`; the number is then read literally.
+        end: Where the units end in the text.
+        contradict: Whether two of them contradict, as in `77 million billion`.
     """
 
     unit: Unit

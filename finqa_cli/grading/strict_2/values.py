@@ -1,7 +1,7 @@
-"""Tokens as elements of a statement: values with sign, currency and unit, years, names, words and symbols.
+"""Converts tokens to elements of a statement: values with sign, currency and unit, years, names, words and symbols.
 
-A sign is one where no value stands before it; between two values it is an operation. Brackets right around a value
-make it negative, as in accounts, where no value stands before them. `Page 12` and `Step 1` are words.
+A `-` or `+` is a sign if no value precedes it; between two values it is an operation. Brackets directly around a value
+make it negative, as in accounting, if no value precedes them. `Page 12` and `Step 1` are words.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Value:
 
     Attributes:
         number: The number with its sign.
-        written: Its digits or words and its unit, to tell a second notation from a repetition.
-        at_word: It has a unit or a currency with cents, so it never takes the truth's unit.
-        signed: A sign or brackets stand at it.
-        measure: The measure that its unit names, money, or nothing.
-        currency: Code, or nothing.
+        written: Digits or words and unit, to distinguish a second notation from a repetition.
+        at_word: Whether it has a unit, or a currency with cents, so that it never takes the unit of the truth.
+        signed: Whether it has a sign or brackets.
+        measure: The measure that its unit names, `money`, or "".
+        currency: Code of the currency, or "".
     """
 
     number: Number
@@ -57,7 +57,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """A part of a statement, and where it stands; `value` of values and of bare years. Compared by identity."""
+    """A part of a statement, with its place in the text. Values and bare years have a `value`. Compared by identity."""
 
     sort: Sort
     text: str
@@ -87,7 +87,7 @@ _DECIMALS_NOTE = re.compile(
     r"rounded to the nearest (?:hundredth|tenth|thousandth|integer|whole number|cent|dollar|million|thousand|percent)"
 )
 _SYMBOLS = frozenset(".,:;()[]{}\"'%$€£¥₹/|=~→—-+*×÷&!•_#<>✅✓✔ \x1f")  # noqa: RUF001
-"""Any other symbol may change a value: a root, a negation, an empty square."""
+"""Symbols that do not change a value. Any other symbol may: a root, a negation, an empty square."""
 _OTHER_SCALE = re.compile(r"[ ]?/[ ]?(?:thousand|million|billion|trillion|percent|%|[mbk](?![a-z]))")
 """`5 million/billion` leaves the scale open."""
 _NOT_ASKED = re.compile(r"[ ](?:ppm|ppb|per (?:thousand|hundred|million|billion|10+))\b")
@@ -97,19 +97,19 @@ _POWER = re.compile(r"\^(?![({]?[0-9])")
 
 
 def elements(text: str, tokens: Sequence[Token], *, counts: bool = False) -> list[Element]:
-    """Reads the tokens of a text in lower case, as far as its 101st value. Linear time; never raises.
+    """Reads the tokens of a text in lower case, up to its 101st value. Linear time; never raises.
 
     Args:
         text: The text.
-        tokens: Its tokens.
-        counts: The question asks how many, so that `7 out of 9` is 7 and not a fraction.
+        tokens: Tokens of the text.
+        counts: Whether the question asks how many, so that `7 out of 9` is 7 and not a fraction.
     """
     return _Reader(text, tokens, counts).read()
 
 
 _SORTS = {Mark.WORD: Sort.WORD, Mark.LINE: Sort.BREAK, Mark.YEAR: Sort.YEAR, Mark.SYMBOL: Sort.SYMBOL}
 _BEGINS_VALUE = frozenset("-+~($€£¥₹₩")
-"""Symbols that may stand before the digits of a value."""
+"""Symbols that may precede the digits of a value."""
 
 
 class _Reader:
@@ -148,7 +148,7 @@ class _Reader:
         self._add(sort, token.start, token.end, text=token.text)
 
     def _operates(self, sort: Sort, text: str) -> bool:
-        """A sign or word of an operation stands after a value; `^` may stand after any bracket."""
+        """Returns whether a sign or word of an operation follows a value; `^` may follow any closing bracket."""
         if sort is Sort.SYMBOL and text == "^" and self._found and self._found[-1].text == ")":
             return True
         if text in ("*", "×") and self._found and self._found[-1].text == ")" and self._converts():  # noqa: RUF001
@@ -158,16 +158,16 @@ class _Reader:
         return (is_sign or is_word) and self._after_value()
 
     def _converts(self) -> bool:
-        """100, the days or months of a year follow."""
+        """Returns whether 100 or the number of days or months of a year follows."""
         return _CONVERSION.match(self._text, self._tokens[self._place].end) is not None
 
     def _number_follows(self) -> bool:
-        """`100 less 20`, and not `20 less than budgeted`."""
+        """Returns whether `less` is an operation, as in `100 less 20`, and not in `20 less than budgeted`."""
         following = self._tokens[self._place + 1 : self._place + 3]
         return not following or following[0].text != "than"
 
     def _separates_year(self, token: Token) -> bool:
-        """The dash of `2022 - 1%`, with blanks on both sides, between a year and what is no year."""
+        """Returns whether a dash with blanks on both sides separates a year from a value: `2022 - 1%`."""
         last = self._found[-1] if self._found else None
         if token.text != "-" or last is None or last.sort is not Sort.YEAR:
             return False
@@ -175,7 +175,7 @@ class _Reader:
         return spaced and not _YEAR.match(self._text, token.end + 1)
 
     def _spans_years(self, token: Token) -> bool:
-        """`2015-2017` and `2018/2019`: two years in their order, which no result follows."""
+        """Returns whether a sign joins two years in their order, `2015-2017` or `2018/2019`, without a result."""
         last = self._found[-1] if self._found else None
         if token.text not in ("-", "/") or last is None or last.sort is not Sort.YEAR:
             return False
@@ -183,14 +183,14 @@ class _Reader:
         return following is not None and following[1] > last.text
 
     def _after_value(self) -> bool:
-        """A value stands right before, be it in brackets."""
+        """Returns whether a value, possibly in brackets, directly precedes."""
         last = self._found[-1] if self._found else None
         if last is not None and last.sort is Sort.SYMBOL and last.text == ")":
             return any(one.sort is Sort.VALUE for one in self._found[-12:])
         return last is not None and last.sort in (Sort.VALUE, Sort.YEAR)
 
     def _place_name(self, token: Token) -> bool:
-        """`page 12`, `step 1:` and `note #7` are words."""
+        """Adds `page 12`, `step 1:` or `note #7` as a word, if it begins here; returns whether it does."""
         is_page = token.text in ("p", "pp") and self._text[token.end : token.end + 1] == "."
         if token.mark is not Mark.WORD or not (token.text in PLACES or is_page):
             return False
@@ -206,7 +206,7 @@ class _Reader:
         return False
 
     def _value(self) -> bool:
-        """Adds the value that begins here, if one does: sign, currency, brackets, digits or words, units."""
+        """Adds the value that begins here, with sign, currency, brackets and units; returns whether one begins here."""
         place, start = self._place, self._tokens[self._place].start
         if not self._may_begin(self._tokens[place]):
             return False
@@ -244,7 +244,7 @@ class _Reader:
         return self._finish(start, written, end, sign, signs > 0 or brackets, currency, brackets, words)
 
     def _may_begin(self, token: Token) -> bool:
-        """A numeral, a sign, a currency or a word of a number: most tokens of prose are none of them."""
+        """Returns whether a value may begin with a token; most tokens of prose are excluded quickly."""
         if token.mark is Mark.SYMBOL:
             return token.text in _BEGINS_VALUE or CURRENCY_BEFORE.match(self._text, token.start) is not None
         if token.mark is not Mark.WORD:
@@ -252,7 +252,7 @@ class _Reader:
         return number_words.starts_number(token.text) or CURRENCY_BEFORE.match(self._text, token.start) is not None
 
     def _refuse(self, position: int) -> bool:
-        """Signs that contradict, or a dash that may be a minus, before a number."""
+        """Adds a malformed element for contradicting signs, or a dash that may be a minus, before a number."""
         rest = self._text[position : position + 4].lstrip("-+ (~")
         if rest[:1].isdigit() or rest[:1] in (".", "$"):
             self._add(Sort.MALFORMED, self._tokens[self._place].start, position + 1)
@@ -266,13 +266,13 @@ class _Reader:
         return position == 0 or not self._text[position - 1].isalnum()
 
     def _is_dash(self, position: int) -> bool:
-        """A hyphen with blanks on both sides after a word: a dash as likely as a minus."""
+        """Returns whether a hyphen follows a word and precedes a blank: it may be a dash or a minus."""
         last = self._found[-1] if self._found else None
         spaced = self._text[position + 1 : position + 2] in (" ", "\x1f")
         return spaced and last is not None and last.sort is Sort.WORD
 
     def _closes(self, position: int) -> bool:
-        """The bracket contains one amount and nothing else."""
+        """Returns whether the bracket contains one amount and nothing else."""
         inner = self._skip_blank(position + 1)
         if currency := CURRENCY_BEFORE.match(self._text, inner):
             inner = self._skip_blank(currency.end())
@@ -360,7 +360,7 @@ class _Reader:
         return True
 
     def _is_glued(self, start: int, end: int) -> bool:
-        """Letters, digits or powers right beside it: `5i`, `a5`, `5^5`, `5-ish`, `5.something`."""
+        """Returns whether letters, digits or symbols beside a value change it: `5i`, `a5`, `5^5`, `5-ish`."""
         before, after = self._text[start - 1 : start], self._text[end : end + 2]
         if after[:1] == "!" and self._text[end - 1 : end].isdigit():
             return True  # a factorial
@@ -404,28 +404,28 @@ def _number(written: str, sign: int, units: Units) -> Number | None:
 
 
 def is_same(one: Value, other: Value) -> bool:
-    """Two notations of one amount: equal, or one is the other rounded to the digits that it has."""
+    """Returns whether two values are one amount: equal, or one is the other one rounded to its own digits."""
     return abs(one.number.value - other.number.value) <= max(precision(one), precision(other)) / 2
 
 
 def precision(value: Value) -> Fraction:
-    """What one in the last written digit is worth; 0 for fractions."""
+    """Returns the value of 1 in the last written digit, with the unit; 1 for whole numbers, 0 for fractions."""
     number = value.number
     return (Fraction(1) if number.is_whole else number.place) * number.unit.factor
 
 
 def is_points(value: Value) -> bool:
-    """Written in percentage points or basis points."""
+    """Returns whether a value is in percentage points or basis points."""
     return value.number.unit.kind is Kind.POINTS
 
 
 def is_computed(result: Fraction, place: Fraction, others: Sequence[Fraction]) -> bool:
-    """Whether a result is the sum or mean of others, or difference, product, quotient or rate of change of two.
+    """Returns whether a number is sum or mean of others, or difference, product, quotient or rate of change of two.
 
     Args:
         result: The number.
-        place: What one in its last digit is worth: the others may have been rounded.
-        others: The other numbers, in the order in which they stand.
+        place: Value of 1 in its last digit, which allows for rounding.
+        others: The other numbers, in the order of the text.
     """
     if len(others) < 2:
         return False

@@ -1,7 +1,7 @@
-"""Working beside a result: sentences that compute, labelled lines that end in the result, amounts with a share.
+"""Separates a result from its working: sentences that compute, labelled lines before the result, amounts with a share.
 
-Each rule leaves the result only where the working and the result can be distinguished by the text: an operation before
-a verb, a clause that begins with `since` or `with`, labels of which one alone is what the question asks for, or units.
+Each rule keeps only the result if the text distinguishes it from the working: by an operation before a verb, a clause
+that begins with `since` or `with`, a label that alone is what the question asks for, or units.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SENTENCE_ENDS = (".", ";")
 
 
 def as_equations(found: Sequence[Element]) -> list[Element]:
-    """Reads verbs as equals signs: `equals` everywhere, `is` and `gives` after an operation on numbers.
+    """Replaces verbs by equals signs: `equals` everywhere, `is` and `gives` after an operation on numbers.
 
-    `The average of 4 and 6 is 5` has an operation too: a noun that computes, and several values before the verb. A `~`
-    between an expression and a value is an equals sign as well.
+    `The average of 4 and 6 is 5` also has an operation: a noun such as `average`, and several values before the verb. A
+    `~` between an expression and a value becomes an equals sign, too.
     """
     kept: list[Element] = []
     begins, values, computes = 0, 0, False
@@ -60,14 +60,14 @@ def as_equations(found: Sequence[Element]) -> list[Element]:
 
 
 def _combines(found: Sequence[Element]) -> bool:
-    """`average of` and the like stands before the values."""
+    """Returns whether `average of` or a similar phrase precedes the values."""
     first = next((at for at, one in enumerate(found) if one.sort is Sort.VALUE), len(found))
     words = [one.text for one in found[:first] if one.sort is Sort.WORD]
     return any(word in _AMONG and set(words[at + 1 :]) & _OF for at, word in enumerate(words))
 
 
 def after_fronted_clause(found: Sequence[Element]) -> list[Element]:
-    """What stands after the clause of `Since assets are 710 and liabilities 500, the ratio is 1.42`, or everything."""
+    """Returns the main clause of `Since assets are 710 and liabilities 500, the ratio is 1.42`; else everything."""
     ends = [
         at
         for at, one in enumerate(found[:-1])
@@ -88,9 +88,9 @@ def after_fronted_clause(found: Sequence[Element]) -> list[Element]:
 
 
 def last_labelled(found: Sequence[Element], question: Question) -> list[Element]:
-    """The last of several labelled values, where its label alone is what the question asks for; or everything.
+    """Returns the last of several labelled values, if only its label is what the question asks for; else everything.
 
-    The others then are what it was computed from: their labels name no measure that is asked for, or it is their sum,
+    The others are then its inputs: their labels name no measure that is asked for, or the value is their sum,
     difference, quotient or rate of change.
     """
     parts = _parts(found)
@@ -119,10 +119,10 @@ def last_labelled(found: Sequence[Element], question: Question) -> list[Element]
 
 
 def final_statement(found: Sequence[Element], question: Question) -> list[Element]:
-    """The last sentence, where it alone names everything that the question asks for and has one value; or everything.
+    """Returns the last sentence if it names everything that the question asks for and has one value; else everything.
 
-    So is a bare value that repeats the result of the working before it, and a last value that is computed from all
-    the others and has a word or a colon before it.
+    It is also the last sentence if this is a bare value that repeats the result of the working before it, or the last
+    value if this is computed from all others and follows a word or a colon.
     """
     parts = _sentences(found)
     pieces = parts if len(parts) > 1 else [piece for piece in _split_at_commas(found) if _has_value(piece)]
@@ -165,7 +165,7 @@ _TOTALS = word_set("average averages averaged mean total totals totaled totalled
 
 
 def _sentences(found: Sequence[Element]) -> list[list[Element]]:
-    """Sentences and lines that contain a value."""
+    """Returns the sentences and lines that contain a value."""
     parts: list[list[Element]] = [[]]
     for one in found:
         if one.sort is Sort.BREAK or (one.sort is Sort.SYMBOL and one.text in _SENTENCE_ENDS):
@@ -190,14 +190,14 @@ def _has_value(part: Sequence[Element]) -> bool:
 
 
 def _last_clause(part: list[Element]) -> list[Element]:
-    """What stands behind the last comma of a sentence with several values."""
+    """Returns the part after the last comma of a sentence with several values."""
     if sum(one.sort is Sort.VALUE for one in part) < 2:
         return part
     return _split_at_commas(part)[-1]
 
 
 def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
-    """An equation at the end computes with the values of the sentences before it."""
+    """Returns whether an equation at the end computes with the values of the sentences before it."""
     computes = any(one.sort is Sort.OPERATION or "/" in one.text for one in last)
     if not computes or not any(one.text == "=" for one in last):
         return False
@@ -212,7 +212,7 @@ def _uses(last: Sequence[Element], before: Sequence[Sequence[Element]]) -> bool:
 
 
 def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
-    """A bare value is the result of the equation before it."""
+    """Returns whether the last part is a bare value that is the result of the equation before it."""
     values = [one for one in last if one.sort is Sort.VALUE]
     bare = len(values) == 1 and all(one.sort is not Sort.OPERATION for one in last)
     result = [one for one in before if one.sort is Sort.VALUE][-1]
@@ -220,7 +220,7 @@ def _repeats(last: Sequence[Element], before: Sequence[Element]) -> bool:
 
 
 def _repeats_conclusion(parts: Sequence[Sequence[Element]]) -> bool:
-    """A bare value is that of the sentence before it, which says `therefore` and computes it from those before."""
+    """Returns whether the last part is a bare value that the sentence before it concludes with `therefore`."""
     *working, conclusion, last = [[one for one in part if one.sort is Sort.VALUE] for part in parts]
     given = [one.value.number.value for part in working for one in part if one.value]
     if len(last) != 1 or len(conclusion) != 1 or _words_of(parts[-1]) or conclusion[0].value is None:
@@ -235,7 +235,7 @@ _THEREFORE = word_set("therefore so thus hence consequently")
 
 
 def _is_same_number(one: Element, other: Element) -> bool:
-    """The same digits, where only one of them may have a unit: `$18.6 million` and `18.6`."""
+    """Returns whether two values are the same number, where one may lack the unit: `$18.6 million` and `18.6`."""
     if one.value is None or other.value is None:
         return False
     first, second = one.value.number, other.value.number
@@ -252,7 +252,7 @@ def _words_of(part: Sequence[Element]) -> list[str]:
 
 
 def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element]]]:
-    """Labels with what follows them, one for each line, clause or item that contains a value."""
+    """Returns (label, elements) for each line, clause or item that contains a value."""
     parts: list[list[Element]] = [[]]
     for at, one in enumerate(found):
         following = found[at + 1].sort if at + 1 < len(found) else Sort.BREAK
@@ -270,9 +270,9 @@ def _parts(found: Sequence[Element]) -> list[tuple[tuple[str, ...], list[Element
 
 
 def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element]:
-    """Keep the one that the question asks for of an amount and its share, as in `$310 million (12.4%)`.
+    """Keeps the kind of value that the question asks for, as of an amount and its share: `$310 million (12.4%)`.
 
-    Durations are left out beside other values where no duration is asked for: `7.1% over 3 years`.
+    If no duration is asked for, durations beside other values are removed: `7.1% over 3 years`.
     """
     if not question.known or len(values) < 2:
         return list(values)
@@ -304,7 +304,7 @@ def of_asked_kind(values: Sequence[Element], question: Question) -> list[Element
 
 
 def _is_their_difference(points: Element, shares: Sequence[Element]) -> bool:
-    """The points between two percentages, as in `(38.9%) was 1.7 percentage points higher than in 2019 (37.2%)`."""
+    """Returns whether points are the difference of two percentages: `38.9% was 1.7 percentage points above 37.2%`."""
     if len(shares) != 2 or points.value is None:
         return len(shares) == 1 and points.start > shares[0].start
     number = points.value.number
@@ -313,7 +313,7 @@ def _is_their_difference(points: Element, shares: Sequence[Element]) -> bool:
 
 
 def _is_total(one: Element) -> bool:
-    """A number of shares, or an amount with a scale."""
+    """Returns whether an element is a number of shares, or an amount with a scale."""
     value = one.value
     return value is not None and (value.measure == "shares" or value.number.unit.kind is Kind.SCALE)
 
@@ -324,7 +324,7 @@ def _is_amount(one: Element) -> bool:
 
 
 def with_cents(found: Sequence[Element]) -> list[Element]:
-    """`3 dollars and 27 cents` as one value."""
+    """Joins `3 dollars and 27 cents` to one value."""
     kept: list[Element] = []
     for one in found:
         before = kept[-2] if len(kept) > 1 and kept[-1].text == "and" else None

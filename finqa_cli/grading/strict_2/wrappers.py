@@ -1,7 +1,7 @@
-r"""What models and programs put around an answer: thinking, tags, fences, JSON, `\boxed`, function calls.
+r"""Removes what models and programs write around an answer: thinking, tags, fences, JSON, `\boxed`, function calls.
 
-Each step is taken only when it leaves no choice. Tags that hide text or strike it out are unknown tags, and an answer
-with an unknown tag is refused; so is one with two answer tags, or a boxed value within another.
+Each step applies only if the result is unambiguous. Tags that hide text or strike it out are unknown tags, and an
+answer with an unknown tag is refused; so is an answer with two answer tags, or with a boxed value within another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOOL_CALL = re.compile(r"\A\s*<(tool_call|function_call)>([^<>]*)</\1>\s*\Z", r
 _LEFT_OVER = re.compile(
     r"\A\s*(?:</(?:think|thinking|reasoning|thought)>|assistant(?:final|<\|message\|>)(?=\W|[A-Z0-9]))\s*"
 )
-"""What is left where the beginning of the thinking was cut off."""
+"""The rest of thinking whose beginning was cut off."""
 _ACTION = re.compile(
     r"(?:\A|.*\n)\s{0,4}(?:action|tool|function)[ ]?:[ ]?(?:submit_answer|submit|final_answer|finish|answer)"
     r"(?:\n\s{0,4}(?:action[ _]input|input|arguments|args|answer)[ ]?:[ ]?|(?=[\[(]))(?P<input>.+)\Z",
@@ -57,9 +57,9 @@ _SUBMIT = re.compile(
 _RESIDUE = re.compile(r"(?<=[\w%.)])['\"]?\s{0,4}\}+\s*\Z")
 """The end of a JSON object whose beginning was cut off."""
 _JSON_KEY = re.compile(r"[{,][ \n]{0,8}['\"][\w ]{1,40}['\"][ ]{0,4}:|\w\.call\(")
-"""A key of an object or a call that could not be read: what stands before it may be a value of it, or end one."""
+"""A key of an object or a call that could not be parsed: the text before it may be one of its values."""
 _BOX = re.compile(r"\\(?:fbox|framebox|boxed)\s{0,8}(?=\{)")
-# Right beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is no answer.
+# Directly beside a boxed value these belong to its value: `-\boxed{5}` is -5, and `1/\boxed{5}` is not an answer.
 _BESIDE = tuple("-+(~<>≤≥±/^%|&#)*×÷!$€£¥≠?‰'\"")  # noqa: RUF001
 _INEQUALITIES = tuple("<>≤≥≠")
 _BEHIND = tuple("-+<>≤≥±/^%&*×÷≠?‰")  # noqa: RUF001
@@ -71,13 +71,13 @@ _MOST_LAYERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    r"""The text that decides, and the texts beside it, which only may not contradict it.
+    r"""The text that decides, and the texts beside it, which must not contradict it.
 
     Attributes:
-        decision: What stands in the tag or in `\boxed`, or the whole answer.
-        before: What stands before it; working may.
-        after: What stands after it.
-        boxed_count: How many boxed values the decision came from.
+        decision: The content of the tag or of `\boxed`, or the whole answer.
+        before: The text before it, which may contain working.
+        after: The text after it.
+        boxed_count: Number of boxed values in the decision.
     """
 
     decision: str
@@ -87,7 +87,7 @@ class Wrapped:
 
 
 def unwrap(text: str) -> Wrapped | str:
-    r"""Takes thinking, end tokens, fences, tags, JSON and `\boxed` from an answer, or returns why it is refused.
+    r"""Removes thinking, end tokens, fences, tags, JSON and `\boxed` from an answer, or returns why it is refused.
 
     Args:
         text: An answer as `surface.without_hidden` returns it.
@@ -115,7 +115,7 @@ def unwrap(text: str) -> Wrapped | str:
             before, after = f"{before}\n{inner.before}", f"{inner.after}\n{after}"
             decision: str | None = inner.decision
         else:
-            decision = surface.without_hidden(inner)  # JSON has escapes
+            decision = surface.without_hidden(inner)  # again, because JSON escapes may contain hidden characters
         if decision is None:
             return "There is a hidden character, or a digit of another script."
         if decision == text:
@@ -145,10 +145,10 @@ def _without_turns(text: str) -> str:
 
 
 def _after_thought(text: str) -> str:
-    """What stands after the one `</think>` of a text whose `<think>` is part of the prompt; or the text.
+    """Returns the text after the only `</think>`, if `<think>` was part of the prompt; else the text.
 
-    A thought with a boxed value or an answer's tag in it has decided already. `analysis...assistantfinal...` is what is
-    left of the channels of GPT-OSS without their special tokens.
+    A thought that contains a boxed value or an answer tag is not removed, because it has decided already.
+    `analysis...assistantfinal...` is the form of GPT-OSS channels without their special tokens.
     """
     closing = "assistantfinal" if text.startswith("analysis") else "</think>"
     thought, closing, rest = text.partition(closing)
@@ -157,7 +157,7 @@ def _after_thought(text: str) -> str:
 
 
 def _tagged(text: str) -> Wrapped | None:
-    """What stands in the answer's tags; None without any, or when they are not one pair."""
+    """Returns the content of the answer tags; None if there are none, or more than one pair."""
     if nested := _NESTED.match(text):
         return Wrapped(nested[3].strip())
     text = _SQUARE.sub(r"<\1\2>", text)
@@ -206,9 +206,9 @@ def _is_glued(part: BoxedPart) -> bool:
 
 
 def _single(part: BoxedPart, before: str, after: str) -> Wrapped | str:
-    """A boxed value takes what changes its value from beside it: signs and symbols, and the unit after it."""
+    """Returns one boxed value with signs and symbols beside it and the unit after it, or why it is refused."""
     outside = _COMMAND_AROUND.search(part.before)
-    if outside:  # `\\text{\\boxed{5}}`
+    if outside:  # `\text{\boxed{5}}`
         part = BoxedPart(part.before[: outside.start()], part.content, part.after.lstrip().removeprefix("}"))
     head = re.sub(r"(?:\s|\$|\\[\[(]|\*\*)+\Z", "", part.before)
     sign = head[-1] if head.endswith(_BESIDE) else ""

@@ -1,4 +1,4 @@
-"""The year that an answer decides on, beside its amount and the years that it is compared with."""
+"""Reads the year that an answer decides on, among its amount and the years that it is compared with."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 
 
 def read_year(text: str, question: Question) -> str | None:
-    """The year that a text in lower case names, for a question that asks for one; None when it names none or several.
+    """Returns the year that a text in lower case names, for a question that asks for one; None for none or several.
 
-    Amounts may stand beside it, as in `2021, with net income of $4.2 billion`; bare numbers may not.
+    Amounts are allowed beside it, as in `2021, with net income of $4.2 billion`; bare numbers are not.
     """
     text = _without_others_in_brackets(_without_asked_span(text, question), question)
     found = elements(text, tokens(text))
@@ -63,7 +63,7 @@ def read_year(text: str, question: Question) -> str | None:
 
 
 def _without_asked_span(text: str, question: Question) -> str:
-    """A text without the span of years that the question names, `from 2016 to 2019`, where another year is named."""
+    """Returns a text without the period of the question, `from 2016 to 2019`, if another year remains."""
     asked = {match.group(1, 2) for match in _YEAR_SPAN.finditer(question.text)}
     rest = _YEAR_SPAN.sub(lambda span: " " if span.group(1, 2) in asked else span[0], text)
     return rest if _YEAR.search(rest) else text
@@ -76,7 +76,7 @@ _YEAR_SPAN = re.compile(
 
 
 def _without_others_in_brackets(text: str, question: Question) -> str:
-    """A text without `(2014: $140 million; 2016: $121 million)` at its end, none of which exceeds its own amount."""
+    """Returns a text without `(2014: $140 million; 2016: $121 million)` at its end, if none exceeds its own amount."""
     others = _OTHERS_IN_BRACKETS.search(text)
     if others is None or not _RANKING_WORD.search(question.text):
         return text
@@ -99,7 +99,7 @@ _OTHERS_IN_BRACKETS = re.compile(
 
 
 def _others_after(text: str, start: int, end: int) -> re.Match[str] | None:
-    """Where the other years begin that a ranked year is compared with: `, compared with $210 million in 2013, ...`."""
+    """Returns where the years begin that a ranked year is compared with: `, compared with $210 million in 2013`."""
     others = _COMPARED_WITH.search(text, start, end)
     if others is None or _YEAR.search(text, start, others.start()) is None:
         return None
@@ -110,7 +110,7 @@ def _others_after(text: str, start: int, end: int) -> re.Match[str] | None:
 
 
 def _is_exceeded(before: str, after: str, question: Question) -> bool:
-    """An amount of the other years is beyond that of the year, so that it is not the highest, or not the lowest."""
+    """Returns whether an amount of the other years exceeds that of the year; for the lowest, whether it is smaller."""
     own, others = (
         [float(one.replace(",", "").rstrip(".")) for one in _WHOLE.findall(_YEAR.sub(" ", side)) if one.count(".") < 3]
         for side in (before, after)
@@ -129,7 +129,7 @@ _WHOLE = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
 
 
 def _is_its_amount(one: Element, found: Sequence[Element]) -> bool:
-    """A bare number that a mark or `with` joins to the year, and that is none: `2017 (318)`, `max = 318 (2017)`."""
+    """Returns whether a bare number is the amount of the year: `2017 (318)`, `max = 318 (2017)`."""
     before = found[found.index(one) - 1].text if found.index(one) else ""
     assert one.value is not None
     amount = abs(one.value.number.value)
@@ -142,7 +142,7 @@ _LEAST_AMOUNT = 100
 
 
 def _last_ranking(text: str, start: int, end: int) -> int:
-    """Where the sentence begins that alone says what is highest, below a series of years with their amounts."""
+    """Returns where the last sentence begins, if only it ranks the years of the series before it; else `start`."""
     last = _RANKING.search(text, start, end)
     if last is None or _RANKING_WORD.search(text, start, last.start()):
         return start
@@ -161,7 +161,7 @@ _RUNNER_UP = re.compile(
 
 
 def _as_year(one: Element) -> Element:
-    """A year that is spelled, as in `two thousand twenty-one`."""
+    """Returns a year in words, as in `two thousand twenty-one`, as a year; other elements unchanged."""
     value = one.value
     if one.sort is Sort.VALUE and value is not None and "words" in value.written and _YEAR.fullmatch(one.text):
         return Element(Sort.YEAR, one.text, one.start, one.end, value)

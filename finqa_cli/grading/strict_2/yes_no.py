@@ -1,4 +1,4 @@
-"""The yes or no that an answer decides on."""
+"""Reads the yes or no that an answer decides on."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _NOT_FAILED = re.compile(r"(?:not|never|n't) (?:fail\w*|untrue|false|wrong|miss\
 
 
 def yes_or_no(text: str, question: Question) -> str | None:
-    """`yes` or `no` as a text in lower case decides, or None.
+    """Returns `yes` or `no` as a text in lower case decides, or None.
 
-    It stands at the beginning or end of a clause; `no data` and `with no exception` are no decisions. Every decision in
-    the text must be the same, none may be negated, and the explanation of a yes may not deny it.
+    The word must begin or end a clause; `no data` and `with no exception` are not decisions. All decisions in the text
+    must agree, none may be negated, and the explanation must not contradict them.
     """
     if only := _ONLY.fullmatch(text):
         return _ALONE[only[1]]
@@ -99,7 +99,7 @@ _AND_SHARE = re.compile(
     r"([$][0-9][0-9,.]{0,20}(?: million| billion| thousand)?|[0-9] (?:million|billion|thousand)),? or "
     r"(?:about |approximately )?(?=[0-9.]{1,9} ?(?:%|percent\b))"
 )
-"""Between an amount and its share of a whole; two shares are alternatives."""
+"""An `or` between an amount and its share of a total. Between two shares, `or` joins alternatives."""
 _ALL_QUARTERS = re.compile(
     r"\b(?:q1, q2, q3,? (?:and|&) q4|(?:the )?first, second, third,? and fourth quarters?|all (?:four|4) quarters)\b"
 )
@@ -110,7 +110,7 @@ _EVERY = re.compile(r"\b(?:every|each|all)\b")
 
 
 def _has_none(reason: str, question: Question) -> bool:
-    """`no dividend was declared`, where the question asks for a dividend."""
+    """Returns whether a reason denies what the question asks about: `no dividend was declared`."""
     if _ZERO_AMOUNT.search(reason) and not asks_direction(question) and not _ZERO_AMOUNT.search(question.text):
         return True
     nouns = (match[1] for match in _NO_WORD.finditer(reason))
@@ -118,7 +118,7 @@ def _has_none(reason: str, question: Question) -> bool:
 
 
 def _affirms(reason: str, question: Question) -> bool:
-    """`4.6 million shares were repurchased in 2020` to a question whether there were any."""
+    """Returns whether a reason affirms the question: `4.6 million shares were repurchased in 2020`."""
     years = set(_YEAR.findall(reason))
     is_limited = _NOT.search(reason) or _LIMITS.search(reason) or not years <= question.years
     return not is_limited and covers(_WORDS.findall(reason), _subject(question))
@@ -133,7 +133,7 @@ _NO_WORD = re.compile(r"\b(?:no|zero) (?:[a-z]+ )??([a-z]+)\b")
 
 
 def _is_of_other_years(text: str, question: Question) -> bool:
-    """All years that a text gives something for are others than that of a question that compares no years."""
+    """Returns whether a text is only about other years than those of a question that does not compare years."""
     said = set(_FOR_YEAR.findall(text))
     compares = movement_is_asked(question) or _COMPARES_YEARS.search(text)
     return bool(said and question.years and not compares and not said & question.years)
@@ -146,7 +146,7 @@ _COMPARES_YEARS = re.compile(
 
 
 def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str, question: Question) -> bool:
-    """The decision is given for another measure or other years than those of the question, or denied in a clause."""
+    """Returns whether the decision is about another measure or other years, or a clause denies it."""
     around = _CLAUSE_END.split(f"{text[start : decision.start()]} {text[decision.end() :].lstrip(' ,:;.—-*')}")
     if any(contradicts(clause, question.text) for clause in around[:1]):
         return True
@@ -165,7 +165,7 @@ def _is_of_another(text: str, decision: re.Match[str], start: int, meaning: str,
 
 
 def _subject(question: Question) -> list[str]:
-    """The words of a question without those of a direction and its instructions."""
+    """Returns the words of a question without its instructions and without words of a direction."""
     text = question.text.partition("?")[0]
     return [
         word for word in _WORDS.findall(text) if word not in UP | DOWN and word not in ("improve", "grow", "exceed")
@@ -180,7 +180,7 @@ _FROM_YEAR = re.compile(r"\bfrom (?:fy ?|fiscal )?((?:19|20)[0-9]{2}) to (?:fy ?
 
 
 def _restated(text: str, question: Question) -> str | None:
-    """The meaning of a sentence that states what is asked, or denies it, in words of the question and no others."""
+    """Returns yes or no for a sentence that affirms or denies the question in its own words; else None."""
     text = _DATE_COMMA.sub(" ", in_full(text.strip(" .*!\n\x1f"), question.text))
     if short := _SHORT.fullmatch(text):
         return "no" if short[1] else "yes"
@@ -225,7 +225,7 @@ _FACT = re.compile(
     r"(?:and |so |which |thus |therefore |hence )*(?=it |they |did |does |is |was |that )"
     rf"|^(?:with|at) [^,;.]{{0,40}}?{_AMOUNT}, "
 )
-"""What was measured, before what follows from it: `was 21.8%, so it did not exceed 25%`."""
+"""A measured value before its conclusion: `was 21.8%, so it did not exceed 25%`."""
 _PRONOUN = re.compile(r"(?:it|they) ")
 _MOVES = re.compile(
     rf" from (?!(?:19|20)[0-9]{{2}} ){_AMOUNT}( in (?:19|20)[0-9]{{2}})? to {_AMOUNT}( in (?:19|20)[0-9]{{2}})?"
@@ -262,7 +262,7 @@ _SHORT = re.compile(r"(?:it|they|the company|that|this) (?:did|was|is|does|were|
 
 
 def _contradicts(reason: str, meaning: str, question: Question) -> bool:
-    """The reason goes the other way: `yes, it fell` to a question whether it rose."""
+    """Returns whether the reason contradicts the decision: `yes, it fell`, if the question is whether it rose."""
     does = _DOES.match(reason)
     if meaning == "no" and does and not _NOT.search(reason) and not asks_direction(question):
         if is_common(does[1]) and does[1] not in question.words:
@@ -282,13 +282,13 @@ _DOES = re.compile(r"[\W_]*(?:but )?(?:it|they|the company|we) (?!was\b|is\b|had
 
 
 def _is_determiner(text: str, match: re.Match[str]) -> bool:
-    """`no` right before a word that it may belong to."""
+    """Returns whether `no` directly precedes a word that it may belong to."""
     rest = text[match.end() :]
     return match[1] == "no" and bool(re.match(r"[ ]+[^\W\d_]", rest)) and not _GOES_ON.match(rest.lstrip(" "))
 
 
 def _stands_alone(text: str, match: re.Match[str], start: int) -> bool:
-    """It begins its clause, ends it, or follows `answer is`."""
+    """Returns whether a decision ends its clause, and begins it or follows `answer is` or a similar word."""
     before = text[start : match.start()].strip(" \"'(*:>→•-\n\x1f")
     after = text[match.end() :].lstrip(" \"')*")
     begins = not before

@@ -1,1 +1,1 @@
-"""`finqa report`: one self-contained HTML page of a run, or of two beside each other."""
+"""`finqa report`: one self-contained HTML page of one run, or of two runs in comparison."""

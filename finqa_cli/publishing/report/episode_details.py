@@ -1,4 +1,4 @@
-"""The page of one attempt as data: messages, turns with calls, result tables and tokens. Pure."""
+"""The data of the page of one attempt: messages, turns with calls, result tables and tokens. Reads no files."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from finqa_cli.grading.items import read_numbers
 
 _LONGEST_TEXT = 200_000
-"""Characters of one text in a report; a longer one is cut, and the page notes it."""
+"""Most characters of one text in a report; a longer text is truncated, and the page says so."""
 
 _MOST_ROWS = 500
 _MOST_COLUMNS = 60
 
 
 def episode_detail(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    """Returns what the page of an attempt shows beside its row; token ids and log-probabilities are left out.
+    """Returns what the page of an attempt shows in addition to its row; token ids and log-probabilities are left out.
 
     Args:
         record: Its line in trajectories.jsonl.
-        answer: What it answered.
+        answer: The answer of the attempt.
 
     Raises:
-        KeyError, TypeError, AttributeError: It is no record of an attempt.
+        KeyError, TypeError, AttributeError: The mapping is not a record of an attempt.
     """
-    truth, values = str(record.get("truth", "")), record.get("values", {})  # absent where no truth is known
+    truth, values = str(record.get("truth", "")), record.get("values", {})  # absent if the right answer is not known
     return {
-        "seed": str(record["seed"]),  # above 2^53, where JavaScript rounds
+        "seed": str(record["seed"]),  # it may be above 2^53, where JavaScript rounds
         "error": record["error"],
         "components": dict(record["components"]),
         "truth": truth,
@@ -95,10 +95,10 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def result_table(text: str) -> dict[str, Any] | None:
-    """Returns a tool's reply as a table, where it is one: a JSON list of flat objects of the same kind.
+    """Returns a tool's reply as a table if it is a JSON list of flat objects of the same kind.
 
-    Cells are texts exactly as they were written, so that no digit of a number is lost; null is None. Columns have
-    the order of the reply.
+    Cells are texts exactly as they were written, so that no digit of a number is lost; null becomes None. Columns
+    have the order of the reply.
 
     Returns:
         `columns`, `rows`, and `more` for the number of rows that are left out; None for anything else.
@@ -129,5 +129,5 @@ def _cell(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns metadata with what JSON has no word for as text."""
+    """Returns metadata in which values that JSON cannot represent are text."""
     return json.loads(json.dumps(value, default=str))

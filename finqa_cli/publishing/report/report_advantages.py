@@ -1,4 +1,4 @@
-"""Advantages of the attempts of a training, computed again from the recorded rewards by the run's own optimizer."""
+"""Computes the advantages of a training's attempts again, from the recorded rewards and by the run's own optimizer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def recomputed_advantages(
 ) -> tuple[dict[str, float | None], list[str]]:
     """Returns the advantage of each trained attempt by id, and notes for the reader.
 
-    A record has rewards and no advantages, but an optimizer is a pure function of a step's groups. What needs the
-    learner is not repeated: a KL penalty in the reward, and a value function.
+    Records contain rewards and no advantages, but an optimizer is a pure function of a step's groups. Parts that need
+    the learner are not computed again: a KL penalty in the reward, and a value function.
 
     Args:
         episodes: The attempts of the run; those of evaluations are left out.
-        settings: Settings of the run.
+        settings: The settings of the run.
     """
     trained = [episode for episode in episodes if episode.phase == "train"]
     if not trained:
@@ -36,7 +36,7 @@ def recomputed_advantages(
                 f"{choice['name']} computes an advantage per token with its value function; these are not shown."
             ]
         found = {key: value for step in _by_step(trained) for key, value in _of_step(optimizer, step).items()}
-    except Exception as error:  # an optimizer of a plugin may be missing, or raise anything
+    except Exception as error:  # a plugin's optimizer may be missing, or raise any exception
         return {}, [f"Advantages cannot be computed here: {error}"]
     notes = ["Advantages are recomputed from the recorded rewards with the optimizer of the run."]
     if settings.get("train", {}).get("shuffle_rewards"):

@@ -1,4 +1,4 @@
-"""Two runs question by question, those that differ first. Pure."""
+"""Compares two runs question by question; the questions with the largest differences come first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from finqa_cli.statistics import Scores, by_question, compare_all, scores_of
 
 
 def comparison_document(first: Sequence[Episode], second: Sequence[Episode]) -> dict[str, Any]:
-    """Returns the paired difference, second less first, and a row per question, the largest differences first.
+    """Returns the paired difference, second minus first, and a row per question, the largest differences first.
 
-    A row is [question, prompt, kind, share right of the first, of the second, attempts of the first, of the second,
-    id of an attempt of each run to open]; shares are null where a run has no graded attempt.
+    A row is [question, prompt, kind, share of right attempts of the first run, of the second, number of attempts of the
+    first, of the second, id of an attempt of the first to open, of the second]; shares are null for a run without a
+    graded attempt.
 
     Args:
         first: Scored attempts of the first run.

@@ -1,4 +1,4 @@
-"""The control of a training, which learned from shuffled rewards: what a report shows of it, and what is none. Pure."""
+"""The control of a training, the same training on shuffled rewards: its part of a report, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ _FREE = frozenset(
         *("train.preflight", "train.sync_wait_s", "engine.options.threads", "learner.options.threads", *PLACED),
     )
 )
-"""Settings that a training and its control may have differently: none changes what an iteration does."""
+"""Settings that may differ between a training and its control: apart from the shuffling of the rewards, none changes
+what an iteration does.
+"""
 
 
 def control_document(control: RunRecords) -> dict[str, Any]:
-    """Returns what a report shows of a control: its name, its curves, and its evaluations before and after."""
+    """Returns what a report shows of a control: its name, its curves, and its evaluations before and after training."""
     return {
         "label": control.path.resolve().name,
         "curves": curves(control),
@@ -37,11 +39,11 @@ def control_document(control: RunRecords) -> dict[str, Any]:
 
 
 def check_control(run: RunRecords, control: RunRecords) -> None:
-    """Checks that a run is the control of another one: the same training, but for its shuffled rewards and its length.
+    """Checks that a run is the control of another: the same training, except for shuffled rewards and its length.
 
     Raises:
         UsageError: They are the same run, or one of them is not a training.
-        ConfigError: The control did not shuffle its rewards, or was trained in another way.
+        ConfigError: The control did not shuffle its rewards, the run did, or the control was trained in another way.
     """
     if run.path.resolve() == control.path.resolve():
         raise UsageError(f"{run.path} cannot be its own control.", remedy=f"finqa report {run.path}")
@@ -77,7 +79,7 @@ def _shuffled(records: RunRecords) -> bool:
 
 
 def _differences(run: RunRecords, control: RunRecords) -> list[tuple[str, Any, Any]]:
-    """Returns name and both values of each setting and each pinned input that differs."""
+    """Returns the name and both values of each setting and each recorded input that differs."""
     own, other = _compared(run), _compared(control)
     return [
         (name, own.get(name, "not set"), other.get(name, "not set"))
@@ -87,11 +89,12 @@ def _differences(run: RunRecords, control: RunRecords) -> list[tuple[str, Any, A
 
 
 def _compared(records: RunRecords) -> Mapping[str, Any]:
-    """Returns what the policy and its figures depend on, but for `_FREE`: settings, and digests of data and reward."""
+    """Returns what the results of a run depend on: settings other than `_FREE`, and digests of data and reward."""
     data = records.settings.get("data", {})
     chosen = {name: records.settings.get(name, {}) for name in _SECTIONS}
     chosen["data"] = {name: data[name] for name in _OF_DATA if name in data}
     named = ((name, value) for name, value in flatten(chosen) if name not in _FREE)
-    settings = {name: value for name, value in named if value != "none"}  # empty options are options of no name
+    # `flatten` writes `none` for empty options, which are equal to absent ones
+    settings = {name: value for name, value in named if value != "none"}
     digests = {name: value for name, value in records.facts.items() if str(name).endswith(" digest")}
     return {**settings, **digests}

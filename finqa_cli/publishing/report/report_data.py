@@ -1,4 +1,4 @@
-"""What a report shows of one run, JSON-ready: head, curves with intervals, breakdowns, steps and rows. Pure."""
+"""What a report shows of one run, as JSON values: head, curves with intervals, breakdowns, steps and rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = (
     *("reason", "explanation", "turns", "calls", "failed_calls", "prompt_tokens", "tokens", "seconds", "retries"),
     *("recoveries", "version_low", "version_high"),
 )
-"""Fields of a row, in order; `question` is an index into `questions`, `group` one into `groups`."""
+"""Fields of a row, in order; `question` is an index into the list `questions`, `group` into the list `groups`."""
 
 _Measure = Callable[[Episode], float | None]
 
@@ -43,7 +43,7 @@ MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
         lambda one: None if one.outcome.correct is None else float(one.outcome.turns),
     ),
 )
-"""Curves that are means over attempts: key, title, what it is, and the value of an attempt (None: not counted)."""
+"""Curves of means over attempts: key, title, explanation, and a function for an attempt's value (None: not counted)."""
 
 RECORDED = (
     ("kl", "KL", "estimated KL between the policy and the sampling policy, nats per token"),
@@ -63,13 +63,13 @@ RECORDED = (
 def run_document(
     records: RunRecords, shown: Sequence[Episode], advantages: Mapping[str, float | None], notes: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns everything of a run but the details of its attempts.
+    """Returns all data of a run's page except the details of its attempts.
 
     Args:
         records: The run.
-        shown: Its attempts that get a row.
-        advantages: Advantage of trained attempts by id.
-        notes: What the reader should know, such as what was left out.
+        shown: The attempts that get a row.
+        advantages: Id of a trained attempt -> its advantage.
+        notes: Remarks for the reader, such as what was left out.
     """
     questions = questions_of(shown)
     places = {question["id"]: place for place, question in enumerate(questions)}
@@ -91,7 +91,7 @@ def run_document(
 
 
 def figures(records: RunRecords) -> dict[str, Any]:
-    """Returns the head with the score, progress, curves and the breakdown of all attempts, and the nodes."""
+    """Returns the numbers of a run that are computed from all its attempts, and its nodes."""
     scored = scored_episodes(records)
     return {
         "head": head(records, scored),
@@ -103,7 +103,7 @@ def figures(records: RunRecords) -> dict[str, Any]:
 
 
 def scored_episodes(records: RunRecords) -> tuple[Episode, ...]:
-    """Returns the attempts that the score is of: the last evaluation, else all."""
+    """Returns the attempts that the score is computed from: those of the last evaluation, else all."""
     evaluated = [episode for episode in records.episodes if episode.phase == "eval"]
     if not evaluated:
         return records.episodes
@@ -112,7 +112,7 @@ def scored_episodes(records: RunRecords) -> tuple[Episode, ...]:
 
 
 def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
-    """Returns the head of a run: score with interval, n, cost, versions and commit."""
+    """Returns the head of a run's page, such as score with interval, cost, versions and commit."""
     facts, manifest = records.facts, records.manifest
     created, finished = str(facts.get("created", "")), str(facts.get("finished", ""))
     inputs = manifest.get("inputs") if isinstance(manifest.get("inputs"), Mapping) else {}
@@ -143,7 +143,7 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
 
 
 def score(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any] | None:
-    """Returns accuracy with its interval as `finqa eval` computes it; None without a graded attempt."""
+    """Returns the accuracy with its interval as `finqa eval` computes it; None without a graded attempt."""
     graded = [episode.outcome for episode in scored if episode.outcome.correct is not None]
     if not graded:
         return None
@@ -212,7 +212,7 @@ def _point(step: int, members: Sequence[Episode], value_of: _Measure, *, shares:
 
 
 def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
-    """Returns accuracy by question type with intervals clustered by question, and why attempts are not right."""
+    """Returns the accuracy by question type with intervals clustered by question, and why attempts are not right."""
     kinds: dict[str, list[Episode]] = defaultdict(list)
     for episode in scored:
         if episode.outcome.correct is not None:
@@ -225,7 +225,7 @@ def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
 
 
 def steps(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the numbers of each line of metrics as [dotted name, value], for the slider through a training."""
+    """Returns the numbers of each line of metrics as [dotted name, value], for the page's slider over the steps."""
     return [
         {
             "kind": str(record.get("kind", "")),
@@ -243,7 +243,7 @@ def steps(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
-    """Returns nested mappings as [dotted name, value]; lists and empty mappings stay values, shown as text."""
+    """Returns nested mappings as a list of [dotted name, value]; lists and empty mappings are not taken apart."""
     found: list[list[Any]] = []
     for name, item in value.items():
         if isinstance(item, Mapping) and item:
@@ -258,7 +258,7 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
 
 
 def questions_of(episodes: Sequence[Episode]) -> list[dict[str, str]]:
-    """Returns each question once with what is known of it, in the order in which the attempts have them first."""
+    """Returns the facts of each question, in the order in which the questions first occur in the attempts."""
     found: dict[str, dict[str, str]] = {}
     for one in (episode.outcome for episode in episodes):
         facts = {"id": one.question, "cluster": one.company, "kind": one.kind, "split": one.split, "prompt": one.prompt}
@@ -267,7 +267,7 @@ def questions_of(episodes: Sequence[Episode]) -> list[dict[str, str]]:
 
 
 def row_of(episode: Episode, question: int, group: int, advantage: float | None) -> list[Any]:
-    """Returns the fields of `COLUMNS`; question and group are places in the lists of their names."""
+    """Returns the fields of `COLUMNS` for an attempt; question and group are indices into the lists of that name."""
     one = episode.outcome
     low, high = episode.versions or (None, None)
     return [
@@ -290,7 +290,7 @@ def _number(value: Any) -> float | None:
 
 
 def _step(record: Mapping[str, Any]) -> int | None:
-    """The step of a line of metrics: supervised trainings count updates."""
+    """Returns the step of a line of metrics: its iteration, or its update in a supervised training."""
     value = record.get("iteration", record.get("step"))
     return value if isinstance(value, int) else None
 

@@ -1,4 +1,4 @@
-"""What a report shows of the nodes of a cluster: what runs where, and what was lost and is back. Pure."""
+"""What a report shows of the nodes of a cluster: what runs on each, what was lost and what was recovered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finqa_cli.masking import masked
 from finqa_cli.runs.run_nodes import NodeState, RunNodes, time_text
 
 LOST, BACK = "fault", "right"
-"""Classes of the page for what is lost and for what is back."""
+"""CSS classes of the page for lost and for recovered parts."""
 
 _NAMES = {
     "engine_left_out": "left out",
@@ -21,11 +21,12 @@ _NAMES = {
 
 
 def nodes_document(nodes: RunNodes) -> dict[str, Any] | None:
-    """Returns the nodes and what changed on them; None for a run on one machine.
+    """Returns the nodes and the changes of their state; None for a run on one machine.
 
     Returns:
-        `nodes` of [address, engine replicas, numbers of learner processes, rollout workers], in which replicas and
-        workers are [number, state in words, class]; `changes` of [time, node, what, state, class, reason].
+        `nodes`, a list of [address, engine replicas, numbers of learner processes, rollout workers], in which replicas
+        and workers are [number, state in words, class]; and `changes`, a list of [time, node, part, state, class,
+        reason].
     """
     if not (states := nodes.states()):
         return None

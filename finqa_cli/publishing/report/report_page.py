@@ -1,4 +1,4 @@
-"""The page itself: data as escaped JSON, one script and one style under a policy that allows nothing else."""
+"""The HTML page: data as escaped JSON, one script and one style, and a content policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from finqa_cli import __version__
 
 COMPRESS_ABOVE = 1_000_000
-"""Bytes of all data from which on each part is compressed; browsers have `DecompressionStream` for it."""
+"""Size of all data in bytes above which each part is compressed; browsers unpack it by `DecompressionStream`."""
 
 ASSETS = Path(__file__).with_name("assets")
 _VIEWS = ("base.js", "charts.js", "overview.js", "progress.js", "episodes.js", "episode.js", "comparison.js")
 SCRIPTS = (*_VIEWS, "main.js")
 VIEW_SCRIPTS = (*_VIEWS, "runs.js", "live.js", "main.js")
-"""Scripts of the pages that `finqa view` serves; the two that are not in a report's file load data."""
+"""Scripts of the pages that `finqa view` serves; the two that a report's file does not contain load data."""
 
 GENERATOR = '<meta name="generator" content="finqa report'
 
@@ -27,7 +27,7 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u20
 
 
 def escape_json(value: Any) -> str:
-    """Returns JSON of ASCII characters that no HTML parser takes for markup: `<`, `>` and `&` are escaped.
+    """Returns JSON in ASCII that no HTML parser takes for markup: `<`, `>` and `&` are escaped.
 
     Lone surrogates, which UTF-8 cannot represent, are escaped as well.
 
@@ -39,10 +39,10 @@ def escape_json(value: Any) -> str:
 
 
 def render_page(parts: Mapping[str, Any], *, home: str = "") -> str:
-    """Returns the HTML file; nothing of a run is in it outside of the data scripts.
+    """Returns the HTML file; it contains data of runs only in the data scripts.
 
     Args:
-        parts: Data by the id of its script, each read by the page when it is needed.
+        parts: Id of a data script -> its data, which the page parses when it is needed.
         home: Relative address of the list of runs, for a page that `finqa view` serves and that loads its data from
             there; empty for a report, which loads nothing.
     """
@@ -67,7 +67,7 @@ def render_page(parts: Mapping[str, Any], *, home: str = "") -> str:
 
 
 def view_policy() -> str:
-    """Returns the Content-Security-Policy of pages that `finqa view` serves: data of the same server, else nothing."""
+    """Returns the Content-Security-Policy of pages that `finqa view` serves: they may load only data of that server."""
     return _policy(_style(), _script(VIEW_SCRIPTS), loads=True)
 
 
@@ -89,7 +89,7 @@ def _script(names: Sequence[str]) -> str:
 
 
 def _packed(text: str) -> str:
-    """Returns a JSON string with the base64 form of the compressed text; the same text gives the same bytes."""
+    """Returns a JSON string with the compressed text in base64; the same text always gives the same string."""
     return json.dumps(base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode("ascii"))
 
 

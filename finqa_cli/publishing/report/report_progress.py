@@ -1,4 +1,4 @@
-"""What a training changed: its evaluations before and after, and three questions that show it. Pure."""
+"""What a training changed: its first and its last evaluation, and three questions as examples."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from finqa_cli.publishing.report.report_records import Episode, RunRecords
 from finqa_cli.statistics import MALFORMED
 
 EXAMPLES = 3
-"""Questions that are shown with their episodes before and after."""
+"""Number of questions that are shown with their episodes before and after."""
 
 Pair = tuple[Episode, Episode]
-"""The first attempts at one question, before and after."""
+"""The first attempts at one question, before and after training."""
 
 
 def progress_document(records: RunRecords) -> dict[str, Any] | None:
-    """Returns the first and the last evaluation of a training beside each other; None where it has no two of them.
+    """Returns the first and the last evaluation of a training in comparison; None if it has fewer than two.
 
     Returns:
-        `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (how many questions),
-        `clustered_by` (the noun of the clusters of the intervals), `questions` (the number), `rows` of
-        [label, before, after] as `finqa train` prints them, `changes` (how many questions became right, became wrong,
-        were right both times and wrong both times), and `examples` as pairs of ids of episodes.
+        `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (the number of questions as
+        text), `clustered_by` (what the intervals are clustered by, as a noun), `questions` (the number of questions
+        that both graded), `rows` of [label, before, after] as `finqa train` prints them, `changes` (how many questions
+        became right, became wrong, were right both times and wrong both times), and `examples` as pairs of ids of
+        episodes.
     """
     evaluations = [record for record in records.metrics if record.get("kind") == "eval"]
     if len(evaluations) < 2:
@@ -46,7 +47,7 @@ def progress_document(records: RunRecords) -> dict[str, Any] | None:
             "changes": _changes(pairs),
             "examples": [[earlier.id, later.id] for earlier, later in choose_examples(pairs)],
         }
-    except MALFORMED:  # of a plugin, or of a version before
+    except MALFORMED:  # written by a plugin or by an earlier version
         return None
 
 
@@ -55,8 +56,8 @@ def pair_evaluations(episodes: Sequence[Episode], first: int, last: int) -> list
 
     Args:
         episodes: The attempts of the run, by `Episode.order`.
-        first: Step of the evaluation before.
-        last: Step of the one after.
+        first: Step of the evaluation before training.
+        last: Step of the evaluation after training.
     """
     earlier, later = (_first_attempts(episodes, step) for step in (first, last))
     return [(episode, later[question]) for question, episode in earlier.items() if question in later]
@@ -73,8 +74,9 @@ def _first_attempts(episodes: Sequence[Episode], step: int) -> dict[str, Episode
 def choose_examples(pairs: Sequence[Pair], most: int = EXAMPLES) -> list[Pair]:
     """Chooses the questions that a report shows before and after.
 
-    First come those that were wrong before and are right after, then all others; within each, first one question of
-    each kind, then the rest; all of it in the order given. Nothing else about an attempt is looked at.
+    Questions that were wrong before and are right after come first, then all others. Within each of these parts, one
+    question of each kind comes first, then the rest; otherwise the given order is kept. Nothing else about an attempt
+    affects the choice.
     """
     became_right = [pair for pair in pairs if _verdicts(pair) == (False, True)]
     others = [pair for pair in pairs if _verdicts(pair) != (False, True)]

@@ -1,4 +1,4 @@
-"""Reading a run folder for a report: its facts, its metrics and an entry per attempt; details of attempts on demand."""
+"""Reads a run folder for a report: its facts, its metrics and an entry per attempt; details of attempts on demand."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Episode:
     """One attempt as a row of the report.
 
     Attributes:
-        line: Its line in trajectories.jsonl, from 1.
+        line: Its line in trajectories.jsonl, counted from 1.
         id: Its id.
         phase: `train`, `eval` or `sample`.
-        iteration: Step of the training; 0 before the first and outside of trainings.
-        outcome: What came of it.
+        iteration: Step of the training; 0 before the first step and for runs that are not trainings.
+        outcome: Its result.
         weight: `Rewards.weight`.
-        retries: Earlier attempts at the same member that ended in a fault.
-        recoveries: Times that it continued in a fresh session.
-        calls: Tool calls that could be read.
-        failed_calls: Tool calls that the environment refused, and turns in which no call could be read.
-        prompt_tokens: Tokens that were given to the policy.
+        retries: Number of earlier attempts at the same member that ended in a fault.
+        recoveries: Number of times that it was continued in a new session.
+        calls: Number of tool calls that could be read.
+        failed_calls: Number of tool calls that the environment refused, and of turns in which no call could be read.
+        prompt_tokens: Number of tokens that were given to the policy.
         versions: Lowest and highest policy version of its turns; None without turns.
     """
 
@@ -53,27 +53,27 @@ class Episode:
 
     @property
     def group(self) -> str:
-        """What the attempts at one question of one step share: the id without the member."""
+        """The id without the member, which all attempts at one question in one step share."""
         return self.id.rpartition("/")[0] or self.id
 
     @property
     def order(self) -> tuple[int, bool, str, int, str]:
-        """Sort key: step, then training before evaluation, then group and member; not the order of ending."""
+        """Sort key, independent of when attempts ended: step, training before evaluation, group, member, id."""
         return self.iteration, self.phase != "train", self.group, self.outcome.member, self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecords:
-    """What a report is made of.
+    """The records of a run that a report is made from.
 
     Attributes:
         path: The run folder.
         facts: run.json.
-        settings: Resolved settings, secrets masked.
-        manifest: manifest.json; empty where there is none.
-        report: report.json of an evaluation; empty elsewhere.
+        settings: Resolved settings with secrets masked.
+        manifest: manifest.json; empty if there is none.
+        report: report.json of an evaluation; empty for other runs.
         metrics: Lines of metrics.jsonl.
-        episodes: All attempts, by `Episode.order`.
+        episodes: All attempts, sorted by `Episode.order`.
         nodes: Nodes of the cluster; none for a run on one machine.
     """
 
@@ -88,10 +88,11 @@ class RunRecords:
 
 
 def read_records(path: Path) -> RunRecords:
-    """Reads a run folder; the run may still be running.
+    """Reads a run folder, also while the run continues.
 
     Raises:
-        DataError: It is not a run folder, has no records yet, or a file is damaged; the message names file and line.
+        DataError: The path is not a run folder, there are no records yet, or a file is damaged; the message names file
+            and line.
     """
     if not path.is_dir():
         raise DataError(f"The run folder {path} does not exist.", remedy="finqa ls")
@@ -135,7 +136,7 @@ def read_episode(record: Mapping[str, Any], line: int) -> Episode:
     """Returns the row of one record.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError, OverflowError: It is no record of an attempt.
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: The mapping is not a record of an attempt.
     """
     turns = record["turns"]
     steps = [step for turn in turns for step in (turn, *turn.get("further_steps", ())) if step["tool_call"] is not None]
@@ -158,11 +159,11 @@ def read_episode(record: Mapping[str, Any], line: int) -> Episode:
 
 
 def read_details(path: Path, lines: Mapping[int, int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the records on some lines of trajectories.jsonl, in the order of the file.
+    """Yields the records on the given lines of trajectories.jsonl, in the order of the file.
 
     Args:
         path: The run folder.
-        lines: Line -> what is yielded with its record, such as its row in the report.
+        lines: Line -> number that is yielded with its record, such as that of its row in the report.
     """
     if not lines:
         return

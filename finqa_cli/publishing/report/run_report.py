@@ -1,4 +1,4 @@
-"""`finqa report` as a function: run folders in, one HTML file out."""
+"""`finqa report` as a function: writes one HTML file from run folders."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from finqa_cli.runs.durable_files import now, write_text
 from finqa_cli.statistics import MALFORMED
 
 MOST_EPISODES = 5_000
-"""Episodes of a run that a report has in full, unless the user asks for another number."""
+"""Most episodes of a run that a report contains in full, unless the user chooses another number."""
 
 _CHUNK = 50
-"""Episodes whose details are one part of the file, which the page unpacks when one of them is opened."""
+"""Number of episodes whose details are in one part of the file, which the page unpacks when one of them is opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class Report:
 
     Attributes:
         path: The file.
-        size: Its bytes.
-        runs: For each run its folder, all its episodes, and those in the file.
+        size: Its size in bytes.
+        runs: For each run its folder, the number of its episodes, and the number of those in the file.
     """
 
     path: Path
@@ -52,19 +52,19 @@ class Report:
 def write_report(
     runs: Sequence[Path], out: Path | None = None, *, control: Path | None = None, episodes: int = MOST_EPISODES
 ) -> Report:
-    """Writes the report of one run, or of two beside each other; an older report in its place is replaced.
+    """Writes the report of one run, or of two in comparison; an older report at the same path is replaced.
 
     Args:
         runs: One or two run folders.
-        out: The file; None: `report.html` in the first run's folder, with the other's name for two.
-        control: Folder of the same training on shuffled rewards, whose curves are drawn beside those of one run.
-        episodes: Most episodes of a run in full. Beyond it whole steps are left out, evenly over the training.
+        out: The file; None: `report.html` in the first run's folder, or a name with that of the second run for two.
+        control: Folder of the same training on shuffled rewards, whose curves are drawn together with those of the run.
+        episodes: Most episodes of a run in full. Above this number whole steps are left out, evenly over the training.
 
     Raises:
-        UsageError: There are no runs, more than two, or the same one twice; or two runs have a control.
+        UsageError: There are no runs, more than two, or the same one twice; or a control is given for two runs.
         DataError: A folder is not a run, has no records, or a record is damaged.
-        ConfigError: `out` is a file that is not a report, or the control is none of this run.
-        StorageError: Writing failed.
+        ConfigError: `out` is a file that is not a report, or the control is not one of this run.
+        StorageError: The file cannot be written.
     """
     if not 1 <= len(runs) <= 2:
         raise UsageError(
@@ -106,9 +106,10 @@ def _control(run: RunRecords, path: Path) -> dict[str, Any]:
 
 
 def choose_episodes(records: RunRecords, most: int) -> RunRecords:
-    """Returns the records with at most so many episodes: whole steps, evenly spread, the last step always.
+    """Returns the records with at most `most` episodes: whole steps, evenly spread, always including the last step.
 
-    Where the last step alone has more, it is cut. The few that the first page shows before and after are kept besides.
+    If the last step alone has more, it is truncated. The examples before and after training on the first page are kept
+    in addition.
     """
     if len(records.episodes) <= most:
         return records
@@ -139,14 +140,14 @@ def _omitted(whole: RunRecords, kept: RunRecords) -> list[str]:
 
 
 def _for_several(runs: Sequence[Path]) -> str:
-    """Return the command for no run or for more than two; a run that is given twice counts once."""
+    """Returns the command to suggest for no run or for more than two; a run that is given twice counts once."""
     different = list(dict.fromkeys(runs))
     named = shlex.join(map(str, different[:9]))
     return f"finqa {'compare' if len(different) > 2 else 'report'} {named or 'RUN'}"
 
 
 def _details(records: RunRecords) -> list[list[Mapping[str, Any] | None]]:
-    """Returns the details of the episodes in the order of the rows, in chunks.
+    """Returns the details of the episodes in chunks, in the order of the rows.
 
     Raises:
         DataError: A record is damaged.
@@ -171,7 +172,7 @@ def _default_path(runs: Sequence[Path]) -> Path:
 
 
 def _check_target(target: Path) -> None:
-    """Raises ConfigError where the file is there and is something else than a report."""
+    """Raises ConfigError if the file exists and is not a report."""
     if target.is_dir():
         raise ConfigError(f"{target} is a folder.", remedy=f"--out {target / 'report.html'}")
     if not target.exists():

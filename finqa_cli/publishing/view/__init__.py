@@ -1,1 +1,1 @@
-"""`finqa view`: the pages of `finqa report` served on loopback, live while a run continues, with a list of all runs."""
+"""`finqa view`: serves the pages of `finqa report` on 127.0.0.1, live while runs continue, with a list of all runs."""

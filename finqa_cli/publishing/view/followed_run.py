@@ -1,4 +1,4 @@
-"""One run that is viewed: what was appended to its files since the last look is read, once, and sent, once."""
+"""Follows the files of one viewed run: what is appended to them is read once, and sent once to each page."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ from finqa_cli.runs.run_summary import RunSummary
 from finqa_cli.statistics import MALFORMED
 
 MOST_ROWS = 20_000
-"""Episodes that a page gets a row of, the last ones of the file; score and curves are of all."""
+"""Most episodes for which a page gets a row, the last ones of the file; score and curves are those of all."""
 
 VIEW_COLUMNS = (*COLUMNS, "line")
-"""Fields of a row: those of a report, and the line in trajectories.jsonl, by which a row is replaced."""
+"""Fields of a row: those of a report, and the line in trajectories.jsonl, which identifies the row to replace."""
 
 
 EVENTS = "events.jsonl"
 
 _FOLLOWED = tuple(f'"{name}"'.encode() for name in FOLLOWED)
-"""What is searched for in an event before it is parsed: most are of the pool, several in a second."""
+"""Only events that contain one of these are parsed: most events are about the sandbox pool, several in a second."""
 
 
 class ViewStopped(Exception):
-    """The server ends while a file is being read."""
+    """Raised when the server ends while a file is being read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageVersion:
-    """What a page has of a run already.
+    """How much of a run a page has already received.
 
     Attributes:
-        epoch: Number of times that the files were started again; a page of another epoch gets everything.
-        lines: Lines of trajectories.jsonl.
-        questions: Questions.
-        groups: Groups.
-        metrics: Lines of metrics.jsonl.
+        epoch: Number that changes when reading starts again; a page with another epoch gets everything.
+        lines: Number of lines of trajectories.jsonl.
+        questions: Number of questions.
+        groups: Number of groups.
+        metrics: Number of lines of metrics.jsonl.
     """
 
     epoch: int = -1
@@ -72,7 +72,7 @@ class PageVersion:
 
     @classmethod
     def parse(cls, text: str) -> PageVersion:
-        """Returns the version in an address; that of an empty page for anything else."""
+        """Returns the version that a text from an address states; that of an empty page if the text is malformed."""
         numbers = text.split(".")
         if len(numbers) != 5 or not all(each.isascii() and each.isdecimal() and len(each) < 19 for each in numbers):
             return cls()
@@ -83,34 +83,34 @@ class PageVersion:
 
 
 class FollowedRun:
-    """Follows the files of one run for its pages. Methods may be called in any thread.
+    """Follows the files of one run for its pages. Methods may be called from any thread.
 
     Attributes:
         path: Folder of the run.
     """
 
     def __init__(self, path: Path, stopping: threading.Event | None = None) -> None:
-        """Create it without reading anything.
+        """Keeps the arguments; reads nothing.
 
         Args:
             path: Folder of the run.
-            stopping: Ends a reading with `ViewStopped` once it is set.
+            stopping: Once it is set, reading ends with `ViewStopped`.
         """
         self.path = path
         self._stopping = stopping or threading.Event()
         self._lock = threading.Lock()
         self._attempt_lines = AppendedLines(path / TRAJECTORIES)
         self._metric_lines = AppendedLines(path / METRICS)
-        self._event_lock = threading.Lock()  # of its own, so that `stamp` does not wait for the attempts
+        self._event_lock = threading.Lock()  # a lock of its own, so that `stamp` does not wait for the attempts
         self._event_lines = AppendedLines(path / EVENTS)
         self._nodes = RunNodes()
-        self._epoch = secrets.randbelow(2**31)  # a page may have been loaded from an earlier reading
+        self._epoch = secrets.randbelow(2**31)  # random, because a page may come from an earlier start of the server
         self._clear()
 
     def stamp(self) -> str:
-        """Returns a text that changes with the files, the status or the nodes of the run.
+        """Returns a text that changes whenever the files, the status or the nodes of the run change.
 
-        It reads run.json and what was appended to the events, from which the nodes follow.
+        Reads run.json and what was appended to the events, which tell the state of the nodes.
 
         Raises:
             ViewStopped: The server ends.
@@ -130,14 +130,14 @@ class FollowedRun:
         return hashlib.blake2s(repr(facts).encode(), digest_size=12).hexdigest()
 
     def document(self, since: str = "") -> dict[str, Any]:
-        """Returns what a report has of a run, or what a page lacks of it.
+        """Returns everything that a report has of a run, or only what a page lacks.
 
         Args:
-            since: The `version` of what the page has; empty for a page that has nothing.
+            since: The `version` of the document that the page has; empty for a page that has nothing.
 
         Returns:
-            With `full`, everything. Without it, figures again and those rows, questions, groups and steps that were
-            added or changed; a row replaces that of the same line.
+            With `full`, everything. Without it, all figures and those rows, questions, groups and steps that were added
+            or changed; a row replaces that of the same line.
 
         Raises:
             ViewStopped: The server ends.
@@ -165,7 +165,7 @@ class FollowedRun:
             }
 
     def as_control(self) -> dict[str, Any]:
-        """Returns what the page of a training shows of this run, which is its control.
+        """Returns what the page of a training shows of this run as its control.
 
         Raises:
             ViewStopped: The server ends.
@@ -176,15 +176,15 @@ class FollowedRun:
             return control_document(self._records(refused))
 
     def scored(self) -> tuple[Episode, ...]:
-        """Returns the attempts that the score is of, as they were read last."""
+        """Returns the attempts that the score is computed from, as they were last read."""
         with self._lock:
             return scored_episodes(RunRecords(path=self.path, facts={}, episodes=self._ordered()))
 
     def episode(self, line: int) -> dict[str, Any]:
-        """Returns what the page of an attempt shows beside its row, read from its place in the file.
+        """Returns what the page of an attempt shows in addition to its row, read from its place in the file.
 
         Raises:
-            DataError: There is no attempt on that line, or the file was replaced since.
+            DataError: There is no attempt on that line, or the file was replaced in the meantime.
         """
         with self._lock:
             place = self._places.get(line)
@@ -232,7 +232,7 @@ class FollowedRun:
         self._metrics += [record for line in records if (record := _record(line)) is not None]
 
     def _read_nodes(self, refused: tuple[str, ...]) -> RunNodes:
-        """Returns a copy of the nodes of the run, after the events that were appended."""
+        """Reads the events that were appended, and returns a copy of the nodes of the run."""
         with self._event_lock:
             restarts = self._event_lines.restarts
             for line in self._event_lines.read() if EVENTS not in refused else iter(()):
@@ -242,12 +242,12 @@ class FollowedRun:
                     self._nodes, restarts = RunNodes(), self._event_lines.restarts
                 if any(name in line for name in _FOLLOWED) and (record := _record(line)) is not None:
                     self._nodes.take(record)
-            if self._event_lines.restarts != restarts:  # by a file without lines
+            if self._event_lines.restarts != restarts:  # the file was replaced by one without lines
                 self._nodes = RunNodes()
             return copy.deepcopy(self._nodes)
 
     def _begin_again(self) -> tuple[int, int]:
-        """Forgets everything of a file that was replaced, as a resumed run does; metrics are read again as well."""
+        """Forgets what was read from a file that was replaced, as by a resumed run; metrics are read again as well."""
         self._clear()
         self._metric_lines = AppendedLines(self.path / METRICS)
         return self._attempt_lines.restarts, 0
@@ -264,7 +264,7 @@ class FollowedRun:
         for question in questions_of([episode]):
             self._questions.setdefault(question["id"], question)
         self._groups.setdefault(episode.group, len(self._groups))
-        if episode.phase == "train":  # an advantage depends on the other attempts of the step
+        if episode.phase == "train":  # its advantage depends on the other attempts of the step
             self._changed[episode.iteration] = self._lines
             self._stale.add(episode.iteration)
 

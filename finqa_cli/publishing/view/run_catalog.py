@@ -1,4 +1,4 @@
-"""The runs that are viewed, by ids: an address never contains a path, and what has no id cannot be read."""
+"""The runs that are viewed, by ids: an address never contains a path, and only runs with an id can be read."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from finqa_cli.runs.live_run import SUMMARY_S
 from finqa_cli.runs.run_summary import RUNNING, UNKNOWN, RunSummary, find_runs
 
 MOST_FOLLOWED = 8
-"""Runs whose attempts are kept in memory; the one that was asked for longest ago is forgotten."""
+"""Most runs whose attempts are kept in memory; the least recently requested one is dropped."""
 
 
 class RunCatalog:
-    """Lists the runs of some folders. Methods may be called in any thread."""
+    """Lists the runs of some folders. Methods may be called from any thread."""
 
     def __init__(self, places: Sequence[Path], stopping: threading.Event | None = None) -> None:
-        """Create it without reading anything.
+        """Keeps the arguments; reads nothing.
 
         Args:
-            places: Folders of runs, and runs.
-            stopping: Ends what is being read once it is set.
+            places: Folders of runs, or single runs.
+            stopping: Once it is set, reading ends.
         """
         self._places = tuple(places)
         self._stopping = stopping or threading.Event()
@@ -36,7 +36,7 @@ class RunCatalog:
         self._followed: dict[str, FollowedRun] = {}
 
     def listing(self) -> dict[str, Any]:
-        """Returns the runs, newest first, each followed by its steps, and names of folders that are none of them."""
+        """Returns the runs, newest first, each followed by its steps, and the names of folders that are not runs."""
         with self._lock:
             runs: list[dict[str, Any]] = []
             others: list[str] = []
@@ -56,20 +56,20 @@ class RunCatalog:
         """Returns the run with an id.
 
         Raises:
-            LookupError: There is none.
+            LookupError: There is no such run.
         """
         if identity not in self._paths:
-            self.listing()  # it may be new
+            self.listing()  # the run may be new
         with self._lock:
             path = self._paths[identity]
             run = self._followed.pop(identity, None) or FollowedRun(path, self._stopping)
-            self._followed[identity] = run  # the newest is the last
+            self._followed[identity] = run  # the most recently requested run is the last
             while len(self._followed) > MOST_FOLLOWED:
                 self._followed.pop(next(iter(self._followed)))
             return run
 
     def _summary(self, path: Path) -> RunSummary:
-        """Returns the summary, made again where files of the run changed, and at times while it is running."""
+        """Returns the summary, which is made again if files of the run changed, and at intervals while it runs."""
         stamp, now = _stamp(path), time.monotonic()
         earlier = self._summaries.get(path)
         if earlier is not None:
@@ -106,7 +106,7 @@ class RunCatalog:
 def _find(place: Path) -> tuple[list[Path], list[Path]]:
     try:
         return find_runs(place)
-    except OSError:  # deleted meanwhile
+    except OSError:  # it was deleted in the meantime
         return [], []
 
 

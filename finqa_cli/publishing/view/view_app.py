@@ -1,4 +1,4 @@
-"""The pages and their data as an ASGI application: a token in every address, one host, GET only, nothing cached."""
+"""The pages and their data as an ASGI application: token in every address, fixed host, GET and HEAD, no caching."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _METHODS = ("GET", "HEAD")
 
 
 class Guard:
-    """Answers requests itself that are not of the page's own origin, method or token.
+    """Refuses requests with another origin, method or token than those of the pages.
 
-    The token is the first part of the path: a cookie would go to every other server of this machine as well.
+    The token is the first part of the path; a cookie would be sent to every other server of this machine as well.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: frozenset[str], opening: str = "", start: str = "") -> None:
-        """Create it.
+        """Keeps the arguments.
 
         Args:
-            app: What is called with the path behind the token.
+            app: The application that is called with the path after the token.
             token: The first part of every path.
-            hosts: What the header Host may be.
+            hosts: The values that the header Host may have.
             opening: Part of a path that works once without the token, for the command line of a browser.
-            start: Path behind the token that `/open/OPENING` leads to.
+            start: Path after the token that `/open/OPENING` redirects to.
         """
         self._app = app
         self._token = token.encode()
@@ -55,7 +55,7 @@ class Guard:
         self._start = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or call the application with the token taken off the path."""
+        """Refuses a request, or calls the application with the token removed from the path."""
         if scope["type"] != "http":
             return
         answer = self._refusal(scope) or self._opened(scope)
@@ -102,14 +102,14 @@ def _with_headers(send: Send) -> Send:
 
 
 class ViewPages:
-    """Endpoints of the pages and of their data."""
+    """The endpoints of the pages and of their data."""
 
     def __init__(self, catalog: RunCatalog) -> None:
-        """Create them for the runs of a catalog."""
+        """Keeps the catalog of the runs."""
         self._catalog = catalog
 
     def routes(self) -> list[Route]:
-        """Return the routes; ids and lines are looked up, never used as names of files."""
+        """Returns the routes; ids and lines in an address are looked up, and never used as names of files."""
         return [
             Route("/", lambda request: _page("runs", (), "./")),
             Route("/run/{first}", self._run_page),
@@ -143,7 +143,7 @@ class ViewPages:
     def _report(self, request: Request) -> dict[str, Any]:
         runs, controls = self._followed(request, "first", "second"), self._followed(request, "control")
         since = request.query_params.get("since", "").split(",")
-        stamp = _joint([*runs, *controls])  # before files are read: what is appended meanwhile is another stamp
+        stamp = _joint([*runs, *controls])  # before files are read, so that lines appended meanwhile change the stamp
         control = controls[0].as_control() if controls else None
         documents = [
             {**run.document(version), "control": control} for run, version in zip(runs, [*since, ""], strict=False)
@@ -161,7 +161,7 @@ class ViewPages:
 def view_application(
     catalog: RunCatalog, *, token: str, hosts: frozenset[str], opening: str = "", start: str = ""
 ) -> ASGIApp:
-    """Return the application that serves the runs of a catalog; for the other arguments see `Guard`."""
+    """Returns the application that serves the runs of a catalog; for the other arguments see `Guard`."""
     pages = Starlette(routes=ViewPages(catalog).routes())
     pages.router.redirect_slashes = False
     return Guard(pages, token=token, hosts=hosts, opening=opening, start=start)
@@ -178,7 +178,7 @@ def _page(kind: str, ids: tuple[str, ...], home: str, control: str | None = None
 
 
 def _data(read: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Response]:
-    """Return an endpoint that answers with JSON; it runs in a thread, for it reads files."""
+    """Returns an endpoint that answers with JSON; it runs in a thread because it reads files."""
 
     def answer(request: Request) -> Response:
         try:
@@ -189,7 +189,7 @@ def _data(read: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Resp
             return _text("The server ends.", 503)
         except FinqaError as error:
             return _text(error.message, 404)
-        except (OSError, ValueError) as error:  # deleted meanwhile, or a number that JSON cannot represent
+        except (OSError, ValueError) as error:  # a file was deleted meanwhile, or JSON cannot represent a number
             return _text(f"It cannot be read: {json.dumps(str(error))}", 500)
 
     return answer

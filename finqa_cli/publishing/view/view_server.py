@@ -24,11 +24,12 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewAddress:
-    """Where the pages are.
+    """The addresses of the pages.
 
     Attributes:
-        url: Address with the token, for a person.
-        opening: Address without the token that works once: command lines can be read by every user of the machine.
+        url: Address with the token, to show to the user.
+        opening: Address without the token that works once, for the command line of a browser, which every user of the
+            machine can read.
     """
 
     url: str
@@ -41,13 +42,13 @@ def serve_view(
     """Serves the runs of some folders until SIGINT (Ctrl-C) or SIGTERM.
 
     Args:
-        places: Folders of runs, and runs. One run opens with its page, two runs with their comparison.
-        control: The control of the one run in `places`, shown on its page.
+        places: Folders of runs, or single runs. One run opens with its page, two runs with their comparison.
+        control: The control of the one run in `places`, which is shown on the run's page.
         port: Port on 127.0.0.1; 0 for a free one.
-        ready: Called once requests are answered and a signal ends the server.
+        ready: Called as soon as requests are answered and a signal would end the server.
 
     Raises:
-        ConfigError: The port is taken or not allowed.
+        ConfigError: The port is in use or not allowed.
         KeyboardInterrupt: SIGINT ended it.
     """
     with _listen(port) as listener:
@@ -76,7 +77,7 @@ def serve_view(
 
 
 class _Server(uvicorn.Server):
-    """A server that reports when it is ready for requests and signals; its threads stop reading files at its end."""
+    """A server that reports when it is ready for requests and signals; when it ends, its threads stop reading files."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -84,12 +85,12 @@ class _Server(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts the server; signals are handled by it already."""
+        """Starts the server, which handles signals already, and calls `ready`."""
         await super().startup(sockets)
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends the server."""
+        """Ends the server and the reading of files."""
         self._stopping.set()
         super().handle_exit(sig, frame)
 
@@ -107,11 +108,11 @@ def _listen(port: int) -> socket.socket:
 
 
 def _suffixes(port: int) -> tuple[str, ...]:
-    return (f":{port}", "") if port == 80 else (f":{port}",)  # browsers leave the usual port out
+    return (f":{port}", "") if port == 80 else (f":{port}",)  # browsers leave out port 80
 
 
 def _start(places: Sequence[Path]) -> str:
-    """Returns the first page: that of one run, the comparison of two, else the list."""
+    """Returns the path of the first page: that of one run, the comparison of two, else the list."""
     if not 1 <= len(places) <= 2 or not all(map(is_run, places)):
         return ""
     return f"{'compare' if len(places) == 2 else 'run'}/{'/'.join(map(run_id, places))}"

@@ -1,4 +1,4 @@
-"""Which files of a run may be read: regular files in its folder, never the targets of links elsewhere."""
+"""Decides which files of a run may be read: regular files in its folder, not targets of links outside of it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from finqa_cli.runs.run_folder import MANIFEST
 from finqa_cli.runs.run_summary import DAMAGED, RunSummary, disk_use, summarize_run
 
 FILES = ("run.json", "settings.json", MANIFEST, "report.json", METRICS, TRAJECTORIES, "events.jsonl")
-"""Files of a run that its pages are made of."""
+"""Files of a run that its pages are made from."""
 
 
 def run_id(path: Path) -> str:
-    """Returns the id of a run in addresses, the same for the same folder."""
+    """Returns the id of a run in addresses, which is always the same for the same folder."""
     return hashlib.blake2s(os.fsencode(path.resolve()), digest_size=8).hexdigest()
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Returns whether a path, with all links followed, is in a folder or is the folder."""
+    """Returns whether a path, with all links resolved, is in a folder or is the folder."""
     try:
         return path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
-    except (OSError, RuntimeError):  # a circle of links is a RuntimeError before Python 3.13
+    except (OSError, RuntimeError):  # circular links raise a RuntimeError before Python 3.13
         return False
 
 
 def refused_files(run: Path) -> tuple[str, ...]:
-    """Returns the names of the run's files that are there and may not be read."""
+    """Returns the names of the run's files that exist and may not be read."""
     return tuple(
         name
         for name in FILES
@@ -38,11 +38,11 @@ def refused_files(run: Path) -> tuple[str, ...]:
 
 
 def summarize_inside(run: Path, *, episodes: int | None = None) -> RunSummary:
-    """Returns the summary of a run, or what is refused of it; steps that are links to elsewhere are left out.
+    """Returns the summary of a run, or the files that are refused; steps that are links to elsewhere are left out.
 
     Args:
         run: Its folder.
-        episodes: Number of its recorded episodes, where it is known.
+        episodes: Number of its recorded episodes, if it is known.
     """
     if refused := refused_files(run):
         reason = f"not read, because it is not a file in this folder: {', '.join(refused)}"

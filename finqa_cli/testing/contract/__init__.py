@@ -1,6 +1,6 @@
-"""Contracts of components as tests: one suite per kind, for your own tests and for `finqa plugins check`.
+"""Contracts of components as tests: one suite per kind of component, for your own tests and `finqa plugins check`.
 
-A module of tests imports all of a suite and defines the fixture `subject`, the component:
+A test module imports everything of a suite and defines the fixture `subject`, the component:
 
     from finqa_cli.testing.contract.reward_suite import *
 
@@ -8,8 +8,8 @@ A module of tests imports all of a suite and defines the fixture `subject`, the 
     def subject() -> Reward:
         return registry().create("reward", "my-reward", {})
 
-Each suite names the other fixtures that may be replaced, such as an answer that is right. Needs the extra `kit`, and
-pytest's `asyncio_mode = "auto"`.
+The suites say which other fixtures are needed or can be replaced, such as an answer that is right. They need the extra
+`kit`, and pytest's `asyncio_mode = "auto"`.
 """
 
 from pathlib import Path

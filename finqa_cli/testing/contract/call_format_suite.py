@@ -1,4 +1,4 @@
-"""Contract of call formats: written calls are found again, and any text results in a call or a reason."""
+"""Contract of call formats: calls that were written are read back, and any text results in a call or a CallError."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SCHEMAS: dict[str, Any] = {
         },
     }
 }
-# Texts with a format's own tags in them are what no format can carry: angle and square brackets are left out.
+# No format can represent texts that contain its own tags, so angle and square brackets are left out.
 _text = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<>[]") | st.sampled_from("\n\t{}\"'\\")
 )
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no fault of the format."""
+"""No deadlines: a slow test on a busy machine is no fault of the format."""
 _arguments = st.fixed_dictionaries(
     {},
     optional={
@@ -56,7 +56,7 @@ _hostile = st.lists(st.sampled_from([*_pieces, '"name": "f"', "\n", "\ud800", "\
 
 
 def test_a_call_comes_back_with_the_words_before_it(subject: CallFormat) -> None:
-    """Its name, its arguments with their types, and the text before it."""
+    """A call is read back with its name, its arguments and their types, and the text before it."""
 
     @_patient
     @given(arguments=_arguments, words=_text.map(str.strip).filter(lambda words: "{" not in words))
@@ -71,7 +71,7 @@ def test_a_call_comes_back_with_the_words_before_it(subject: CallFormat) -> None
 
 
 def test_any_text_gives_a_call_or_a_reason(subject: CallFormat) -> None:
-    """A model writes anything: what cannot be read is a CallError with the reason."""
+    """A model may write any text; a text that cannot be read results in a CallError with the reason."""
     valid = subject.render(ToolCall(name="look_up", arguments={"text": "x"}))
 
     @_patient
@@ -88,7 +88,7 @@ def test_any_text_gives_a_call_or_a_reason(subject: CallFormat) -> None:
 
 
 def test_several_calls_and_none_are_refused(subject: CallFormat) -> None:
-    """The method `find` reads exactly one."""
+    """The method `find` reads exactly one call."""
     once = subject.render(ToolCall(name="look_up", arguments={"text": "x"}))
     for text in ("", "42", once + "\n" + once):
         with pytest.raises(CallError):
@@ -96,9 +96,9 @@ def test_several_calls_and_none_are_refused(subject: CallFormat) -> None:
 
 
 @pytest.mark.parametrize("piece", [*_pieces, " \n", "<parameter=text></parameter>x", '{"a":'])
-@pytest.mark.timeout(30)  # a guard against hanging, not a measurement
+@pytest.mark.timeout(30)  # it prevents hanging and is not a measurement
 def test_hostile_texts_are_read_in_linear_time(subject: CallFormat, piece: str) -> None:
-    """One piece over and over, alone and inside of a call."""
+    """The text is one piece repeated many times, alone and inside of a call."""
     head, tail = subject.render(ToolCall(name="look_up", arguments={"text": "SLOT"})).split("SLOT")
     for text in (piece * (200_000 // len(piece)), head + piece * (200_000 // len(piece)) + tail):
         try:

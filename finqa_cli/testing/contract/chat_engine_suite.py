@@ -1,6 +1,7 @@
-"""Contract of chat engines: a turn for any conversation, many requests at once, and a clear error after the end.
+"""Contract of chat engines: a turn for any conversation, many requests at once, and an EngineError after closing.
 
-`make` returns an engine, not started. `question` can be replaced where an engine answers certain conversations only.
+The fixture `make` creates an engine that is not started. `question` can be replaced for an engine that answers only
+certain conversations.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOOK_UP = ToolSpec(
 
 @pytest.fixture
 def question() -> ChatRequest:
-    """A conversation that waits for the engine's turn."""
+    """Returns a conversation in which the next turn is the engine's."""
     messages = (
         Message(role="system", content="You work in a warehouse."),
         Message(role="user", content="How many bolts are in stock?"),
@@ -35,7 +36,7 @@ def question() -> ChatRequest:
 
 @pytest.fixture
 async def engine(make: Make) -> AsyncIterator[ChatEngine]:
-    """A started one."""
+    """Yields a started engine, and closes it."""
     made = make()
     await made.start()
     yield made
@@ -43,7 +44,7 @@ async def engine(make: Make) -> AsyncIterator[ChatEngine]:
 
 
 async def answered(engine: ChatEngine, request: ChatRequest) -> AssistantTurn:
-    """The engine's turn; one that reports by a ConfigError that it has no answer to such questions is not tested."""
+    """Returns the engine's turn; skips the test if a ConfigError says that it has no answer to such questions."""
     try:
         return await engine.respond(request)
     except ConfigError as error:
@@ -51,7 +52,7 @@ async def answered(engine: ChatEngine, request: ChatRequest) -> AssistantTurn:
 
 
 def checked(turn: AssistantTurn) -> AssistantTurn:
-    """The turn, whose parts must fit each other."""
+    """Returns the turn after checking that its parts are consistent."""
     assert turn.text or turn.tool_call, "the turn is empty: neither words nor a call"
     assert turn.tool_call is not None or not turn.further_calls, "there are further calls without a first one"
     assert not (turn.tool_call and turn.parse_error), "a call that was read has no parse error"
@@ -64,7 +65,7 @@ async def test_a_conversation_gets_a_turn(engine: ChatEngine, question: ChatRequ
 
 
 async def test_a_conversation_with_calls_and_replies_gets_a_turn(engine: ChatEngine, question: ChatRequest) -> None:
-    """The turns before it are passed on as they were."""
+    """Earlier turns with a call and its reply are part of the request."""
     call = ToolCall(name="look_up", arguments={"item": "bolts"})
     said = (
         Message(role="assistant", content="I look.", tool_call=call),
@@ -74,7 +75,7 @@ async def test_a_conversation_with_calls_and_replies_gets_a_turn(engine: ChatEng
 
 
 async def test_one_call_at_most_unless_several_are_taken(engine: ChatEngine, question: ChatRequest) -> None:
-    """Most sessions take one call in a turn."""
+    """Without `several_calls` a turn has at most one call, because most sessions take only one."""
     assert not checked(await answered(engine, question)).further_calls
 
 
@@ -86,7 +87,7 @@ async def test_many_requests_run_concurrently(engine: ChatEngine, question: Chat
 
 
 async def test_cancellation_does_not_affect_other_requests(engine: ChatEngine, question: ChatRequest) -> None:
-    """Every other request is cancelled."""
+    """Every second request is cancelled; the others get a turn."""
     await answered(engine, question)
     requests = [replace(question, key=f"train/{number}/0#0") for number in range(6)]
     tasks = [asyncio.create_task(answered(engine, request)) for request in requests]
@@ -98,7 +99,7 @@ async def test_cancellation_does_not_affect_other_requests(engine: ChatEngine, q
 
 
 async def test_the_usage_of_an_episode_is_json(engine: ChatEngine, question: ChatRequest) -> None:
-    """An engine that does not count reports nothing."""
+    """The usage consists of JSON values; an engine that does not count returns an empty mapping."""
     await answered(engine, question)
     usage = engine.usage(question.key.partition("#")[0])
     assert all(isinstance(name, str) for name in usage)
@@ -106,7 +107,7 @@ async def test_the_usage_of_an_episode_is_json(engine: ChatEngine, question: Cha
 
 
 async def test_start_and_close_are_idempotent(make: Make, question: ChatRequest) -> None:
-    """A closed engine raises an EngineError."""
+    """Starting and closing twice has no further effect, and a closed engine raises an EngineError."""
     engine = make()
     await asyncio.gather(engine.start(), engine.start())
     await engine.start()

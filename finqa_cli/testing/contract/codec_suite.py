@@ -1,6 +1,6 @@
-"""Contract of chat codecs: contents stay text, turns end, calls are parsed back, any ids result in a turn.
+"""Contract of chat codecs: contents stay text, turns end, calls are read back, any token ids result in a turn.
 
-`subject` is a codec for the model `model`, a folder or hub id whose tokenizer it reads.
+`subject` is a codec for the fixture `model`, a folder or hub id whose tokenizer the codec reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOOL = ToolSpec(
     },
 )
 FOREIGN = ("<|im_start|>", "<|im_end|>", "</s>", "<|user|>", "<|eot_id|>", "<tool_call>", "</tool_call>", "<think>")
-"""Control strings of families; to most codecs some of them are ordinary text."""
+"""Control strings of several model families; for most codecs some of them are ordinary text."""
 PLAIN = "Revenue of 2023: $ 1,234.5 (up 7 %)"
 
 _patient = partial(
@@ -42,20 +42,20 @@ _patient = partial(
 
 @pytest.fixture
 def tokenizer(model: str) -> Any:
-    """The model's own, to read ids with."""
+    """Returns the model's own tokenizer, to decode ids."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(model)
 
 
 def prompt_of(question: str, *, tools: tuple[ToolSpec, ...] = (TOOL,), system: str = "Answer.") -> Prompt:
-    """A prompt with one question."""
+    """Returns a prompt with one question."""
     messages = (Message(role="system", content=system), Message(role="user", content=question))
     return Prompt(messages=messages, tools=tools)
 
 
 def speakers(codec: ChatCodec) -> dict[str, Callable[[str], tuple[int, ...]]]:
-    """Each way in which a content that the policy did not write gets into its context."""
+    """Returns a function for each way in which a text that the policy did not write gets into its context."""
     ways: dict[str, Callable[[str], tuple[int, ...]]] = {
         "question": lambda text: codec.opening(prompt_of(text)),
         "question without tools": lambda text: codec.opening(prompt_of(text, tools=())),
@@ -70,13 +70,13 @@ def speakers(codec: ChatCodec) -> dict[str, Callable[[str], tuple[int, ...]]]:
 
 
 def test_turns_have_an_end(subject: ChatCodec) -> None:
-    """At least one id, each of them once."""
+    """There is at least one stop id, and none occurs twice."""
     assert subject.stop_ids and len(set(subject.stop_ids)) == len(subject.stop_ids)
     assert all(isinstance(token, int) and token >= 0 for token in subject.stop_ids), subject.stop_ids
 
 
 def test_what_the_model_reads_has_each_content_in_it(subject: ChatCodec, tokenizer: Any) -> None:
-    """The same ids each time."""
+    """The decoded context contains the text, and the same text always gives the same ids."""
     for way, encode in speakers(subject).items():
         ids = encode(PLAIN)
         assert all(type(token) is int and 0 <= token < len(tokenizer) for token in ids), f"{way}: ids {ids}"
@@ -85,13 +85,13 @@ def test_what_the_model_reads_has_each_content_in_it(subject: ChatCodec, tokeniz
 
 
 def test_tools_are_described(subject: ChatCodec, tokenizer: Any) -> None:
-    """Their names and those of their arguments."""
+    """The context contains the names of tools and arguments, and the arguments' descriptions."""
     read = tokenizer.decode(subject.opening(prompt_of("?")))
     assert TOOL.name in read and "year" in read and "what is wanted" in read, read
 
 
 def test_control_strings_in_contents_stay_text(subject: ChatCodec, tokenizer: Any) -> None:
-    """A reply of a tool ends no turn and speaks for no one else."""
+    """A control string in a text, such as a tool's reply, does not become a control token."""
     added = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
     marks = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | set(FOREIGN)
     special = {added[mark] for mark in marks & added.keys()} | set(subject.stop_ids)
@@ -103,14 +103,14 @@ def test_control_strings_in_contents_stay_text(subject: ChatCodec, tokenizer: An
 
 
 def test_any_text_can_be_a_content(subject: ChatCodec) -> None:
-    """Contents include an empty text and one with half a character."""
+    """Contents include an empty text and one with a lone surrogate."""
     for way, encode in speakers(subject).items():
         for text in ("", "\ud800", "\x00", "\u202e\u00e9\U0001f600", "\n\n", "x" * 3000):
             assert encode(text), way
 
 
 def test_a_turn_that_was_cut_is_closed_before_the_reply(subject: ChatCodec) -> None:
-    """One end more than where the policy sampled it."""
+    """The codec adds the end of the turn that the policy did not sample."""
     ways = {"tool": subject.tool_reply}
     if "user reply" in speakers(subject):
         ways["user"] = subject.user_reply
@@ -120,7 +120,7 @@ def test_a_turn_that_was_cut_is_closed_before_the_reply(subject: ChatCodec) -> N
 
 
 def test_a_demonstration_ends_as_a_sampled_turn_does(subject: ChatCodec) -> None:
-    """It ends with a stop id, and has none before it."""
+    """A demonstrated turn ends with a stop id, and has none before it."""
     for message in (
         Message(role="assistant", content="It is 7."),
         Message(role="assistant", content="So", tool_call=ToolCall(name=TOOL.name, arguments={"text": "x"})),
@@ -130,7 +130,7 @@ def test_a_demonstration_ends_as_a_sampled_turn_does(subject: ChatCodec) -> None
 
 
 def test_a_text_alone_is_not_a_call(subject: ChatCodec) -> None:
-    """They are kept to the letter, after the reasoning of models that reason."""
+    """The text is kept exactly, after the reasoning of models that reason, and no call is found."""
     turn = subject.parse(subject.assistant(Message(role="assistant", content="It is 7.")))
     assert (turn.tool_call, turn.no_call) == (None, True) and turn.text.strip().endswith("It is 7."), turn
 
@@ -142,9 +142,9 @@ def test_a_text_alone_is_not_a_call(subject: ChatCodec) -> None:
     words=st.sampled_from(["", "So it is.", "Let me see:\nthe table."]),
 )
 def test_a_demonstrated_call_is_read_back(subject: ChatCodec, text: str, year: int, words: str) -> None:
-    """Its arguments have their types, and the words before it are kept.
+    """The call's arguments keep their types, and the words before it are kept.
 
-    Marks such as `<tool_call>` in an argument are no part of the contract: a codec may take them for a second call.
+    Tags such as `<tool_call>` in an argument are not part of the contract: a codec may take them for a second call.
     """
     subject.opening(prompt_of("?"))
     text = "".join(character for character in text if character.isprintable()).strip()
@@ -155,7 +155,7 @@ def test_a_demonstrated_call_is_read_back(subject: ChatCodec, text: str, year: i
 
 
 def test_text_after_the_end_is_ignored(subject: ChatCodec) -> None:
-    """The next turn is not the policy's."""
+    """Text after the end of the turn is not part of the policy's turn."""
     said = subject.assistant(Message(role="assistant", content="It is 7."))
     assert subject.parse((*said, *subject.tool_reply("8", stopped=True))) == subject.parse(said)
 
@@ -163,7 +163,7 @@ def test_text_after_the_end_is_ignored(subject: ChatCodec) -> None:
 @_patient()
 @given(data=st.data())
 def test_any_sampled_ids_give_a_turn(subject: ChatCodec, tokenizer: Any, data: st.DataObject) -> None:
-    """A call, or the reason why there is none; also ids that the tokenizer does not have."""
+    """A turn has a call or the reason why there is none, also for ids that the tokenizer does not have."""
     subject.opening(prompt_of("?"))
     ids = tuple(data.draw(st.lists(st.integers(0, len(tokenizer) + 40), max_size=60)))
     for turn in (subject.parse(ids), subject.parse_calls(ids)):
@@ -171,7 +171,7 @@ def test_any_sampled_ids_give_a_turn(subject: ChatCodec, tokenizer: Any, data: s
 
 
 def test_several_calls_are_read_back_or_refused(subject: ChatCodec) -> None:
-    """A session that takes one call in a turn gets none of several."""
+    """A codec reads all calls of a turn or refuses several calls; with `parse`, none of several calls is returned."""
     first, second = (ToolCall(name=TOOL.name, arguments={"text": text}) for text in ("revenue", "cost"))
     several = Message(role="assistant", content="", tool_call=first, further_calls=(second,))
     try:
@@ -188,7 +188,7 @@ def test_several_calls_are_read_back_or_refused(subject: ChatCodec) -> None:
 
 
 def test_history_contains_what_the_model_reads(subject: ChatCodec, tokenizer: Any) -> None:
-    """For templates that write earlier turns again."""
+    """For templates that rewrite earlier turns, the history contains the question and the reply; it is reproducible."""
     if not subject.rewrites("tool"):
         pytest.skip("its episodes append")
     said = subject.assistant(Message(role="assistant", content="", tool_call=ToolCall(name=TOOL.name, arguments={})))

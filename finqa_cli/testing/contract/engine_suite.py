@@ -1,7 +1,7 @@
-"""Contract of token engines: the model's log-probabilities, samples by seed only, one version per completion.
+"""Contract of token engines: the model's log-probabilities, sampling by seed alone, one version per completion.
 
-`make` returns an engine for a model folder, not started; `engine` is a started one, which tests may share. `model` and
-`tolerance` can be replaced.
+The fixture `make` creates an engine for a model folder, which is not started; `engine` is a started one, which tests
+may share. `model` and `tolerance` can be replaced.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Make = Callable[[Path], TokenEngine]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of a few thousand weights."""
+    """Returns the folder of a random model with a few thousand weights."""
     return make_tiny_qwen3(tmp_path_factory.mktemp("contract") / "model")
 
 
 @pytest.fixture
 async def engine(make: Make, model: Path) -> AsyncIterator[TokenEngine]:
-    """A started one; it must serve any version that is loaded next."""
+    """Yields a started engine; it must serve any version that is loaded next."""
     made = make(model)
     await made.start()
     yield made
@@ -44,29 +44,29 @@ async def engine(make: Make, model: Path) -> AsyncIterator[TokenEngine]:
 
 @pytest.fixture
 def tolerance() -> float:
-    """Largest difference of equal requests' log-probabilities (nats)."""
+    """Returns the largest difference between the log-probabilities of equal requests (nats)."""
     return 0.0
 
 
 def ask(key: str, *, seed: int = 0, temperature: float = 1.0, max_tokens: int = 8) -> GenerateRequest:
-    """A request of forty tokens."""
+    """Returns a request with a prompt of forty tokens."""
     sampling = Sampling(max_tokens=max_tokens, seed=seed, temperature=temperature)
     return GenerateRequest(key=key, token_ids=tuple(range(20, 60)), sampling=sampling)
 
 
 def alike(left: Completion, right: Completion, tolerance: float) -> bool:
-    """Whether the tokens are the same, and their log-probabilities nearly."""
+    """Returns whether the tokens are equal, and their log-probabilities within the tolerance."""
     gaps = [abs(one - other) for one, other in zip(left.logprobs, right.logprobs, strict=True)]
     return left.token_ids == right.token_ids and max(gaps) <= tolerance
 
 
 async def next_version(engine: TokenEngine) -> int:
-    """A number that was never published to this engine."""
+    """Returns a version number that was never loaded into this engine."""
     return (await engine.generate(ask("version", max_tokens=1))).policy_version + 1
 
 
 async def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
-    """A closed engine raises an error."""
+    """Starting and closing twice has no further effect, and a closed engine raises an EngineError."""
     engine = make(model)
     await asyncio.gather(engine.start(), engine.start())
     await engine.start()
@@ -87,7 +87,7 @@ async def test_an_incomplete_model_folder_is_a_config_error(make: Make, tmp_path
 
 
 async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) -> None:
-    """The limit of tokens ends it."""
+    """The limit on tokens ends the completion, and each token has a log-probability of at most 0."""
     completion = await engine.generate(ask("a"))
     assert len(completion.token_ids) == len(completion.logprobs) == 8
     assert completion.stop == "length"
@@ -95,7 +95,7 @@ async def test_one_logprob_for_each_token_within_the_limit(engine: TokenEngine) 
 
 
 async def test_the_stop_id_ends_the_completion_and_stays_in_it(engine: TokenEngine) -> None:
-    """What the policy sampled is what it is used for training."""
+    """The stop id was sampled by the policy, so it belongs to the tokens that are used for training."""
     free = await engine.generate(ask("a", temperature=0))
     stop = free.token_ids[-1]
     sampling = Sampling(max_tokens=50, temperature=0, stop_ids=(stop,))
@@ -112,7 +112,7 @@ async def test_a_prompt_that_fills_the_context_is_not_a_fault(engine: TokenEngin
 
 
 async def test_only_the_seed_determines_the_result(engine: TokenEngine) -> None:
-    """Other requests in the batch change nothing."""
+    """Other requests in the batch do not change the result."""
     alone = await engine.generate(ask("alone", seed=5))
     among = await asyncio.gather(*(engine.generate(ask(f"{seed:02}", seed=seed)) for seed in range(12)))
     assert among[5].token_ids == alone.token_ids
@@ -120,14 +120,14 @@ async def test_only_the_seed_determines_the_result(engine: TokenEngine) -> None:
 
 
 async def test_logprobs_are_those_of_the_model_over_several_turns(engine: TokenEngine, model: Path) -> None:
-    """A plain forward of the whole sequence gives the same."""
+    """A plain forward pass over the whole sequence gives the same log-probabilities."""
     await engine.load(PolicyVersion(number=await next_version(engine), model=str(model)))
     played = await play_episodes(engine)
     assert worst_difference(model, played) <= 1e-3
 
 
 async def test_seats_never_block_forever(engine: TokenEngine) -> None:
-    """An episode that waits for its tools asks for nothing."""
+    """An episode that has a seat and sends no request, as while it waits for a tool, does not block others."""
 
     async def idle() -> None:
         with engine.seat():
@@ -141,7 +141,7 @@ async def test_seats_never_block_forever(engine: TokenEngine) -> None:
 
 
 async def test_cancellation_does_not_affect_other_requests(engine: TokenEngine) -> None:
-    """Half of the requests are cancelled."""
+    """Every second request is cancelled; the others are completed."""
     tasks = [asyncio.create_task(engine.generate(ask(str(index), max_tokens=50))) for index in range(6)]
     await asyncio.sleep(0.01)
     for task in tasks[::2]:
@@ -153,7 +153,7 @@ async def test_cancellation_does_not_affect_other_requests(engine: TokenEngine) 
 async def test_every_completion_names_the_version_that_served_it(
     engine: TokenEngine, model: Path, tmp_path: Path, tolerance: float
 ) -> None:
-    """The base, an adapter, and the base again."""
+    """The base, an adapter, and the base again are loaded; each completion states the loaded version."""
     first = await next_version(engine)
     await engine.load(PolicyVersion(number=first, model=str(model)))
     base = await engine.generate(ask("a", temperature=0))
@@ -170,7 +170,7 @@ async def test_every_completion_names_the_version_that_served_it(
 async def test_a_bad_adapter_is_refused_and_the_old_version_is_kept(
     engine: TokenEngine, model: Path, tmp_path: Path, tolerance: float
 ) -> None:
-    """One that is not there, and one whose rank is too large."""
+    """A missing adapter and one whose rank is too large raise an EngineError."""
     before = await engine.generate(ask("a"))
     number = before.policy_version + 1
     too_large = make_adapter(model, tmp_path / "large", seed=2, r=64)
@@ -183,11 +183,11 @@ async def test_a_bad_adapter_is_refused_and_the_old_version_is_kept(
 
 
 async def test_each_completion_belongs_to_one_version(engine: TokenEngine, model: Path, tmp_path: Path) -> None:
-    """Requests in progress end with the version that they started with; later ones use the version loaded before."""
+    """A request in progress ends with the version that it started with; later ones use a version loaded since."""
     first = await next_version(engine)
     adapter = make_adapter(model, tmp_path / "adapter", seed=3)
     loaded = first - 1
-    played: list[tuple[int, Played]] = []  # with the version that was loaded before the request
+    played: list[tuple[int, Played]] = []  # each with the version that was loaded when the request was made
 
     async def request(number: int) -> None:
         asked, before = ask(f"{number:03}", seed=number, max_tokens=30), loaded
@@ -215,7 +215,7 @@ async def test_each_completion_belongs_to_one_version(engine: TokenEngine, model
 
 
 def largest_gap(pairs: Sequence[Played], rows: Sequence[Sequence[float]]) -> float:
-    """The largest difference of a token's log-probability (nats)."""
+    """Returns the largest difference of a token's log-probability (nats)."""
     return max(
         abs(one - other)
         for (_, completion), row in zip(pairs, rows, strict=True)

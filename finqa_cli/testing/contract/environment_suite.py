@@ -1,7 +1,7 @@
-"""Contract of environments: stable tasks, prompts and verdicts, and sessions that handle any call or reply.
+"""Contract of environments: reproducible tasks, prompts and verdicts, and sessions that handle any call or reply.
 
-`subject` is the environment; one whose sessions need a sandbox also wants a `provider` that starts it. The functions
-`check_...` take more: the calls or replies of whole episodes.
+`subject` is the environment; if its sessions need a sandbox, the fixture `provider` must start it. The functions
+`check_...` are for tests that have more: the calls or replies of whole episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from finqa_cli.types import Message, Observation, Rewards, Task, ToolCall
 
 EXPERT_TASKS = 4
 MAX_TURNS = 50
-"""Turns after which an expert that does not end is stopped."""
+"""Number of turns after which an expert that has not ended is stopped."""
 HOSTILE_CALLS = (
     ToolCall(name="no_such_tool", arguments={}),
     ToolCall(name="", arguments={"": ""}),
@@ -28,7 +28,7 @@ HOSTILE_REPLIES = ("", "\x00", "\ud800", "<tool_call>{}</tool_call>", "[" * 100_
 
 @pytest.fixture
 async def sandbox(subject: Environment, request: pytest.FixtureRequest) -> AsyncIterator[Sandbox | None]:
-    """What the sessions run in; None where they run in this process."""
+    """Yields a sandbox for the sessions; None if they run in this process."""
     if (spec := subject.sandbox_spec()) is None:
         yield None
         return
@@ -40,18 +40,18 @@ async def sandbox(subject: Environment, request: pytest.FixtureRequest) -> Async
 
 
 def test_splits_and_tasks_are_complete_and_stable(subject: Environment) -> None:
-    """Ids are unique over all splits, every task has a prompt and a cluster, and a wrong split is a DataError."""
+    """Ids are unique over all splits, tasks have a prompt and a cluster, and an unknown split raises a DataError."""
     check_tasks(subject)
 
 
 def test_its_data_has_a_name_and_a_digest(subject: Environment) -> None:
-    """Runs record them, so that a resumed one is refused on other data."""
+    """Runs record name and digest, so that a run cannot be resumed on other data."""
     data = subject.data()
     assert data.name and data.digest and data == subject.data()
 
 
 async def test_an_episode_opens_with_the_same_prompt_each_time(subject: Environment, sandbox: Sandbox | None) -> None:
-    """For the same task and seed; `opening` returns the same, if it returns anything."""
+    """The prompt is the same for the same task and seed; if `opening` returns a prompt, it is this one."""
     task = subject.tasks(subject.splits()[0])[0]
     first, second = [await subject.open(task, seed=1, sandbox=sandbox) for _ in range(2)]
     prompt = first.prompt()
@@ -64,7 +64,7 @@ async def test_an_episode_opens_with_the_same_prompt_each_time(subject: Environm
 
 
 async def test_wrong_calls_and_any_text_are_handled(subject: Environment, sandbox: Sandbox | None) -> None:
-    """A policy writes anything: it gets an answer in words, and the episode a finite verdict."""
+    """Any call or text of a policy gets an answer as text, and the episode ends with a finite verdict."""
     task = subject.tasks(subject.splits()[0])[0]
     for reply in HOSTILE_REPLIES:
         session = await subject.open(task, seed=1, sandbox=sandbox)
@@ -79,7 +79,7 @@ async def test_wrong_calls_and_any_text_are_handled(subject: Environment, sandbo
 
 
 async def test_an_episode_without_actions_gets_a_verdict(subject: Environment, sandbox: Sandbox | None) -> None:
-    """Which is not a fault, and the same each time."""
+    """The verdict is not a fault, and it is always the same."""
     task = subject.tasks(subject.splits()[0])[0]
     verdicts = []
     for _ in range(2):
@@ -90,7 +90,7 @@ async def test_an_episode_without_actions_gets_a_verdict(subject: Environment, s
 
 
 async def test_the_expert_earns_more_than_no_action(subject: Environment, sandbox: Sandbox | None) -> None:
-    """In the mean of the first tasks of every split; the same turns get the same answers and the same verdict."""
+    """The mean reward over the first tasks of every split is higher; equal turns get equal answers and verdicts."""
     earned, least, reasons = 0.0, 0.0, []
     for task in [task for split in subject.splits() for task in subject.tasks(split)[:EXPERT_TASKS]]:
         first, second = [await _play_expert(subject, task, sandbox) for _ in range(2)]
@@ -108,7 +108,7 @@ async def test_the_expert_earns_more_than_no_action(subject: Environment, sandbo
 async def _play_expert(
     environment: Environment, task: Task, sandbox: Sandbox | None
 ) -> tuple[list[Observation], Rewards]:
-    """What the environment answered, and its verdict."""
+    """Plays an expert's episode; returns the answers of the environment and its verdict."""
     session = await environment.open(task, seed=1, sandbox=sandbox)
     messages, seen = [*session.prompt().messages], list[Observation]()
     while len(seen) < MAX_TURNS and not (seen and seen[-1].done):
@@ -137,7 +137,7 @@ def _finite(rewards: Rewards) -> Rewards:
 
 
 def check_tasks(environment: Environment) -> None:
-    """Splits are named once, tasks are stable, complete and unique over all splits."""
+    """Checks that splits have distinct names and that tasks are reproducible, complete and unique over all splits."""
     assert isinstance(environment, Environment)
     splits = environment.splits()
     assert splits
@@ -156,7 +156,7 @@ def check_tasks(environment: Environment) -> None:
 
 
 async def check_an_episode_without_answer(environment: Environment, sandbox: Sandbox | None) -> None:
-    """It opens with a prompt, survives hostile calls, and is graded even though nothing was answered."""
+    """Checks that an episode begins with a prompt, handles hostile calls, and is graded even without an answer."""
     session = await _open(environment, sandbox)
     prompt = session.prompt()
     assert prompt.messages
@@ -175,7 +175,7 @@ async def check_an_episode_without_answer(environment: Environment, sandbox: San
 
 
 async def check_episodes_repeat(environment: Environment, sandbox: Sandbox | None, calls: Sequence[ToolCall]) -> None:
-    """The same task, seed and calls give the same observations and verdict, also side by side."""
+    """Checks that the same task, seed and calls give the same observations and verdict, also concurrently."""
     first, second = await _open(environment, sandbox), await _open(environment, sandbox)
     for call in calls:
         assert await first.step(call) == await second.step(call)
@@ -187,7 +187,7 @@ async def check_episodes_repeat(environment: Environment, sandbox: Sandbox | Non
 async def check_a_finished_episode_is_over(
     environment: Environment, sandbox: Sandbox | None, calls: Sequence[ToolCall]
 ) -> None:
-    """After the call that ends it nothing is carried out any more, and the verdict stands."""
+    """Checks that nothing is executed after the call that ends an episode, and that the verdict does not change."""
     session = await _open(environment, sandbox)
     last = Observation(text="")
     for call in calls:
@@ -202,11 +202,11 @@ async def check_a_finished_episode_is_over(
 
 
 async def check_text_episodes(environment: Environment, replies: Sequence[str]) -> None:
-    """Without tools: a prompt, replies of any kind, a verdict that repeats, and nothing after the end.
+    """Checks episodes without tools: a prompt, any kind of reply, a reproducible verdict, and no effect after the end.
 
     Args:
-        environment: Its sessions are `TextSession`s.
-        replies: The last one ends an episode of the first task and is right.
+        environment: An environment whose sessions are `TextSession`s.
+        replies: Replies for the first task; the last one ends the episode and is right.
     """
     silent = await _open_text(environment)
     prompt = silent.prompt()
@@ -234,7 +234,7 @@ async def check_text_episodes(environment: Environment, replies: Sequence[str]) 
 
 
 async def check_demonstrations(environment: Environment, count: int) -> None:
-    """The gold solutions of the first tasks of every split are right, and of nothing else there are any."""
+    """Checks that the demonstrations of the first tasks of every split are right, and that other tasks have none."""
     for task in [task for split in environment.splits() for task in environment.tasks(split)[:count]]:
         session = await environment.open(task, seed=1, sandbox=None)
         assert isinstance(session, TextSession)

@@ -1,6 +1,6 @@
-"""What every sandbox that executes code must do. `sandbox_suite` runs CHECKS, each with the provider.
+"""Checks for every sandbox that executes code. `sandbox_suite` runs all of `CHECKS` on a provider.
 
-The programs need nothing but a Python and a shell in the sandbox, so a provider may be a service on loopback.
+The programs need only Python and a shell in the sandbox, so the provider may be a service on loopback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest, E
 MIB = 2**20
 LABELS = {"finqa.run": "contract"}
 ROOMY = ExecutionLimits(cpu_s=10.0, wall_s=30.0)
-"""For programs whose end no limit may cause, however busy the machine."""
+"""Limits that are large enough not to end a program even on a busy machine."""
 
 ProviderFactory = Callable[[], SandboxProvider]
 Check = Callable[[ProviderFactory], Awaitable[None]]
@@ -30,13 +30,13 @@ Check = Callable[[ProviderFactory], Awaitable[None]]
 async def execute(
     sandbox: ExecutingSandbox, program: str, *, stdin: bytes = b"", limits: ExecutionLimits = ROOMY
 ) -> ExecutionResult:
-    """Executes a Python program."""
+    """Executes a Python program in a sandbox."""
     argv = (PYTHON, "-I", "-c", textwrap.dedent(program))
     return await sandbox.execute(ExecutionRequest(argv=argv, stdin=stdin, limits=limits, labels={"problem": "p-1"}))
 
 
 async def started(make: ProviderFactory) -> tuple[ExecutingSandbox, Callable[[], Awaitable[None]]]:
-    """A sandbox, and what ends its provider."""
+    """Returns a sandbox, and the function that closes its provider."""
     provider = make()
     try:
         sandbox = await provider.start(ExecutionSpec(), LABELS)
@@ -48,7 +48,7 @@ async def started(make: ProviderFactory) -> tuple[ExecutingSandbox, Callable[[],
 
 
 async def check_life_of_a_sandbox(make: ProviderFactory) -> None:
-    """Start, list by label, execute, stop twice; then it executes nothing, and that is the sandbox's fault."""
+    """Starts, lists by label, executes and stops twice; afterwards an execution is a fault of the sandbox."""
     provider = make()
     try:
         sandbox = await provider.start(ExecutionSpec(), LABELS)
@@ -69,7 +69,7 @@ async def check_life_of_a_sandbox(make: ProviderFactory) -> None:
 
 
 async def check_input_and_output(make: ProviderFactory) -> None:
-    """Bytes in, bytes out, both streams apart, and the code that the process ended with; the same each time."""
+    """Input and output are bytes, the two output streams are separate, and the exit code is returned; reproducibly."""
     sandbox, close = await started(make)
     try:
         sent = bytes(range(256)) * 1000
@@ -91,7 +91,7 @@ async def check_input_and_output(make: ProviderFactory) -> None:
 
 
 async def check_what_code_does_is_no_fault(make: ProviderFactory) -> None:
-    """A command that is none, an exception and a crash are results."""
+    """An unknown command, an exception and a crash are results, not faults."""
     sandbox, close = await started(make)
     try:
         missing = await sandbox.execute(ExecutionRequest(argv=("no-such-command-anywhere",), limits=ROOMY))
@@ -107,7 +107,7 @@ async def check_what_code_does_is_no_fault(make: ProviderFactory) -> None:
 
 
 async def check_limits_on_time(make: ProviderFactory) -> None:
-    """A program that computes or waits for too long is ended, and what it printed before is there."""
+    """A program that computes or waits for too long is ended, and the output that it wrote before is returned."""
     sandbox, close = await started(make)
     try:
         spin = await execute(
@@ -121,7 +121,7 @@ async def check_limits_on_time(make: ProviderFactory) -> None:
 
 
 async def check_limits_on_resources(make: ProviderFactory) -> None:
-    """Memory, files and processes: the program gets an error or is ended, and never gets what it asked for."""
+    """A program that exceeds the limit on memory, files or processes gets an error or is ended."""
     sandbox, close = await started(make)
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, memory_bytes=256 * MIB, processes=8, disk_bytes=4 * MIB)
     try:
@@ -143,7 +143,7 @@ async def check_limits_on_resources(make: ProviderFactory) -> None:
 
 
 async def check_limit_on_output(make: ProviderFactory) -> None:
-    """Either stream up to its limit, to the byte; what writes on is ended."""
+    """Each output stream is returned up to exactly its limit; a program that writes more is ended."""
     sandbox, close = await started(make)
     limits = ExecutionLimits(cpu_s=10.0, wall_s=30.0, output_bytes=5000)
     try:
@@ -158,7 +158,7 @@ async def check_limit_on_output(make: ProviderFactory) -> None:
 
 
 async def check_nothing_of_ours_is_inside(make: ProviderFactory) -> None:
-    """No variable of this process, in no place that names them; an empty folder that can be written."""
+    """No environment variable of this process can be found; the working folder is empty and can be written."""
     os.environ["FINQA_CANARY"] = "canary-of-the-host"
     sandbox, close = await started(make)
     look = """
@@ -184,7 +184,7 @@ async def check_nothing_of_ours_is_inside(make: ProviderFactory) -> None:
 
 
 async def check_executions_are_apart(make: ProviderFactory) -> None:
-    """Several at once do not see each other's files, and the next finds neither files nor processes of the last."""
+    """Concurrent executions do not see each other's files; later ones find no files or processes of earlier ones."""
     sandbox, close = await started(make)
     own = """
         import os, sys, time
@@ -193,7 +193,7 @@ async def check_executions_are_apart(make: ProviderFactory) -> None:
         time.sleep(0.2)
         print(os.listdir("."))
     """
-    mark = secrets.token_hex(8)  # the processes of a run that failed may be there for long
+    mark = secrets.token_hex(8)  # distinguishes its processes from those of earlier tests that failed
     leave = f"""
         import subprocess, sys
         program = "import time; time.sleep(3600)  # {mark}"
@@ -221,7 +221,7 @@ async def check_executions_are_apart(make: ProviderFactory) -> None:
 
 
 async def check_cancelled_executions(make: ProviderFactory) -> None:
-    """A caller that cancels an execution leaves a sandbox that executes the next."""
+    """After a caller cancels an execution, the sandbox executes the next one."""
     sandbox, close = await started(make)
     try:
         task = asyncio.create_task(execute(sandbox, "import time; time.sleep(3600)"))
@@ -235,7 +235,7 @@ async def check_cancelled_executions(make: ProviderFactory) -> None:
 
 
 async def check_stopping_ends_executions(make: ProviderFactory) -> None:
-    """What a stopped sandbox was executing is a fault of the sandbox, and ends."""
+    """Stopping a sandbox ends its executions, which are then faults of the sandbox."""
     sandbox, close = await started(make)
     try:
         task = asyncio.create_task(

@@ -1,7 +1,7 @@
-"""What every learner promises: the model's own log-probabilities, one gradient for any cut, exact resumption.
+"""Contract of learners: the model's log-probabilities, a gradient independent of micro-batches, exact resumption.
 
-`make` returns a learner for a model folder, not started, of temperature 1 and without dropout; `loss` is one that it
-knows and that moves tokens by their advantages. `tolerance` can be replaced.
+The fixture `make` creates a learner for a model folder, which is not started, has temperature 1 and no dropout; `loss`
+is a loss that it knows and that moves tokens by their advantages. `tolerance` can be replaced.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class StrangeLoss(Loss):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of a few thousand weights."""
+    """Returns the folder of a random model with a few thousand weights."""
     return make_tiny_qwen3(tmp_path_factory.mktemp("contract") / "model")
 
 
 @pytest.fixture
 def learner(make: Make, model: Path) -> Iterator[Learner]:
-    """A started one."""
+    """Yields a started learner, and closes it."""
     with closing(make(model)) as made:
         made.start()
         yield made
@@ -45,12 +45,12 @@ def learner(make: Make, model: Path) -> Iterator[Learner]:
 
 @pytest.fixture
 def tolerance() -> float:
-    """Largest difference of two log-probabilities that should be the same (nats)."""
+    """Returns the largest difference of two log-probabilities that should be equal (nats)."""
     return 1e-3
 
 
 def samples_of(model: Path, *, count: int = 5) -> tuple[Sample, ...]:
-    """Two turns around a reply, of several lengths, with the log-probabilities that the model gives them."""
+    """Returns samples of several lengths, each two turns around a reply, with the model's log-probabilities."""
     rng, made = random.Random(0), []
     for number in range(count):
         ids, mask = [rng.randrange(256) for _ in range(9)], [False] * 9
@@ -65,18 +65,18 @@ def samples_of(model: Path, *, count: int = 5) -> tuple[Sample, ...]:
 
 
 def with_rows(sample: Sample, **rows: Any) -> Sample:
-    """The sample with some rows replaced."""
+    """Returns the sample with some rows replaced."""
     return Sample(**{name: getattr(sample, name) for name in Sample.__slots__} | rows)
 
 
 def batch_of(samples: Sequence[Sample], cut: Sequence[Sequence[int]] | None = None) -> Batch:
-    """The samples in this cut, or all in one micro-batch."""
+    """Returns the samples as a batch with the given micro-batches, or with a single one."""
     rows = tuple(tuple(part) for part in cut or [range(len(samples))])
     return Batch(samples=tuple(samples), microbatches=rows, loss_tokens=sum(one.loss_tokens for one in samples))
 
 
 def plain_logprobs(policy: PolicyVersion, samples: Sequence[Sample]) -> list[FloatRow]:
-    """[N][L] a plain forward of what was published, 0.0 where the mask is False."""
+    """Returns log-probabilities [N][L] of a published policy from a plain forward pass, 0.0 where the mask is False."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -96,17 +96,17 @@ def plain_logprobs(policy: PolicyVersion, samples: Sequence[Sample]) -> list[Flo
 
 
 def apart(left: Sequence[FloatRow], right: Sequence[FloatRow]) -> float:
-    """The largest difference between two sets of rows."""
+    """Returns the largest difference between two lists of rows."""
     return max(float(np.abs(one - other).max()) for one, other in zip(left, right, strict=True))
 
 
 def likelihood(rows: Sequence[FloatRow], samples: Sequence[Sample]) -> float:
-    """How likely what was rewarded is, against what was punished (nats)."""
+    """Returns the log-likelihood of the tokens with weights equal to their advantages (nats)."""
     return sum(float((row * one.advantages).sum()) for row, one in zip(rows, samples, strict=True))
 
 
 def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
-    """Twice is fine."""
+    """Starting and closing twice has no further effect."""
     learner = make(model)
     learner.start()
     learner.start()
@@ -116,13 +116,13 @@ def test_start_and_close_are_idempotent(make: Make, model: Path) -> None:
 
 
 def test_an_incomplete_model_folder_is_a_config_error(make: Make, tmp_path: Path) -> None:
-    """Rather than a traceback of a library."""
+    """The error is a ConfigError instead of a traceback of a library."""
     with closing(make(tmp_path)) as learner, pytest.raises(ConfigError):
         learner.start()
 
 
 def test_logprobs_are_those_of_the_model(learner: Learner, model: Path, tolerance: float) -> None:
-    """They are the base model's before the first step, and 0 where nothing was sampled."""
+    """Before the first step they are those of the base model, and they are 0 where nothing was sampled."""
     samples = samples_of(model)
     rows = learner.logprobs(samples)
     assert [len(row) for row in rows] == [len(sample.token_ids) for sample in samples]
@@ -131,7 +131,7 @@ def test_logprobs_are_those_of_the_model(learner: Learner, model: Path, toleranc
 
 
 def test_a_step_reports_what_it_did(learner: Learner, model: Path, loss: Loss) -> None:
-    """Finite numbers, and the tokens of the batch."""
+    """The statistics are finite numbers, among them the number of tokens of the batch."""
     samples = samples_of(model)
     report = learner.update(batch_of(samples), loss)
     assert math.isfinite(report.loss) and math.isfinite(report.grad_norm)
@@ -141,7 +141,7 @@ def test_a_step_reports_what_it_did(learner: Learner, model: Path, loss: Loss) -
 
 
 def test_steps_make_what_was_rewarded_likelier(learner: Learner, model: Path, loss: Loss) -> None:
-    """Tokens with a negative advantage become less likely. The samples do not change."""
+    """Tokens with a negative advantage become less likely. The samples are not changed."""
     samples, untouched = samples_of(model), samples_of(model)
     before = likelihood(learner.logprobs(samples), samples)
     for _ in range(4):
@@ -154,7 +154,7 @@ def test_steps_make_what_was_rewarded_likelier(learner: Learner, model: Path, lo
 def test_the_gradient_does_not_depend_on_the_cut(
     make: Make, model: Path, loss: Loss, cut: list[list[int]], tolerance: float
 ) -> None:
-    """However a batch is cut into micro-batches."""
+    """The gradient is the same however a batch is divided into micro-batches."""
     samples, reports, rows = samples_of(model), [], []
     for parts in (None, cut):
         with closing(make(model)) as learner:
@@ -168,7 +168,7 @@ def test_the_gradient_does_not_depend_on_the_cut(
 
 
 def test_weights_of_samples_count(make: Make, model: Path, loss: Loss, tolerance: float) -> None:
-    """A sample of weight 0 moves nothing."""
+    """A sample of weight 0 has no effect on the policy."""
     samples = samples_of(model)
     weighted = [with_rows(sample, weight=0.0 if place else 2.0) for place, sample in enumerate(samples)]
     norms = []
@@ -182,7 +182,7 @@ def test_weights_of_samples_count(make: Make, model: Path, loss: Loss, tolerance
 def test_what_is_published_is_the_policy(
     learner: Learner, model: Path, loss: Loss, tmp_path: Path, tolerance: float
 ) -> None:
-    """An engine that loads it computes the same; publishing again replaces it."""
+    """An engine that loads the published policy computes the same log-probabilities; publishing again replaces it."""
     samples = samples_of(model)
     for number in (1, 2):
         learner.update(batch_of(samples), loss)
@@ -194,7 +194,7 @@ def test_what_is_published_is_the_policy(
 def test_resumed_steps_are_those_that_would_have_been(
     make: Make, learner: Learner, model: Path, loss: Loss, tmp_path: Path
 ) -> None:
-    """To the bit on the same machine: weights, moments and random state are kept."""
+    """Resumed steps are bit-identical on the same machine, because weights, moments and random state are saved."""
     samples = samples_of(model)
     learner.update(batch_of(samples), loss)
     learner.save(tmp_path / "state")
@@ -208,7 +208,7 @@ def test_resumed_steps_are_those_that_would_have_been(
 
 
 def test_the_state_of_another_model_is_refused(make: Make, learner: Learner, tmp_path: Path) -> None:
-    """The message states what does not fit."""
+    """The state of another model raises an error that states what does not fit."""
     learner.save(tmp_path / "state")
     with closing(make(make_tiny_qwen3(tmp_path / "other", hidden=96))) as other:
         other.start()
@@ -217,7 +217,7 @@ def test_the_state_of_another_model_is_refused(make: Make, learner: Learner, tmp
 
 
 def test_a_loss_that_is_not_finite_changes_nothing(learner: Learner, model: Path, loss: Loss) -> None:
-    """The next step is as if it had never been asked for."""
+    """The next step has the same result as without the failed step."""
     samples = samples_of(model)
     before = learner.logprobs(samples)
     advantages = np.where(samples[0].loss_mask, np.nan, 0.0)
@@ -229,13 +229,13 @@ def test_a_loss_that_is_not_finite_changes_nothing(learner: Learner, model: Path
 
 
 def test_a_loss_that_it_does_not_know_is_refused(learner: Learner, model: Path) -> None:
-    """Rather than replaced by another."""
+    """An unknown loss raises an error and is not replaced by another."""
     with pytest.raises(ConfigError, match="StrangeLoss"):
         learner.update(batch_of(samples_of(model)), StrangeLoss())
 
 
 def test_the_reference_policy_stays(learner: Learner, model: Path, loss: Loss, tolerance: float) -> None:
-    """If it is kept: the one that training began from."""
+    """If the learner keeps a reference policy, it remains the one that training began from."""
     samples = samples_of(model)
     if not learner.keeps_reference:
         with pytest.raises(ConfigError):
@@ -248,7 +248,7 @@ def test_the_reference_policy_stays(learner: Learner, model: Path, loss: Loss, t
 
 
 def test_values_have_a_place_for_each_token(learner: Learner, model: Path) -> None:
-    """If there are any; 0 where nothing was sampled."""
+    """If the learner has values, there is one for each token, which is 0 where nothing was sampled."""
     samples = samples_of(model)
     if not learner.has_value_function:
         with pytest.raises(ConfigError):

@@ -1,6 +1,6 @@
-"""What every optimizer promises: credit that leaves faults out, favours what was rewarded, and is the same each time.
+"""Contract of optimizers: advantages leave out faults, increase with the reward, and are reproducible.
 
-`rewards` can be replaced where a method wants others than 0 and 1.
+The fixture `rewards` can be replaced for a method that needs other rewards than 0 and 1.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FAULTS = (Status.SANDBOX_ERROR, Status.ENGINE_ERROR, Status.ENVIRONMENT_ERROR)
 
 @pytest.fixture
 def rewards() -> Sequence[float]:
-    """The rewards of a group that carries signal: at least four members, not all the same."""
+    """Returns the rewards of a group of at least four members, which are not all equal."""
     return (1.0, 0.0, 0.0, 1.0, 0.25)
 
 
 def group_of(*members: float | Status) -> Group:
-    """A group of attempts; a number is a graded one, a status one that failed."""
+    """Returns a group of attempts: for a number a graded one with this reward, for a status one that failed."""
     trajectories = tuple(
         Trajectory(
             id=f"train/q/{place}",
@@ -42,33 +42,33 @@ def group_of(*members: float | Status) -> Group:
 
 @pytest.fixture
 def plays(subject: Optimizer) -> Optimizer:
-    """The method, if it learns from groups that are played."""
+    """Returns the optimizer; skips the test if it does not learn from groups of episodes."""
     if isinstance(subject, PreferenceOptimizer):
         pytest.skip("it learns from recorded pairs")
     return subject
 
 
 def test_it_has_a_typed_loss(subject: Optimizer) -> None:
-    """One that learners know, or one of its own that names the functions as `module:function`."""
+    """The loss is one that learners know, or a new one that names its functions as `module:function`."""
     loss = subject.pair_loss() if isinstance(subject, PreferenceOptimizer) else subject.loss()
     assert isinstance(loss, Loss)
     assert all(":" in target for target in loss.functions.values()), loss.functions
 
 
 def test_each_member_gets_a_finite_advantage(plays: Optimizer, rewards: Sequence[float]) -> None:
-    """One for each attempt, in their order."""
+    """There is one advantage for each attempt, in the same order."""
     credit = plays.credit(group_of(*rewards))
     assert not credit.dropped and len(credit.advantages) == len(rewards)
     assert all(one is not None and math.isfinite(one) for one in credit.advantages)
 
 
 def test_the_same_group_gets_the_same_credit(plays: Optimizer, rewards: Sequence[float]) -> None:
-    """No state, no chance."""
+    """Advantages depend neither on state nor on random numbers."""
     assert plays.credit(group_of(*rewards)) == plays.credit(group_of(*rewards))
 
 
 def test_a_better_member_never_gets_less(plays: Optimizer, rewards: Sequence[float]) -> None:
-    """Unless values of the learner decide it."""
+    """A higher reward never gives a lower advantage, unless values of the learner determine it."""
     if plays.estimation() is not None:
         pytest.skip("its advantages come from the learner's values")
     given = [one or 0.0 for one in plays.credit(group_of(*rewards)).advantages]
@@ -78,7 +78,7 @@ def test_a_better_member_never_gets_less(plays: Optimizer, rewards: Sequence[flo
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_left_out_and_changes_nothing(plays: Optimizer, rewards: Sequence[float], fault: Status) -> None:
-    """A sandbox that died is not an attempt."""
+    """A fault, such as a sandbox that died, is not an attempt of the policy."""
     first, *others = rewards
     credit = plays.credit(group_of(first, fault, *others))
     assert credit.advantages[1] is None, f"an attempt that ended as {fault} gets {credit.advantages[1]}"
@@ -97,7 +97,7 @@ def test_any_group_gets_finite_numbers_or_the_reason_why_it_is_dropped(
 
 
 def test_a_batch_keeps_its_groups(plays: Optimizer, rewards: Sequence[float]) -> None:
-    """Each in its place; those that were dropped stay dropped."""
+    """Every group stays in its place, and dropped groups stay dropped."""
     groups = [group_of(*rewards), group_of(0.5, FAULTS[0]), group_of(*reversed(rewards))]
     credits = [plays.credit(group) for group in groups]
     final = plays.batch_credit(groups, credits)

@@ -1,6 +1,6 @@
-"""What every reward promises: a finite verdict on any answer, the same each time.
+"""Contract of rewards: a finite and reproducible verdict on any answer.
 
-`right` and `wrong` can be replaced where a reward judges something else than a number.
+The fixtures `right` and `wrong` can be replaced for a reward that judges something else than a number.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ANSWERS = [
 
 @pytest.fixture
 def right() -> list[RewardRequest]:
-    """Right answers in the forms that a reward may want, of which it must like one."""
+    """Returns right answers in the forms that a reward may need; it must reward at least one of them."""
     return [replace(ASKED, solution=text) for text in ("94", '{"answer": 94, "program": "subtract(194, 100)"}')]
 
 
 @pytest.fixture
 def wrong() -> list[RewardRequest]:
-    """Wrong answers in the same forms."""
+    """Returns wrong answers in the same forms."""
     return [replace(ASKED, solution=text) for text in ("17", '{"answer": 17, "program": "subtract(19, 2)"}')]
 
 
@@ -44,7 +44,7 @@ def wrong() -> list[RewardRequest]:
 def test_any_answer_gets_the_same_finite_verdict_each_time(
     subject: Reward, right: list[RewardRequest], answer: str
 ) -> None:
-    """Answers include empty, long and deeply nested ones, and invalid Unicode."""
+    """Answers include empty, long and deeply nested ones, and ones with invalid Unicode."""
     asked = replace(right[0], solution=answer)
     assert judged(subject, asked) == judged(subject, asked)
 
@@ -52,14 +52,14 @@ def test_any_answer_gets_the_same_finite_verdict_each_time(
 def test_a_right_answer_is_worth_more_than_a_wrong_one(
     subject: Reward, right: list[RewardRequest], wrong: list[RewardRequest]
 ) -> None:
-    """Else nothing can be learned from it."""
+    """The best right answer gets more than every wrong one; otherwise nothing can be learned."""
     best = max(judged(subject, asked).total for asked in right)
     worst = max(judged(subject, asked).total for asked in wrong)
     assert best > worst, f"a right answer gets {best:g}, a wrong one {worst:g}"
 
 
 def test_it_is_pure_also_beside_a_verdict_of_the_environment(subject: Reward, right: list[RewardRequest]) -> None:
-    """The environment's parts are kept; `correct` stays its own."""
+    """The components of the environment's verdict are kept, and `correct` remains the reward's own."""
     own = Rewards(total=0.0, components={"correct": 0.0, "own": 0.5}, explanation="of the environment")
     beside = subject.score_beside(right[0], own)
     assert beside.total == judged(subject, right[0]).total
@@ -67,7 +67,7 @@ def test_it_is_pure_also_beside_a_verdict_of_the_environment(subject: Reward, ri
 
 
 def judged(reward: Reward, asked: RewardRequest) -> Rewards:
-    """The verdict, in which every number is finite and the explanation is one line."""
+    """Returns the verdict after checking that every number is finite and the explanation is one line."""
     rewards = reward.score(asked)
     assert math.isfinite(rewards.total), f"the total for {asked.solution[:40]!r} is {rewards.total}"
     assert all(math.isfinite(value) for value in rewards.components.values()), rewards.components

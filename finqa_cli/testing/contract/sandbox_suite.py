@@ -1,7 +1,7 @@
-"""Contract of sandbox providers: sandboxes start, are distinguished, are listed from elsewhere, and leave nothing.
+"""Contract of sandbox providers: sandboxes start, have distinct ids, are listed by other providers, and end completely.
 
-`make` returns a new provider each time, and `spec` is a server to start; `command_server()` is tried where a provider
-has no such sandboxes. One whose sandboxes execute code is held against `execution_checks` too.
+The fixture `make` returns a new provider each time, and `spec` is a server to start; `command_server()` is tried if the
+provider cannot start it. A provider whose sandboxes execute code is also tested by `execution_checks`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LABELS = {"finqa.run": "contract", "other": "label"}
 
 
 def command_server() -> ServerSpec:
-    """A server that answers every GET, for providers that start commands."""
+    """Returns a server that answers every GET, for providers that start commands."""
     return ServerSpec(command=(sys.executable, "-c", SERVER, "{host}", "{port}"))
 
 
 @pytest.fixture
 async def serves(make: ProviderFactory, spec: SandboxSpec) -> SandboxSpec:
-    """What sandboxes of this provider can serve."""
+    """Returns the server that sandboxes of this provider can run; skips the test if there is none."""
     for wanted in (spec, command_server()):
         if not (refusal := await _refusal(make, wanted)):
             return wanted
@@ -51,45 +51,45 @@ async def serves(make: ProviderFactory, spec: SandboxSpec) -> SandboxSpec:
 
 @pytest.fixture
 async def executes(make: ProviderFactory) -> ProviderFactory:
-    """The provider, if its sandboxes execute code here."""
+    """Returns the factory of the provider; skips the test if its sandboxes do not execute code here."""
     if refusal := await _refusal(make, ExecutionSpec()):
         pytest.skip(refusal)
     return make
 
 
 async def test_it_has_sandboxes_of_some_kind(make: ProviderFactory, spec: SandboxSpec) -> None:
-    """They serve or execute."""
+    """At least one of serving and executing code is possible."""
     refusals = [await _refusal(make, wanted) for wanted in (spec, command_server(), ExecutionSpec())]
     assert not all(refusals), "; ".join(refusals)
 
 
 async def test_a_sandbox_serves_is_listed_and_stops(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """It is found by its labels until it is stopped, and may be stopped twice."""
+    """A sandbox is found by its labels until it is stopped, and may be stopped twice."""
     await check_life_of_a_sandbox(make, serves)
 
 
 async def test_sandboxes_are_told_apart(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """Five at once, of which one is stopped."""
+    """Five sandboxes run at once, and one of them is stopped."""
     await check_sandboxes_are_told_apart(make, serves)
 
 
 async def test_closing_the_provider_ends_everything(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """Nothing can be started afterwards."""
+    """Closing ends every sandbox, and none can be started afterwards."""
     await check_close_ends_everything(make, serves)
 
 
 async def test_sandboxes_are_reaped_from_elsewhere(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """This is what `finqa sandbox reap` needs after a run was killed."""
+    """`finqa sandbox reap` needs this after a run was killed."""
     await check_sandboxes_are_reaped_from_elsewhere(make, serves)
 
 
 async def test_a_cancelled_start_leaves_nothing(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """Runs are interrupted at any time."""
+    """Runs can be interrupted at any time."""
     await check_a_cancelled_start_leaves_nothing(make, serves)
 
 
 async def test_a_failed_start_is_a_sandbox_error_and_leaves_nothing(make: ProviderFactory, serves: SandboxSpec) -> None:
-    """A later attempt may succeed."""
+    """The error is a SandboxError, after which another attempt may succeed."""
     if not isinstance(serves, ServerSpec) or not serves.command:
         pytest.skip("only a command can be replaced by one that fails")
     broken = replace(serves, command=(sys.executable, "-c", "raise SystemExit('the data is damaged')"))
@@ -98,12 +98,12 @@ async def test_a_failed_start_is_a_sandbox_error_and_leaves_nothing(make: Provid
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__.removeprefix("check_") for check in CHECKS])
 async def test_code_is_executed_within_its_limits_and_apart(executes: ProviderFactory, check: Check) -> None:
-    """Input, output, limits, isolation, cancellation."""
+    """Runs one of the checks of `execution_checks`."""
     await check(executes)
 
 
 async def _refusal(make: ProviderFactory, spec: SandboxSpec) -> str:
-    """Why no try to start this can succeed; empty where one may, also if this one did not."""
+    """Returns why the provider can never start such a sandbox; empty if it did or if another attempt may succeed."""
     provider = make()
     try:
         await (await provider.start(spec, LABELS)).stop()
@@ -117,7 +117,7 @@ async def _refusal(make: ProviderFactory, spec: SandboxSpec) -> str:
 
 
 async def check_life_of_a_sandbox(make: ProviderFactory, spec: SandboxSpec) -> None:
-    """Start, list by label, health, stop twice."""
+    """Starts a sandbox, lists it by label, checks its health and stops it twice."""
     provider = make()
     assert isinstance(provider, SandboxProvider)
     try:
@@ -168,7 +168,7 @@ async def check_close_ends_everything(make: ProviderFactory, spec: SandboxSpec) 
 
 
 async def check_sandboxes_are_reaped_from_elsewhere(make: ProviderFactory, spec: SandboxSpec) -> None:
-    """Another provider object lists and ends a sandbox by its id; twice is fine, and so is an unknown id."""
+    """Another provider object lists a sandbox and ends it by its id; ending it again or an unknown id has no effect."""
     owner, other = make(), make()
     try:
         sandbox = await owner.start(spec, LABELS)
@@ -185,7 +185,7 @@ async def check_sandboxes_are_reaped_from_elsewhere(make: ProviderFactory, spec:
 
 
 async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: SandboxSpec) -> None:
-    """A sandbox that does not become ready is a SandboxError, and is gone."""
+    """If a sandbox does not become ready, `start` raises a SandboxError and no sandbox is left."""
     provider = make()
     try:
         with pytest.raises(SandboxError):
@@ -196,11 +196,11 @@ async def check_a_failed_start_leaves_nothing(make: ProviderFactory, broken: San
 
 
 async def check_a_cancelled_start_leaves_nothing(make: ProviderFactory, spec: SandboxSpec) -> None:
-    """A caller that stops waiting for a sandbox leaves none behind."""
+    """If a caller cancels a start, no sandbox is left."""
     provider = make()
     try:
         start = asyncio.create_task(provider.start(spec, LABELS))
-        await asyncio.sleep(0)  # it has started, and no real start is over within one turn of the loop
+        await asyncio.sleep(0)  # now the start has begun; no real start ends within one iteration of the event loop
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start

@@ -1,4 +1,4 @@
-"""What every tracker promises: it takes what a run reports, however the run ends, and changes none of it."""
+"""Contract of trackers: they accept everything that a run reports, however the run ends, and change none of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("status", ["completed", "interrupted", "failed"])
 def test_it_takes_a_whole_run(subject: Tracker, status: str) -> None:
-    """Lines of other shapes too: a later version may write more."""
+    """Lines with unknown fields are accepted too, because a later version may write more."""
     settings, lines = copy.deepcopy(SETTINGS), copy.deepcopy(LINES)
     subject.on_run_start(settings)
     for line in lines:
@@ -35,6 +35,6 @@ def test_it_takes_a_whole_run(subject: Tracker, status: str) -> None:
 
 
 def test_it_takes_a_run_that_ends_before_its_first_line(subject: Tracker) -> None:
-    """A run whose engine could not start has no lines."""
+    """A run whose engine could not start has no metrics."""
     subject.on_run_start(copy.deepcopy(SETTINGS))
     subject.on_run_end("failed")

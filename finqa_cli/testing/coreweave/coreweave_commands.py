@@ -1,4 +1,4 @@
-"""SandboxProcesss in the sandboxes of a loopback CoreWeave: process trees of this machine that end as a whole."""
+"""Commands in the sandboxes of a loopback CoreWeave: process trees on this machine that are ended as a whole."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NOT_FOUND = 127
 
 
 class SandboxProcess:
-    """One command of a sandbox, with pipes for its three streams."""
+    """One command in a sandbox, with pipes for its three standard streams."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, argv: Sequence[str], folder: Path) -> SandboxProcess:
-        """Starts it in the sandbox's folder, with an environment of the sandbox's own.
+        """Starts a command in the sandbox's folder, with the sandbox's own environment variables.
 
         Raises:
             OSError: There is no such command.
@@ -44,19 +44,19 @@ class SandboxProcess:
         return cls(process)
 
     async def write(self, data: bytes) -> None:
-        """Writes to its standard input; what it no longer reads is dropped."""
+        """Writes to the standard input of the command; data that it no longer reads is dropped."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
     def close_stdin(self) -> None:
-        """Ends its standard input."""
+        """Closes the standard input of the command."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[tuple[bool, bytes]]:
-        """Yields what it writes until both streams end: (whether it is standard output, bytes)."""
+        """Yields the output until both streams end: (whether it is standard output, bytes)."""
         chunks: asyncio.Queue[tuple[bool, bytes]] = asyncio.Queue(maxsize=16)
 
         async def pump(stream: asyncio.StreamReader | None, is_stdout: bool) -> None:
@@ -81,12 +81,12 @@ class SandboxProcess:
                 task.cancel()
 
     async def exit_code(self) -> int:
-        """Returns the exit code as a shell does: 128 and the signal's number for a signal."""
+        """Waits for the end and returns the exit code as a shell does: 128 plus the number of a signal."""
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
     async def end(self) -> None:
-        """Kills it with all its descendants and waits for its end. Idempotent."""
+        """Kills the command with all its descendants and waits for its end. Idempotent."""
         for pid in _tree(self._process.pid) if self._process.returncode is None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ class SandboxProcess:
 
 @functools.cache
 def sandbox_python() -> str:
-    """Returns the sandboxes' `python3`: the machine's own where it is new enough, since all users can read it."""
+    """Returns the `python3` of sandboxes: the machine's own if it is new enough, because all users can read it."""
     found = shutil.which("python3", path=PATH)
     if found is not None:
         asked = subprocess.run(
@@ -109,7 +109,7 @@ def sandbox_python() -> str:
 
 
 def _tree(root: int) -> list[int]:
-    """Returns a process and its descendants; each is stopped before its children are read: it starts no more."""
+    """Returns a process and its descendants; each is stopped before its children are read, so that it starts none."""
     found, todo = [], [root]
     while todo:
         pid = todo.pop()

@@ -1,4 +1,4 @@
-"""CoreWeave's sandbox service on 127.0.0.1: the server, its control, and the process that tests start it in."""
+"""CoreWeave's sandbox service on 127.0.0.1: the server, its control, and a child process that runs it for tests."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class CoreWeaveSandboxView(TypedDict):
 
 
 class CoreWeaveStats(TypedDict):
-    """Statistics, as `stats()` returns them.
+    """The statistics that `stats()` returns.
 
     Attributes:
         sandboxes: Sandboxes that have not ended.
         sandboxes_ever: Number of sandboxes ever created.
-        duplicates: Number of living sandboxes whose name (of finqa) is not unique.
+        duplicates: Number of living sandboxes beyond the first with the same name that finqa gave.
         requests: Number of requests by method.
         faults: Number of injected faults by kind.
         seen: W&B's entity and project in the last request.
@@ -57,22 +57,22 @@ class CoreWeaveStats(TypedDict):
 
 
 class CoreWeaveControl:
-    """Statistics and accidents of a running loopback CoreWeave, for event loops."""
+    """Client for the statistics of a running loopback CoreWeave and for faults on demand; its methods are awaited."""
 
     def __init__(self, target: str) -> None:
         self._target = target
 
     async def stats(self) -> CoreWeaveStats:
-        """Returns everything that is counted."""
+        """Returns all statistics."""
         stats: CoreWeaveStats = await self._call({"do": "stats"})
         return stats
 
     async def configure(self, config: CoreWeaveConfig) -> None:
-        """Replaces delays and faults and sets the counters to 0; sandboxes and keys stay."""
+        """Replaces the configuration and resets the counts of requests and faults; sandboxes and the key stay."""
         await self._call({"do": "configure", "config": config.model_dump(mode="json")})
 
     async def kill(self, ids: Sequence[str] = ()) -> list[str]:
-        """Makes sandboxes fail, with all that runs in them; without ids all. Returns the service's ids of those hit."""
+        """Makes the given sandboxes fail, or all without ids, and ends their commands. Returns the ids that failed."""
         hit: list[str] = await self._call({"do": "kill", "ids": [*ids]})
         return hit
 
@@ -85,7 +85,7 @@ class CoreWeaveControl:
 
 
 def _control_handler(sandboxes: CoreWeaveSandboxes, service: SandboxService) -> Any:
-    """Returns the server's side of the control, as a gRPC handler."""
+    """Returns the gRPC handler that answers `CoreWeaveControl`."""
 
     async def call(request: bytes, _context: Any) -> bytes:
         wanted = json.loads(request)
@@ -129,10 +129,10 @@ def _stats(sandboxes: CoreWeaveSandboxes, service: SandboxService) -> CoreWeaveS
 
 
 class CoreWeaveServer:
-    """Serves in the current event loop, as an asynchronous context manager; ends every sandbox on exit.
+    """Asynchronous context manager that serves in the current event loop, and ends every sandbox on exit.
 
     Attributes:
-        environment: Variables that point the SDK here; empty before the start.
+        environment: Variables with which the SDK uses this server; empty before the start.
     """
 
     def __init__(self, config: CoreWeaveConfig, *, port: int = 0) -> None:
@@ -149,7 +149,7 @@ class CoreWeaveServer:
         self._server.add_generic_rpc_handlers((_control_handler(self._sandboxes, service),))
         try:
             port = self._server.add_insecure_port(f"{HOST}:{self._port}")
-        except RuntimeError as error:  # grpc's error for a port that is taken
+        except RuntimeError as error:  # grpc's error for a port that is in use
             raise OSError(str(error)) from None
         await self._server.start()
         self.environment = {"CWSANDBOX_BASE_URL": f"http://{HOST}:{port}", "CWSANDBOX_API_KEY": self._key}
@@ -168,8 +168,8 @@ class LoopbackCoreWeave(LoopbackService):
         subprocess.run(["finqa", "sandbox", "ls", "--sandbox", "cwsandbox"], env={**os.environ, **loopback.environment})
     ```
 
-    It ends with this process, also when that is killed with SIGKILL. Its sandboxes isolate nothing: untrusted commands
-    need a supervisor of their own, as in the real sandboxes.
+    It ends with this process, also if this process is killed by SIGKILL. Its sandboxes isolate nothing: untrusted
+    commands need a supervisor, as in the real sandboxes.
     """
 
     def __init__(self, config: CoreWeaveConfig | None = None) -> None:
@@ -178,10 +178,10 @@ class LoopbackCoreWeave(LoopbackService):
 
     @property
     def api_key(self) -> str:
-        """CoreWeave's key that is accepted."""
+        """The key that the service accepts."""
         return self.environment["CWSANDBOX_API_KEY"]
 
     @property
     def control(self) -> CoreWeaveControl:
-        """Statistics and accidents."""
+        """Client for statistics and for faults on demand."""
         return CoreWeaveControl(urlsplit(self.environment["CWSANDBOX_BASE_URL"]).netloc)

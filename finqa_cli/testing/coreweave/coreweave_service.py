@@ -1,7 +1,7 @@
-"""The gRPC service of a loopback CoreWeave: the methods of `coreweave.sandbox.v1.SandboxService` that executing needs.
+"""The gRPC service of a loopback CoreWeave: the part of `coreweave.sandbox.v1.SandboxService` that executions need.
 
-The SDK's own generated classes carry it. Methods that are not here answer UNIMPLEMENTED, as does ConnectSandbox, so
-that the SDK sends executions through the gateway.
+It uses the classes that are generated in the SDK. Other methods answer UNIMPLEMENTED, as does ConnectSandbox, so that
+the SDK sends executions through the gateway.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from finqa_cli.testing.random_streams import ConfigSection, Delay, RandomStreams
 
 ENDED = (pb.STATE_COMPLETED, pb.STATE_FAILED, pb.STATE_TERMINATED)
 Context = Any
-"""grpc.aio.ServicerContext, which has no types."""
+"""A `grpc.aio.ServicerContext`, for which there are no types."""
 
 
 class CoreWeaveFaults(ConfigSection):
-    """Probabilities of faults, between 0 and 1. Each kind has a random stream of its own.
+    """Probabilities of faults, between 0 and 1. Each kind of fault has its own stream of random numbers.
 
     Attributes:
-        unavailable: Requests answered UNAVAILABLE without anything done.
-        busy: Creates answered RESOURCE_EXHAUSTED with the reason CWSANDBOX_RUNNER_CAPACITY_EXHAUSTED.
-        lost_reply: Creates answered UNAVAILABLE although the sandbox is created.
-        hang: Creates that create their sandbox and are never answered.
+        unavailable: Requests that are answered UNAVAILABLE and have no effect.
+        busy: Create requests that are answered RESOURCE_EXHAUSTED with the reason
+            CWSANDBOX_RUNNER_CAPACITY_EXHAUSTED.
+        lost_reply: Create requests that are answered UNAVAILABLE although the sandbox is created.
+        hang: Create requests that create their sandbox and are never answered.
         start_failed: Sandboxes that end in STATE_FAILED instead of STATE_RUNNING.
-        execution_cut: Executions whose stream breaks off after the command has started.
+        execution_cut: Executions whose stream is cut off after the command has started.
     """
 
     unavailable: float = Share
@@ -55,19 +56,19 @@ class CoreWeaveFaults(ConfigSection):
 
 
 class CoreWeaveConfig(ConfigSection):
-    """Configuration of a loopback CoreWeave. The defaults are a fast, faultless account.
+    """Configuration of a loopback CoreWeave. The defaults are a fast account without faults.
 
     Attributes:
         seed: Seed of every random choice.
-        api_key: CoreWeave's key that is accepted; a random one when not given.
-        wandb_key: W&B's key that is accepted; none when empty.
-        images: Images that can be pulled; any other ends its sandbox in STATE_FAILED.
-        most_sandboxes: Most sandboxes at once; a create above it is answered RESOURCE_EXHAUSTED with the reason
+        api_key: Key of CoreWeave that is accepted; None for a random one.
+        wandb_key: Key of W&B that is accepted; empty for none.
+        images: Images that can be pulled; a sandbox with another image ends in STATE_FAILED.
+        most_sandboxes: Most sandboxes at once; a create request above it is answered RESOURCE_EXHAUSTED with the reason
             CWSANDBOX_QUOTA_EXCEEDED.
-        page_size: Sandboxes on one page of a list.
-        create: Time from a create to its answer.
+        page_size: Number of sandboxes on one page of a list.
+        create: Time from a create request to its answer.
         start: Time from that answer to STATE_RUNNING.
-        end: Time for which an ended sandbox stays in STATE_TERMINATING.
+        end: Time for which a deleted sandbox stays in STATE_TERMINATING.
         faults: Probabilities of faults.
     """
 
@@ -95,7 +96,7 @@ class CoreWeaveSandbox:
 
     @property
     def id(self) -> str:
-        """The service's id."""
+        """The id that the service gave."""
         return self.message.sandbox_id
 
     @property
@@ -115,7 +116,7 @@ class CoreWeaveSandbox:
             self.message.status.state_reason = reason
 
     async def end(self, state: pb.State, reason: str = "") -> None:
-        """Ends its commands and it. A failure shows at once, another end when nothing of the sandbox is left."""
+        """Ends the sandbox and its commands. STATE_FAILED is set at once, another state when nothing of it is left."""
         self.become(state if state == pb.STATE_FAILED else pb.STATE_TERMINATING, reason)
         await asyncio.gather(*(command.end() for command in self.commands))
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
@@ -133,11 +134,11 @@ class CoreWeaveSandboxes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, sandbox_id: str) -> CoreWeaveSandbox | None:
-        """Returns the sandbox of an id."""
+        """Returns the sandbox with an id; None if there is none."""
         return self._sandboxes.get(sandbox_id)
 
     def tagged(self, tags: Iterable[str], *, ended: bool = False) -> list[CoreWeaveSandbox]:
-        """Returns sandboxes that have all these tags, oldest first."""
+        """Returns the sandboxes that have all these tags, oldest first; those that have ended only with `ended`."""
         wanted = set(tags)
         return [
             sandbox
@@ -147,20 +148,20 @@ class CoreWeaveSandboxes:
 
     @property
     def ever(self) -> int:
-        """How many were created."""
+        """Number of sandboxes that were created."""
         return len(self._sandboxes)
 
     def reconfigure(self, config: CoreWeaveConfig) -> None:
-        """Replaces the configuration; random streams begin again."""
+        """Replaces the configuration; the streams of random numbers begin again."""
         self.config = config
         self.random = RandomStreams(config.seed)
 
     def living(self) -> list[CoreWeaveSandbox]:
-        """Returns sandboxes that have not ended."""
+        """Returns the sandboxes that have not ended."""
         return self.tagged(())
 
     def create(self, request: pb.CreateSandboxRequest) -> CoreWeaveSandbox:
-        """Creates a sandbox; returns the same one for the same request id."""
+        """Creates a sandbox, or returns the one that was created for the same request id."""
         if request.request_id in self._by_request:
             return self._by_request[request.request_id]
         sandbox = CoreWeaveSandbox(
@@ -180,13 +181,13 @@ class CoreWeaveSandboxes:
         self._later(self._finish(sandbox))
 
     async def kill(self, ids: Collection[str]) -> list[str]:
-        """Makes these sandboxes fail, with all that runs in them; without ids all. Returns the ids of those hit."""
+        """Makes these sandboxes fail, or all without ids, and ends their commands. Returns the ids of the failed."""
         hit = [sandbox for sandbox in self.living() if not ids or sandbox.id in ids]
         await asyncio.gather(*(sandbox.end(pb.STATE_FAILED, "NodeLost: the runner is gone") for sandbox in hit))
         return [sandbox.id for sandbox in hit]
 
     async def close(self) -> None:
-        """Ends everything."""
+        """Ends every sandbox and every timer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -214,7 +215,7 @@ class CoreWeaveSandboxes:
 
 
 class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
-    """Answers as the service does, from one table of sandboxes."""
+    """Answers requests as CoreWeave's service does, from one table of sandboxes."""
 
     def __init__(self, sandboxes: CoreWeaveSandboxes, api_key: str) -> None:
         self._sandboxes = sandboxes
@@ -223,7 +224,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
         self.seen: dict[str, str] = {}
 
     async def CreateSandbox(self, request: pb.CreateSandboxRequest, context: Context) -> pb.Sandbox:
-        """Creates one sandbox for one request id, however often it is requested."""
+        """Creates one sandbox for one request id, however often the request is repeated."""
         await self._admit("CreateSandbox", context)
         sandboxes, faults = self._sandboxes, self._sandboxes.config.faults
         if not request.sandbox.spec.containers:
@@ -237,18 +238,18 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
         sandbox = sandboxes.create(request)
         await asyncio.sleep(sandboxes.random.seconds("create", sandboxes.config.create))
         if sandboxes.random.hit("hang", faults.hang):
-            await asyncio.Event().wait()  # until the client gives up
+            await asyncio.Event().wait()  # until the client cancels the call
         if sandboxes.random.hit("lost_reply", faults.lost_reply):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
         return sandbox.message
 
     async def GetSandbox(self, request: pb.GetSandboxRequest, context: Context) -> pb.Sandbox:
-        """Returns the sandbox as it is now, also after its end."""
+        """Returns the current state of a sandbox, also after its end."""
         await self._admit("GetSandbox", context)
         return (await self._find(request.sandbox_id, context)).message
 
     async def ListSandboxes(self, request: pb.ListSandboxesRequest, context: Context) -> pb.ListSandboxesResponse:
-        """Lists sandboxes by tags, a page at a time."""
+        """Returns a page of the sandboxes that have the given tags."""
         await self._admit("ListSandboxes", context)
         found = self._sandboxes.tagged(request.tags, ended=request.show_terminated)
         first = int(request.page_token or 0)
@@ -259,7 +260,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
         )
 
     async def DeleteSandbox(self, request: pb.DeleteSandboxRequest, context: Context) -> pb.DeleteSandboxResponse:
-        """Answers at once; the sandbox ends a little later."""
+        """Begins to end a sandbox and answers at once."""
         await self._admit("DeleteSandbox", context)
         sandbox = self._sandboxes.find(request.sandbox_id)
         if sandbox is None and request.allow_missing:
@@ -276,7 +277,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
     async def StreamExec(
         self, requests: AsyncIterator[pb.ExecStreamRequest], context: Context
     ) -> AsyncIterator[pb.ExecStreamResponse]:
-        """Runs one command: ready, output as it comes, exit. A stream that breaks off ends the command."""
+        """Runs one command and answers with ready, output and exit; if the stream is cut off, the command is ended."""
         await self._admit("StreamExec", context)
         first = await anext(requests)
         sandbox = await self._find(first.init.sandbox_id, context)
@@ -310,7 +311,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
             sandbox.commands.discard(command)
 
     async def _admit(self, method: str, context: Context) -> None:
-        """Counts the request, checks the key and draws the fault `unavailable`."""
+        """Counts the request, checks the key and injects the fault `unavailable` at random."""
         self.requests[method] += 1
         given = dict(context.invocation_metadata())
         self.seen = {name: str(value) for name, value in given.items() if name in ("x-entity-id", "x-project-name")}
@@ -331,7 +332,7 @@ class SandboxService(sandbox_pb2_grpc.SandboxServiceServicer):
 
 
 async def _refuse(context: Context, code: Any, reason: str, message: str) -> None:
-    """Ends the call with an error in the form of AIP-193, as the service does."""
+    """Ends the call with an error in the form of AIP-193, as CoreWeave's service does."""
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=CWSANDBOX_ERROR_DOMAIN))
     status = status_pb2.Status(code=code.value[0], message=message, details=[detail])

@@ -1,4 +1,4 @@
-"""The account: its sandboxes, images, limits and counters, and the timer that ends what is due."""
+"""The account: its sandboxes, images, limits and counters, and the timer that ends sandboxes in time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ UPGRADE = (
 
 @dataclass(slots=True)
 class Window:
-    """Limits creates to at most `limit` in any window of `window_s` seconds; 0 means no limit.
+    """Limits create requests to at most `limit` in any window of `window_s` seconds; 0 means no limit.
 
     Attributes:
-        busiest: The most creates that any window has contained.
+        busiest: The most create requests that any window has contained.
     """
 
     limit: int
@@ -38,7 +38,7 @@ class Window:
     _taken: deque[float] = field(default_factory=deque)
 
     def take(self, now: float) -> bool:
-        """Counts a create; returns False when the window is full."""
+        """Counts a create request; returns False and does not count it if the window is full."""
         self._forget(now)
         if self.limit and len(self._taken) >= self.limit:
             return False
@@ -47,7 +47,7 @@ class Window:
         return True
 
     def headers(self, now: float) -> dict[str, str]:
-        """Returns Daytona's headers about the limit (docs, Limits, 2026-07)."""
+        """Returns the headers that Daytona sends about the limit (its documentation, Limits, 2026-07)."""
         if not self.limit:
             return {}
         self._forget(now)
@@ -58,7 +58,7 @@ class Window:
         }
 
     def wait(self, now: float) -> int:
-        """Returns the whole seconds, at least 1, until the oldest create leaves the window."""
+        """Returns the whole seconds, at least 1, until the oldest create request leaves the window."""
         return max(1, -int(-(self._taken[0] + self.window_s - now) // 1)) if self._taken else 1
 
     def _forget(self, now: float) -> None:
@@ -68,15 +68,19 @@ class Window:
 
 @dataclass(slots=True)
 class Counters:
-    """Sums since the start.
+    """Counts since the start.
 
     Attributes:
+        started: Unix time of the start.
         requests: `METHOD /route` -> status -> number; status 0 is a dropped connection or a hang.
-        creates: Create requests by outcome: accepted, limited because the window was full, refused.
-        name_conflicts: Creates refused because a living sandbox has the name.
-        sandboxes: Sandboxes ever created.
-        unauthorised: Requests with a wrong key.
-        websockets: Preview connections upgraded so far, open now, and the most at once.
+        creates: Number of create requests by outcome: accepted, limited because the window was full, refused.
+        name_conflicts: Number of create requests that were refused because a living sandbox has the name.
+        sandboxes: Number of sandboxes ever created.
+        most_sandboxes: Most sandboxes at once.
+        unauthorised: Number of requests with a wrong key.
+        websockets: Number of preview WebSockets that were ever open.
+        websockets_open: Number of preview WebSockets that are open.
+        websockets_most: Most preview WebSockets at once.
     """
 
     started: float = field(default_factory=time.time)
@@ -91,7 +95,7 @@ class Counters:
     websockets_most: int = 0
 
     def request(self, route: str, status: int) -> None:
-        """Counts an answer."""
+        """Counts a request by route and status of the answer."""
         self.requests.setdefault(route, Counter())[status] += 1
 
     def upgraded(self) -> None:
@@ -102,13 +106,13 @@ class Counters:
 
 
 class Account:
-    """All state of the service. Everything happens in one event loop.
+    """The whole state of the service, used from one event loop only.
 
     Attributes:
         images: Images by id.
-        sandboxes: Living and ending sandboxes by id.
-        listed: Sandboxes that the list may still show: living ones and those destroyed a short while ago.
-        tokens: Signed preview tokens -> (sandbox id, port, Unix time of their end).
+        sandboxes: Sandboxes by id that live or are being destroyed.
+        listed: Sandboxes that the list may show: living ones and those that were destroyed a short while ago.
+        tokens: Preview token -> (sandbox id, port, Unix time at which it expires).
     """
 
     def __init__(self, config: LoopbackConfig, folder: Path) -> None:
@@ -145,7 +149,7 @@ class Account:
         raise Refusal(unknown, f"Snapshot {id_or_name} not found. Did you add it through the Daytona Dashboard?")
 
     def forget_image(self, image: LoopbackImage) -> None:
-        """Removes an image; sandboxes created from it live on."""
+        """Removes an image; sandboxes that were created from it continue."""
         self.images.pop(image.id, None)
 
     def sandbox(self, id_or_name: str) -> LoopbackSandbox:
@@ -160,14 +164,14 @@ class Account:
         return found
 
     def named(self, name: str) -> LoopbackSandbox | None:
-        """Returns the living sandbox of this name, None where there is none."""
+        """Returns the sandbox with this name; None if there is none."""
         return next((sandbox for sandbox in self.sandboxes.values() if sandbox.name == name), None)
 
     def check_quota(self, image: LoopbackImage) -> None:
-        """Checks that the resources for one more sandbox are there.
+        """Checks that the resources suffice for one more sandbox.
 
         Raises:
-            Refusal: One is used up; status 403, in Daytona's words.
+            Refusal: A resource is exhausted; status 403, with Daytona's message.
         """
         used, quota = self.used(), self.config.quota
         wanted = {"CPU": (image.cpu, quota.cpu), "memory": (image.memory_gib, quota.memory_gib)}
@@ -209,7 +213,7 @@ class Account:
         return sandbox
 
     def destroy(self, sandbox: LoopbackSandbox) -> None:
-        """Ends a sandbox: `destroying` for a while, then gone. Idempotent."""
+        """Ends a sandbox, which is `destroying` for a while and then removed. Idempotent."""
         if sandbox.ended:
             return
         sandbox.die("destroying")
@@ -231,12 +235,12 @@ class Account:
             self.destroy(sandbox)
 
     def kill(self, sandbox: LoopbackSandbox, leave: str = "error") -> None:
-        """Kills a sandbox as if it died by itself.
+        """Kills a sandbox as if it had failed by itself.
 
         Args:
             sandbox: The sandbox.
             leave: State that the API shows from then on: `error`, as Daytona does after a while; `started`, as it does
-                at first (the sandbox must be deleted by its owner in both); `destroyed`: gone.
+                at first (in both cases the owner must delete the sandbox); `destroyed`: the sandbox is removed.
         """
         if sandbox.ended:
             return
@@ -247,13 +251,13 @@ class Account:
         sandbox.die(leave)
 
     def visible(self) -> list[LoopbackSandbox]:
-        """Returns the sandboxes that the list shows, oldest first; a stale list is late in both directions."""
+        """Returns the sandboxes that the list shows, oldest first; a stale list shows both starts and ends late."""
         now = time.time()
         shown = [sandbox for sandbox in self.listed.values() if sandbox.listed <= now]
         return sorted(shown, key=lambda sandbox: (sandbox.created, sandbox.id))
 
     def chosen(self, ids: Iterable[str] | None, share: float | None) -> list[LoopbackSandbox]:
-        """Returns running sandboxes by id or name, or a random share of all; without both all of them."""
+        """Returns the running sandboxes with these ids or names, or a random share of all running ones, or all."""
         running = [sandbox for sandbox in self.sandboxes.values() if sandbox.state == "started"]
         if ids is not None:
             wanted = set(ids)
@@ -263,7 +267,7 @@ class Account:
         return self.random.stream("chosen").sample(running, round(share * len(running)))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Calls the action after so many seconds, at once for 0."""
+        """Calls a function after some seconds, or at once for 0."""
         if seconds <= 0:
             action()
             return
@@ -281,7 +285,7 @@ class Account:
         task.add_done_callback(self._tasks.discard)
 
     async def keep_time(self) -> None:
-        """Ends what is due, until it is cancelled."""
+        """Ends sandboxes and tokens at their time, until it is cancelled."""
         while True:
             await asyncio.sleep(min(LONGEST_TICK_S, self.config.minute_s / 4))
             self._tick(time.time())

@@ -1,4 +1,4 @@
-"""Configuration of a loopback Daytona: the account, its limits, its delays and how often it fails."""
+"""Configuration of a loopback Daytona: its account, limits, delays and probabilities of faults."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Latency(ConfigSection):
     """Delays of the service.
 
     Attributes:
-        api: Delay before any answer of the API and the toolbox.
+        api: Delay before every answer of the API and the toolbox.
         create: Time from a create request to its answer.
         start: Time from that answer to the state `started`.
-        boot: Time from the command that starts a server to the server's first answer, added to its real start time.
+        boot: Time from the command that starts a server until requests are forwarded to the server.
         delete: Time for which a deleted sandbox stays `destroying`.
         build: Time for which an image stays `building`.
-        proxy: Delay before a preview connection is made. Bytes of an open connection are never delayed.
+        proxy: Delay before a preview connection is made. The data of an open connection is never delayed.
     """
 
     api: Delay = Delay()
@@ -32,20 +32,20 @@ class Latency(ConfigSection):
 
 
 class Faults(ConfigSection):
-    """Probabilities of faults, between 0 and 1. Each kind has a random stream of its own.
+    """Probabilities of faults, between 0 and 1. Each kind of fault has its own stream of random numbers.
 
     Attributes:
-        rate_limited: Creates answered 429 although the limit has room.
-        server_error: Requests to the API and the toolbox answered 500, 502 or 503 without anything done.
-        late_error: Creates answered 504 although the sandbox is created.
-        lost_reply: Creates whose connection is dropped although the sandbox is created.
-        hang: Requests to the API and the toolbox that are never answered; a create among them creates its sandbox.
+        rate_limited: Create requests that are answered 429 although the limit is not reached.
+        server_error: Requests to the API and the toolbox that are answered 500, 502 or 503 and have no effect.
+        late_error: Create requests that are answered 504 although the sandbox is created.
+        lost_reply: Create requests whose connection is dropped although the sandbox is created.
+        hang: Requests to the API and the toolbox that are never answered; POST requests among them take effect.
         lost_execution: Executions whose connection is dropped although the command ran.
         start_failed: Sandboxes that end in the state `error` instead of `started`.
-        proxy_error: Preview requests answered 502.
-        dies: Sandboxes that die by themselves `fault_after` their start, as with `kill` of the control.
-        freezes: Sandboxes that freeze by themselves `fault_after` their start.
-        fault_after: Time from the start of a sandbox to its death or freeze.
+        proxy_error: Preview requests that are answered 502.
+        dies: Sandboxes that fail by themselves after their start, as with `kill` of the control.
+        freezes: Sandboxes that freeze by themselves after their start.
+        fault_after: Time from the start of a sandbox until it fails or freezes by itself.
     """
 
     rate_limited: float = Share
@@ -70,27 +70,27 @@ class Quota(ConfigSection):
 
 
 class LoopbackConfig(ConfigSection):
-    """Configuration of a loopback Daytona. The defaults are a fast, faultless Tier 1 account.
+    """Configuration of a loopback Daytona. The defaults are a fast account without faults.
 
     Attributes:
         seed: Seed of every random choice.
-        api_key: The key that is accepted; a random one when not given.
+        api_key: The key that is accepted; None for a random one.
         images: Snapshots that are active from the start: name -> folder of a compiled snapshot on this machine, which
             sandboxes see at `image_folder`.
-        image_folder: Absolute path inside those images.
+        image_folder: Absolute path of that folder inside the images.
         quota: Limits of the account's resources.
-        create_limit: Most creates in any window of `create_window_s`; 0 means no limit.
+        create_limit: Most create requests in any window of `create_window_s`; 0 means no limit.
         create_window_s: Length of that window in seconds.
         latency: Delays of the service.
         faults: Probabilities of faults.
-        url_ttl_cap_s: Longest life of a signed preview URL in seconds; a longer one is refused as Daytona does.
+        url_ttl_cap_s: Longest life of a signed preview URL in seconds; requests for a longer one are refused.
         stale_list_s: Seconds until a new sandbox appears in the list and a deleted one disappears from it.
         minute_s: Seconds that one minute of the sandboxes' timers (auto-stop, auto-delete, time to live) takes.
-        servers: Server processes over which the sandboxes of one image with the same variables are distributed.
-        build_fails: Reason with which every build fails, those of single sandboxes included; empty: builds succeed.
-        broken_images: Names of images whose servers exit at start.
-        origin: `http://HOST:PORT` of a proxy in front of the service, for the URLs that it gives out; its own address
-            when empty.
+        servers: Number of server processes that the sandboxes of one image with the same variables share.
+        build_fails: Reason with which every build fails, also builds for single sandboxes; empty: builds succeed.
+        broken_images: Names of images whose servers exit at their start.
+        origin: `http://HOST:PORT` of a proxy in front of the service, for the URLs that it returns; empty for its own
+            address.
     """
 
     seed: int = 0

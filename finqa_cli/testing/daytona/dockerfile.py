@@ -1,4 +1,4 @@
-"""Reads the part of the Dockerfile language that a loopback build carries out."""
+"""Reads the part of the Dockerfile language that a loopback build supports."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 class BuildError(ValueError):
-    """The Dockerfile cannot be carried out; the message is the last line of the build's log."""
+    """The image cannot be built; the message is the last line of the build's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction.
+    """One instruction of a Dockerfile.
 
     Attributes:
-        text: The instruction in the words of the file.
-        sources: Paths in the build context, or in the stage of `origin`, for COPY and ADD.
-        target: Absolute path inside the image, for COPY and ADD; it ends with a slash when it must be a folder.
-        command: Shell command, for RUN.
-        origin: Stage or image that the sources are in; empty for the build context.
-        stage: Name or number of the stage that the instruction begins, for FROM.
+        text: The instruction as it is written in the file.
+        sources: For COPY and ADD, paths in the build context or in the stage `origin`.
+        target: For COPY and ADD, absolute path inside the image; it ends with a slash if it must be a folder.
+        command: For RUN, the shell command.
+        origin: For COPY and ADD, the stage or image of the sources; empty for the build context.
+        stage: For FROM, the name or number of the stage that the instruction begins.
     """
 
     text: str
@@ -87,7 +87,7 @@ def parse(text: str) -> Recipe:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yields instructions without comments, continued lines joined."""
+    """Yields the instructions without comments and with continued lines joined."""
     held = ""
     for line in text.splitlines():
         if line.lstrip().startswith("#") or (not line.strip() and held):
@@ -129,7 +129,7 @@ def _without_options(rest: str) -> tuple[list[str], str]:
 
 
 def _variables(rest: str, known: dict[str, str]) -> dict[str, str]:
-    """Returns variables of `ENV A=1 B="two words"`, or of the old `ENV A one value`."""
+    """Returns the variables of `ENV A=1 B="two words"`, or of the older form `ENV A one value`."""
     first = rest.split(maxsplit=1)
     if first and "=" not in first[0]:
         pairs = {first[0]: first[1] if len(first) > 1 else ""}

@@ -1,4 +1,4 @@
-"""HTTP of the loopback Daytona: Starlette handlers on uvicorn connections that a fault can drop or take over."""
+"""HTTP of the loopback Daytona: Starlette handlers on uvicorn connections that handlers can drop or take over."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HOST = "127.0.0.1"
 IDLE_S = 3600
 Body = Mapping[str, object]
 Endpoint = tuple[str, str, Callable[..., Awaitable[Response]]]
-"""Method, path and handler, which is called with the request and the path's parameters by name."""
+"""Method, path and handler; the handler is called with the request and the path's parameters by name."""
 
 
 class Refusal(Exception):
-    """A request that is answered with an error in the format of Daytona's errors."""
+    """Raised to answer a request with an error in Daytona's format."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Refusal(Exception):
         self.headers = headers
 
     def response(self, path: str) -> Response:
-        """Returns the answer to a request of this path."""
+        """Returns the answer to a request for this path."""
         body = {
             "statusCode": self.status,
             "error": HTTPStatus(self.status).phrase,
@@ -46,22 +46,22 @@ class Refusal(Exception):
 
 
 class LostReply(Exception):
-    """The connection is dropped instead of answered."""
+    """Raised to drop the connection instead of answering."""
 
 
 class LoopbackConnection(HttpToolsProtocol):
-    """A connection of uvicorn that handlers reach as `request.state.connection`."""
+    """A connection of uvicorn, available to handlers as `request.state.connection`."""
 
     def on_message_begin(self) -> None:
-        """Callback of the parser."""
+        """Makes the connection available to the handler; called by the parser."""
         super().on_message_begin()
         self.scope["state"]["connection"] = self
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade is an ordinary request here: the preview proxy answers it by `detach`."""
+        """Does nothing: an upgrade is an ordinary request here, which the preview proxy handles by `detach`."""
 
     def detach(self) -> asyncio.Transport:
-        """Ends uvicorn's part in the connection and returns its transport, for another protocol."""
+        """Detaches uvicorn from the connection and returns its transport for another protocol."""
         self.connection_lost(ConnectionAbortedError("detached"))
         return self.transport
 
@@ -70,7 +70,7 @@ class DroppedConnection(Response):
     """Resets the connection instead of answering."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends nothing."""
+        """Resets the connection and waits until it is closed."""
         scope["state"]["connection"].transport.abort()
         await until_disconnected(receive)
 
@@ -82,15 +82,15 @@ async def until_disconnected(receive: Receive) -> None:
 
 
 class HttpServer:
-    """Serves an ASGI application on 127.0.0.1 in the current event loop, without the signal handlers of uvicorn.Server.
+    """Serves an ASGI application on 127.0.0.1 in the current event loop, without the signal handlers of uvicorn.
 
-    A request whose client disconnects is still worked on to its end, as at a real service.
+    A request whose client disconnects is still processed to its end, as by a real service.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["path"] = scope["raw_path"].decode("ascii")  # a quoted slash stays inside its segment
-            with contextlib.suppress(asyncio.CancelledError):  # by `close`; uvicorn would log it as an error
+            scope["path"] = scope["raw_path"].decode("ascii")  # so that a quoted slash stays inside its path segment
+            with contextlib.suppress(asyncio.CancelledError):  # raised by `close`; uvicorn would log it as an error
                 await app(scope, receive, send)
 
         self._config = uvicorn.Config(
@@ -107,10 +107,10 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def open(self, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
-        """Starts listening and returns the port; 0 picks a free one.
+        """Starts listening and returns the port; port 0 chooses a free one.
 
         Raises:
-            OSError: The port is taken.
+            OSError: The port is in use.
         """
         self._server = await asyncio.get_running_loop().create_server(
             lambda: LoopbackConnection(self._config, self._state, {}), HOST, port, backlog=4096, ssl=tls
@@ -126,7 +126,7 @@ class HttpServer:
         self._server = None
         for open_connection in self._state.connections:
             open_connection.transport.abort()
-        await asyncio.sleep(0)  # lets the connections learn that they are lost
+        await asyncio.sleep(0)  # so that the connections' callbacks run
         tasks = list(self._state.tasks)
         for task in tasks:
             task.cancel()
@@ -137,7 +137,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     """Returns the request's body, a JSON object.
 
     Raises:
-        Refusal: It is something else; status 400.
+        Refusal: The body is something else; status 400.
     """
     try:
         value = json.loads(await request.body() or b"{}")
@@ -149,7 +149,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 
 def text(body: Body, name: str) -> str:
-    """Returns a string of a body, empty when missing; anything else is refused with status 400."""
+    """Returns a string of a body, empty if it is missing; anything else is refused with status 400."""
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise Refusal(400, f"{name} must be a string")
@@ -157,7 +157,7 @@ def text(body: Body, name: str) -> str:
 
 
 def texts(body: Body, name: str) -> dict[str, str]:
-    """Returns strings by name, none when missing; anything else is refused with status 400."""
+    """Returns a mapping of strings to strings, empty if it is missing; anything else is refused with status 400."""
     value = body.get(name) or {}
     if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
         raise Refusal(400, f"{name} must map strings to strings")
@@ -165,7 +165,7 @@ def texts(body: Body, name: str) -> dict[str, str]:
 
 
 def texts_list(body: Body, name: str) -> tuple[str, ...]:
-    """Returns a list of strings, empty when missing; anything else is refused with status 400."""
+    """Returns a list of strings, empty if it is missing; anything else is refused with status 400."""
     value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise Refusal(400, f"{name} must be a list of strings")
@@ -173,7 +173,7 @@ def texts_list(body: Body, name: str) -> tuple[str, ...]:
 
 
 def number(body: Body, name: str, default: int) -> int:
-    """Returns a whole number of a body; anything else is refused with status 400."""
+    """Returns an integer of a body, the default if it is missing; anything else is refused with status 400."""
     value = body.get(name)
     if value is None:
         return default
@@ -183,12 +183,12 @@ def number(body: Body, name: str, default: int) -> int:
 
 
 def whole(value: str, name: str) -> int:
-    """Returns a non-negative whole number of a path or query; anything else is refused with status 400."""
+    """Returns a non-negative integer of a path or query; anything else is refused with status 400."""
     if not value.isdecimal():
         raise Refusal(400, f"{name} must be a non-negative integer")
     return int(value)
 
 
 def queries(request: Request, name: str) -> list[str]:
-    """Returns all values of a query parameter, those in one value separated by commas included."""
+    """Returns all values of a query parameter, which may also be separated by commas within one value."""
     return [part for value in request.query_params.getlist(name) for part in value.split(",") if value]

@@ -1,4 +1,4 @@
-"""A Daytona on 127.0.0.1, in this event loop or in its own process."""
+"""Daytona's service on 127.0.0.1, in this event loop or in its own process."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class LoopbackDaytona:
     ```
 
     Sandboxes are entries of a table. A command `python -m MODULE` in a session connects the sandbox to a real process
-    of this interpreter that serves MODULE, shared by all sandboxes of one image with the same variables; it gets HOST
-    and PORT and must listen there. Other commands are run by `/bin/sh` on this machine. Values of variables, and words
-    of commands, that are paths inside the image are replaced by paths on this machine. To upload files for a snapshot
-    from this process, see `trusted`.
+    of this interpreter that serves MODULE and is shared by all sandboxes of one image with the same variables; it gets
+    the variables HOST and PORT and must listen there. Other commands are run by `/bin/sh` on this machine. Paths inside
+    the image are replaced by paths on this machine in values of variables and in commands. To upload files for a
+    snapshot from this process, see `trusted`.
 
-    Not here: volumes, git, listing and deleting files of a sandbox, the code interpreter, terminals, warm pools,
-    and events, for which the SDK polls instead.
+    Not supported are volumes, git, listing and deleting files of a sandbox, the code interpreter, terminals, warm
+    pools, and events, instead of which the SDK polls.
 
-    On exit every sandbox, connection and process is gone.
+    On exit every sandbox, connection and process is ended.
     """
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
@@ -82,17 +82,17 @@ class LoopbackDaytona:
 
     @property
     def port(self) -> int:
-        """The port of API, toolbox, previews and control."""
+        """The port of the API, the toolbox, the previews and the control."""
         return self._port
 
     @property
     def api_url(self) -> str:
-        """The SDK's `api_url`."""
+        """The value of `api_url` for the SDK."""
         return f"http://{HOST}:{self._port}/api"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which a process finds this Daytona instead of the cloud."""
+        """Variables with which a process uses this Daytona instead of the cloud."""
         assert self._authority is not None, "it has not been started"
         return {
             "DAYTONA_API_URL": self.api_url,
@@ -102,9 +102,9 @@ class LoopbackDaytona:
 
     @contextlib.contextmanager
     def trusted(self) -> Iterator[None]:
-        """Trusts the certificate of the object storage, around code of this process that uploads files with the SDK.
+        """Trusts the certificate of the object storage while this process uploads files with the SDK.
 
-        Other processes need nothing but `environment`.
+        Other processes need only `environment`.
         """
         assert self._authority is not None, "it has not been started"
         with trusted(self._authority.bundle):
@@ -112,14 +112,14 @@ class LoopbackDaytona:
 
     @property
     def control(self) -> AsyncControl:
-        """Statistics and accidents."""
+        """Client for statistics and for faults on demand."""
         return AsyncControl(Control(self._port, self.api_key))
 
     async def start(self) -> None:
         """Starts serving.
 
         Raises:
-            OSError: The port is taken.
+            OSError: The port is in use.
         """
         raise_file_limit()
         async with contextlib.AsyncExitStack() as exits:
@@ -164,9 +164,9 @@ class LoopbackDaytona:
 
 
 def _route(account: Account, api_key: str, endpoint: Endpoint | None) -> Route:
-    """Returns the route of a handler that answers after the key is checked and faults are drawn, and is counted.
+    """Returns the route of a handler, which is called after the key is checked and faults are injected, and is counted.
 
-    Without a handler it is the route of all other paths, which answers 404.
+    Without a handler it is the route for all other paths, which answers 404.
     """
 
     async def answer(request: Request) -> Response:
@@ -211,9 +211,9 @@ def _route(account: Account, api_key: str, endpoint: Endpoint | None) -> Route:
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """Makes a new folder and removes it at the end. One whose owner was killed is removed by the next loopback.
+    """Makes a new folder and removes it at the end. If its owner was killed, the next loopback removes it.
 
-    The owner holds a lock on a file inside, which the kernel releases however the owner ends.
+    The owner holds a lock on a file inside, which the kernel releases at the owner's end, also after SIGKILL.
     """
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError), path.open("rb") as lock:
@@ -230,7 +230,7 @@ def own_folder() -> Iterator[Path]:
 
 
 class LoopbackProcess(LoopbackService):
-    """A loopback Daytona in a child process: it costs this interpreter nothing, and plain functions can use it.
+    """A loopback Daytona in a child process, which code without an event loop can use as well.
 
     ```python
     with LoopbackProcess(LoopbackConfig(images={"finqa-test": snapshot_folder})) as loopback:
@@ -238,7 +238,7 @@ class LoopbackProcess(LoopbackService):
         assert loopback.control.stats()["sandboxes"] == 0
     ```
 
-    It ends with this process, also when that is killed with SIGKILL. `async with` works too.
+    It ends with this process, also if this process is killed by SIGKILL. It is an asynchronous context manager too.
     """
 
     def __init__(self, config: LoopbackConfig | None = None, *, port: int = 0) -> None:
@@ -247,17 +247,17 @@ class LoopbackProcess(LoopbackService):
 
     @property
     def api_url(self) -> str:
-        """The SDK's `api_url`."""
+        """The value of `api_url` for the SDK."""
         return self.environment["DAYTONA_API_URL"]
 
     @property
     def api_key(self) -> str:
-        """The only key that it accepts."""
+        """The key that the service accepts."""
         return self.environment["DAYTONA_API_KEY"]
 
     @property
     def port(self) -> int:
-        """The port of API, toolbox, previews and control."""
+        """The port of the API, the toolbox, the previews and the control."""
         return urlsplit(self.api_url).port or 0
 
     @contextlib.contextmanager
@@ -268,12 +268,12 @@ class LoopbackProcess(LoopbackService):
 
     @property
     def control(self) -> Control:
-        """Statistics and accidents. The calls block; `async_control` is for event loops."""
+        """Client for statistics and for faults on demand. Its calls block; in an event loop use `async_control`."""
         return Control(self.port, self.api_key)
 
     @property
     def async_control(self) -> AsyncControl:
-        """Statistics and accidents, for event loops."""
+        """Client for statistics and for faults on demand, with methods to await."""
         return AsyncControl(self.control)
 
     async def __aenter__(self) -> LoopbackProcess:

@@ -1,4 +1,4 @@
-"""`/control` of a loopback Daytona and its clients: statistics, and accidents on demand."""
+"""`/control` of a loopback Daytona and its clients: statistics, and faults on demand."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ Death = Literal["destroyed", "error", "started"]
 
 
 class Stats(TypedDict):
-    """Statistics, as `stats()` returns them.
+    """The statistics that `stats()` returns.
 
     Attributes:
         up_s, cpu_s, rss_mib: Age of the loopback, CPU seconds and memory of its process.
-        requests: `METHOD /route` -> status -> number; status 0: dropped connections and hangs.
-        creates: Creates that were `accepted`, `limited` (429 because the window was full; injected ones are in
-            `faults`) and `refused` for another reason.
-        busiest_window: The most accepted creates that any sliding window of `create_window_s` has contained.
-        name_conflicts: Creates refused because a living sandbox has the name.
-        duplicates: Living sandboxes that share their name with another; 0 as long as names are given by the client.
-        sandboxes, sandboxes_ever, sandboxes_most: Sandboxes that are not gone; ever created; most at once.
-        sandboxes_by_state: Number of sandboxes by state in Daytona's words, and `frozen`.
-        sandboxes_by_label: `name=value` -> number of living sandboxes.
-        websockets, websockets_open, websockets_most: Preview WebSockets upgraded so far, open, most at once.
+        requests: `METHOD /route` -> status -> number; status 0 is a dropped connection or a hang.
+        unauthorised: Number of requests with a wrong key.
+        creates: Number of create requests that were `accepted`, `limited` (429 because the window was full; injected
+            ones are in `faults`) and `refused` for another reason.
+        busiest_window: The most create requests that any sliding window of `create_window_s` has contained.
+        name_conflicts: Number of create requests that were refused because a living sandbox has the name.
+        duplicates: Number of living sandboxes beyond the first with the same name; always 0, because a name that is in
+            use is refused.
+        sandboxes, sandboxes_ever, sandboxes_most: Number of sandboxes that exist, that were ever created, and most at
+            once.
+        sandboxes_by_state: Number of sandboxes by state in Daytona's terms, or `frozen`.
+        sandboxes_by_label: `name=value` -> number of existing sandboxes.
+        websockets, websockets_open, websockets_most: Number of preview WebSockets that were ever open, that are open,
+            and most at once.
         faults: Number of injected faults by kind.
         servers: Process ids of the real servers.
     """
@@ -65,10 +69,11 @@ class Stats(TypedDict):
 
 
 class Control:
-    """Blocking calls, for code without an event loop. In the event loop that the loopback runs in, they hang.
+    """Client with blocking calls. In the event loop that the loopback runs in, a call would never return.
 
-    `ids` takes ids or names; `share` a random share of the running sandboxes, by the loopback's seed; without both
-    all of them are meant. Each call returns the ids that were hit.
+    `ids` are ids or names of running sandboxes; `share` is a random share of the running sandboxes, chosen by the
+    loopback's seed; without both a call applies to all running ones. `kill`, `freeze` and `thaw` return the ids of the
+    sandboxes that were affected.
     """
 
     def __init__(self, port: int, api_key: str) -> None:
@@ -76,12 +81,12 @@ class Control:
         self._api_key = api_key
 
     def stats(self) -> Stats:
-        """Returns everything that is counted."""
+        """Returns all statistics."""
         stats: Stats = self._call("GET", "/control/stats", None)
         return stats
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """Returns sandboxes that are not gone.
+        """Returns the sandboxes that still exist.
 
         Keys: id, name, state, frozen, labels, created, connections, image, environment.
         """
@@ -93,14 +98,14 @@ class Control:
     ) -> list[str]:
         """Kills sandboxes and resets their open connections.
 
-        `leave` is the state that the API shows from then on: `error` or `started` (they must be deleted), or
-        `destroyed` (gone).
+        `leave` is the state that the API shows from then on: `error` or `started` (the owner must delete them), or
+        `destroyed` (they are removed).
         """
         hit: list[str] = self._call("POST", "/control/kill", {**_chosen(ids, share), "leave": leave})
         return hit
 
     def freeze(self, ids: Sequence[str] | None = None, *, share: float | None = None) -> list[str]:
-        """Stops all answers of sandboxes, on open connections too; the API still shows them as started."""
+        """Stops all answers of sandboxes, also on open connections; the API still shows them as started."""
         hit: list[str] = self._call("POST", "/control/freeze", _chosen(ids, share))
         return hit
 
@@ -110,7 +115,7 @@ class Control:
         return hit
 
     def expire_urls(self) -> None:
-        """Makes every preview URL returned so far answer 401; open connections stay."""
+        """Makes every preview URL that was returned so far answer 401; open connections stay."""
         self._call("POST", "/control/expire", {})
 
     def set_faults(self, faults: Faults) -> None:
@@ -118,15 +123,15 @@ class Control:
         self._call("POST", "/control/faults", faults.model_dump())
 
     def set_build_fails(self, reason: str) -> None:
-        """Makes builds of images fail with this reason from now on; empty: they succeed."""
+        """From now on, makes builds of images fail with this reason; with an empty one they succeed."""
         self._call("POST", "/control/builds", {"fail": reason})
 
     def break_image(self, name: str) -> None:
-        """Makes servers of this image exit at start from now on."""
+        """From now on, makes servers of this image exit at their start."""
         self._call("POST", "/control/break", {"name": name})
 
     def set_snapshot_state(self, name: str, state: str) -> None:
-        """Sets an image's state, such as `inactive`."""
+        """Sets the state of an image, such as `inactive`."""
         self._call("POST", "/control/snapshot-state", {"name": name, "state": state})
 
     def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
@@ -141,17 +146,17 @@ class Control:
 
 
 class AsyncControl:
-    """The calls of `Control`, for an event loop, that of the loopback included."""
+    """The calls of `Control` for use in an event loop, which may be that of the loopback."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     async def stats(self) -> Stats:
-        """Returns everything that is counted."""
+        """Returns all statistics."""
         return await asyncio.to_thread(self._control.stats)
 
     async def sandboxes(self) -> list[dict[str, Any]]:
-        """Returns sandboxes that are not gone."""
+        """Returns the sandboxes that still exist."""
         return await asyncio.to_thread(self._control.sandboxes)
 
     async def kill(
@@ -169,7 +174,7 @@ class AsyncControl:
         return await asyncio.to_thread(self._control.thaw, ids)
 
     async def expire_urls(self) -> None:
-        """Makes every preview URL returned so far answer 401."""
+        """Makes every preview URL that was returned so far answer 401."""
         await asyncio.to_thread(self._control.expire_urls)
 
     async def set_faults(self, faults: Faults) -> None:
@@ -177,15 +182,15 @@ class AsyncControl:
         await asyncio.to_thread(self._control.set_faults, faults)
 
     async def set_build_fails(self, reason: str) -> None:
-        """Makes builds of images fail with this reason from now on; empty: they succeed."""
+        """From now on, makes builds of images fail with this reason; with an empty one they succeed."""
         await asyncio.to_thread(self._control.set_build_fails, reason)
 
     async def break_image(self, name: str) -> None:
-        """Makes servers of this image exit at start from now on."""
+        """From now on, makes servers of this image exit at their start."""
         await asyncio.to_thread(self._control.break_image, name)
 
     async def set_snapshot_state(self, name: str, state: str) -> None:
-        """Sets an image's state."""
+        """Sets the state of an image."""
         await asyncio.to_thread(self._control.set_snapshot_state, name, state)
 
 
@@ -222,7 +227,7 @@ class ControlApi:
         ]
 
     async def stats(self, _: Request) -> Response:
-        """Returns everything that is counted."""
+        """Returns all statistics."""
         account, counters = self._account, self._account.counters
         sandboxes = list(account.sandboxes.values())
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -255,7 +260,7 @@ class ControlApi:
         return JSONResponse(body)
 
     async def sandboxes(self, _: Request) -> Response:
-        """Returns all sandboxes that are not gone, those that a stale list hides included."""
+        """Returns all sandboxes that still exist, including those that a stale list hides."""
         return JSONResponse(
             [
                 {
@@ -284,7 +289,7 @@ class ControlApi:
         return _ids(chosen)
 
     async def freeze(self, request: Request) -> Response:
-        """Stops all answers of sandboxes, on open connections too."""
+        """Stops all answers of sandboxes, also on open connections."""
         chosen = [sandbox for sandbox in await self._choose(request) if not sandbox.frozen and not sandbox.dead]
         for sandbox in chosen:
             sandbox.freeze()
@@ -298,7 +303,7 @@ class ControlApi:
         return _ids(chosen)
 
     async def expire_urls(self, _: Request) -> Response:
-        """Makes every preview URL returned so far invalid; open connections stay."""
+        """Makes every preview URL that was returned so far invalid; open connections stay."""
         number = len(self._account.tokens)
         self._account.tokens.clear()
         return JSONResponse({"expired": number})
@@ -313,18 +318,18 @@ class ControlApi:
         return JSONResponse(faults.model_dump())
 
     async def builds(self, request: Request) -> Response:
-        """Sets the reason with which builds fail; empty: they succeed."""
+        """Sets the reason with which builds fail; with an empty one they succeed."""
         reason = text(await json_body(request), "fail")
         self._account.config = self._account.config.model_copy(update={"build_fails": reason})
         return Response()
 
     async def break_image(self, request: Request) -> Response:
-        """Makes servers of this image exit at start from now on."""
+        """From now on, makes servers of this image exit at their start."""
         self._account.image(text(await json_body(request), "name")).broken = True
         return Response()
 
     async def snapshot_state(self, request: Request) -> Response:
-        """Sets an image's state."""
+        """Sets the state of an image."""
         body = await json_body(request)
         image = self._account.image(text(body, "name"))
         image.state = text(body, "state")
@@ -342,7 +347,7 @@ class ControlApi:
 
 
 def _memory_mib() -> float:
-    """Returns the memory of this process now; 0 where the system does not report it."""
+    """Returns the memory that this process uses, in MiB; 0 if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

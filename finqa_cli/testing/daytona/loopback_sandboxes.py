@@ -1,4 +1,4 @@
-"""Sandboxes of the account and the images they start from, with the objects that the API returns for them."""
+"""Sandboxes of the account and the images that they start from, with the objects that the API returns for them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Link(Protocol):
     """An open preview connection."""
 
     def freeze(self) -> None:
-        """Stops all bytes; the connection stays open."""
+        """Stops all data; the connection stays open."""
         ...
 
     def thaw(self) -> None:
-        """Lets bytes pass again, those that waited included."""
+        """Forwards data again, including data that was held back."""
         ...
 
     def abort(self) -> None:
-        """Resets both ends."""
+        """Resets the connection at both ends."""
         ...
 
 
@@ -40,12 +40,12 @@ class LoopbackImage:
     """An image, which Daytona calls a snapshot.
 
     Attributes:
-        state: pending, building, active, inactive, build_failed or removing.
+        state: `pending`, `building`, `active`, `inactive`, `build_failed` or `removing`.
         mounts: Absolute path inside the image -> file or folder on this machine.
-        environment: Variables that the image sets; values are paths inside the image.
+        environment: Variables that the image sets; paths in their values are paths inside the image.
         packages: Folders on this machine that programs of the image import from.
-        broken: Whether servers exit at start.
-        dockerfile: The Dockerfile it was built from, empty for a folder of this machine.
+        broken: Whether servers exit at their start.
+        dockerfile: The Dockerfile that it was built from; empty for a folder of this machine.
         log: Lines of its build so far.
         changed: Set and replaced whenever the log or the state changes.
     """
@@ -68,13 +68,13 @@ class LoopbackImage:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def host_path(self, path: str) -> str | None:
-        """Returns where a path inside the image is on this machine; None for a file that the image did not bring."""
+        """Returns the path on this machine for a path inside the image; None for a path that is not in the image."""
         return host_path(self.mounts, path)
 
     def program_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Returns the environment of a program of the image: no key and no secret of this process is in it.
+        """Returns the environment variables of a program of the image, without keys and secrets of this process.
 
-        Values that are paths inside the image become paths on this machine.
+        Values that are paths inside the image are replaced by paths on this machine.
         """
         merged = {**self.environment, **variables}
         return host_environment(self.packages) | {
@@ -89,12 +89,12 @@ class LoopbackImage:
         self.notify()
 
     def notify(self) -> None:
-        """Wakes those who follow the log."""
+        """Wakes the tasks that follow the log."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def dto(self) -> dict[str, object]:
-        """SnapshotDto of the SDK 0.226.1."""
+        """Returns a SnapshotDto of the SDK 0.226.1."""
         created = iso(self.created)
         build = {
             "dockerfileContent": self.dockerfile,
@@ -128,24 +128,24 @@ class LoopbackImage:
 
 @dataclass(slots=True, eq=False)
 class LoopbackSandbox:
-    """A sandbox. Times are Unix seconds; intervals are the sandbox's minutes.
+    """A sandbox. Times are in Unix seconds, intervals in minutes of the sandbox's timers.
 
     Attributes:
-        state: The state in Daytona's words.
+        state: The state in Daytona's terms.
         auto_stop: Minutes without activity until it stops; 0 means never.
         auto_delete: Minutes after its stop until it is destroyed; 0 means at once, negative means never.
         due: Time at which it is destroyed in any state; 0 means never.
-        listed: Time at which the list shows it first.
+        listed: Time from which the list shows it.
         vanished: Time at which it was destroyed; the list may show it for a while longer.
-        dead: Whether its processes are gone; the preview answers 502.
-        frozen: Whether it answers nothing.
-        user: The user that its programs run as, as the API reports it.
-        network_blocked: Whether it was created without a network; its commands have this machine's all the same.
+        dead: Whether its processes have ended, so that the preview answers 502.
+        frozen: Whether it answers no request.
+        user: The user of its programs that the API reports.
+        network_blocked: Whether it was created without a network; its commands can use this machine's nevertheless.
         sessions: Sessions of the toolbox by id.
-        executed: Commands outside of sessions that run, or that left something running.
+        executed: Commands outside of sessions that run, or that left processes running.
         folder: Folder of its own files on this machine.
-        files: Uploaded files: absolute path inside -> path on this machine.
-        ports: Port inside -> port of the real server on this machine.
+        files: Uploaded files: absolute path inside the sandbox -> path on this machine.
+        ports: Port inside the sandbox -> port of the real server on this machine.
         links: Open preview connections.
     """
 
@@ -180,15 +180,15 @@ class LoopbackSandbox:
 
     @property
     def ended(self) -> bool:
-        """Whether it is destroyed or about to be."""
+        """Whether it is destroyed or being destroyed."""
         return self.state in ENDED
 
     def touch(self) -> None:
-        """Records activity, which preview traffic is not."""
+        """Records activity; preview traffic does not count as activity."""
         self.active = time.time()
 
     def freeze(self) -> None:
-        """Stops all answers, on open connections too."""
+        """Stops all answers, also on open connections."""
         self.frozen = True
         self.thawed.clear()
         for link in list(self.links):
@@ -202,7 +202,7 @@ class LoopbackSandbox:
             link.thaw()
 
     def die(self, state: str) -> None:
-        """Ends its processes and resets its open connections."""
+        """Ends its processes, resets its open connections and sets its state."""
         self.dead, self.frozen = True, False
         self.state = state
         self.ports.clear()
@@ -216,7 +216,7 @@ class LoopbackSandbox:
         self.thawed.set()
 
     def item(self, toolbox: str) -> dict[str, object]:
-        """SandboxListItem of the SDK 0.226.1."""
+        """Returns a SandboxListItem of the SDK 0.226.1."""
         return {
             "id": self.id,
             "organizationId": ORGANIZATION,
@@ -245,12 +245,12 @@ class LoopbackSandbox:
         }
 
     def dto(self, toolbox: str) -> dict[str, object]:
-        """Sandbox of the SDK 0.226.1."""
+        """Returns a Sandbox of the SDK 0.226.1."""
         return {**self.item(toolbox), "env": dict(self.environment), "kvm": False, "volumes": []}
 
 
 def host_path(mounts: Mapping[str, Path], path: str) -> str | None:
-    """Returns where a path inside an image with these mounts is on this machine; None where no mount has it."""
+    """Returns the path on this machine for a path inside an image with these mounts; None if no mount contains it."""
     path = posixpath.normpath(path)
     for inside, outside in sorted(mounts.items(), key=lambda mount: -len(mount[0])):
         if path == inside:
@@ -261,5 +261,5 @@ def host_path(mounts: Mapping[str, Path], path: str) -> str | None:
 
 
 def iso(when: float) -> str:
-    """Returns Unix seconds in the API's format."""
+    """Returns a time in Unix seconds in the format of the API."""
     return datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Preview URLs: HTTP and WebSocket to the servers of sandboxes."""
+"""Preview URLs: forwards HTTP and WebSocket connections to the servers of sandboxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN_HEADER = "x-daytona-preview-token"
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: it writes what it receives to the other end."""
+    """One end of a connection, which writes the data that it receives to the other end."""
 
     def __init__(self, link: PreviewLink, other: asyncio.Transport) -> None:
         self._link = link
@@ -60,7 +60,7 @@ class PreviewLink:
             proxy.account.counters.upgraded()
 
     async def open(self, port: int, first: bytes) -> None:
-        """Connects to the server, sends the first bytes and passes on those that follow.
+        """Connects to the server, sends the first bytes and forwards all later data in both directions.
 
         Raises:
             OSError: The server does not answer.
@@ -79,20 +79,20 @@ class PreviewLink:
             client.resume_reading()
 
     def freeze(self) -> None:
-        """Stops all bytes."""
+        """Stops all data."""
         self.frozen = True
         for transport in self._ends():
             transport.pause_reading()
 
     def thaw(self) -> None:
-        """Lets bytes pass again."""
+        """Forwards data again."""
         self.frozen = False
         if self._server is not None:
             for transport in self._ends():
                 transport.resume_reading()
 
     def close(self) -> None:
-        """Closes both ends after what was received is delivered."""
+        """Closes both ends after data that was received is delivered."""
         self._forget()
         for transport in self._ends():
             transport.close()
@@ -117,10 +117,10 @@ class PreviewLink:
 
 
 class PreviewProxy:
-    """ASGI application of everything below `/preview/`.
+    """The ASGI application for all paths below `/preview/`.
 
-    Bytes are passed on unread after the head: frames of a WebSocket, their compression and their close codes arrive
-    as they were sent, and a freeze or a reset of the sandbox is one of the sockets.
+    After the head of a request, data is forwarded without being parsed: frames of a WebSocket, their compression and
+    their close codes arrive as they were sent, and a freeze or failure of the sandbox affects the sockets directly.
     """
 
     def __init__(self, account: Account) -> None:
@@ -160,7 +160,7 @@ class PreviewProxy:
             raise
 
     def _resolve(self, request: Request) -> tuple[LoopbackSandbox, int, str]:
-        """Returns the sandbox, the port and the path behind a preview URL.
+        """Returns the sandbox, the port and the server's path for a preview URL.
 
         The token is in the path (`/preview/TOKEN/...`, a signed URL) or in a header.
         """
@@ -179,7 +179,7 @@ class PreviewProxy:
 
 
 def _head(request: Request, path: str, body: bytes) -> bytes:
-    """Returns the head for the server. The connection of a plain request serves it only, so that the rest is bytes."""
+    """Returns the head for the server. A connection is used for one request only, so its other data is not parsed."""
     headers = {name: value for name, value in request.headers.items() if name != TOKEN_HEADER}
     if headers.pop("transfer-encoding", ""):  # uvicorn has joined the chunks
         headers["content-length"] = str(len(body))

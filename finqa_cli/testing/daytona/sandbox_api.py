@@ -1,4 +1,4 @@
-"""Routes of the SDK 0.226.1 that create, show, change and end sandboxes, and show the key and its account."""
+"""Routes for the SDK 0.226.1 that create, show, change and end sandboxes, and show the key and its account."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKEN_BYTES = 12
 
 
 class SandboxApi:
-    """Handlers; `origin` is `http://127.0.0.1:PORT`."""
+    """The handlers of one account; URLs that they return begin with `origin`, such as `http://127.0.0.1:PORT`."""
 
     def __init__(self, account: Account, origin: str) -> None:
         self._account = account
@@ -66,7 +66,7 @@ class SandboxApi:
         ]
 
     async def create(self, request: Request) -> Response:
-        """Creates a sandbox; the limit, the quota and the faults of creates apply."""
+        """Creates a sandbox; limit, quota and faults of create requests apply."""
         account, faults, random = self._account, self._account.config.faults, self._account.random
         self._admit()
         try:
@@ -123,7 +123,7 @@ class SandboxApi:
         return sandbox
 
     def _stock_image(self, body: dict[str, object], recipe: object) -> LoopbackImage:
-        """Returns the image of one sandbox for a Dockerfile without files of finqa; nothing is pulled or built."""
+        """Returns an image for one sandbox from a Dockerfile without a build context; nothing is pulled or built."""
         if not isinstance(recipe, dict) or recipe.get("contextHashes"):
             raise Refusal(400, "The loopback builds files into snapshots only; build the image as a snapshot first")
         dockerfile = text(recipe, "dockerfileContent")
@@ -142,7 +142,7 @@ class SandboxApi:
         )
 
     def _finish_start(self, sandbox: LoopbackSandbox) -> None:
-        """Takes a sandbox from `creating` to `started`, or to an error."""
+        """Changes the state of a sandbox to `started`, or to one of failure, after the start time."""
         account = self._account
         failed = account.random.hit("start_failed", account.config.faults.start_failed)
 
@@ -158,12 +158,12 @@ class SandboxApi:
                 sandbox.die("error")
             else:
                 sandbox.state = "started"
-                self._schedule_accident(sandbox)
+                self._schedule_fault(sandbox)
 
         account.later(account.random.seconds("start", account.config.latency.start), arrive)
 
-    def _schedule_accident(self, sandbox: LoopbackSandbox) -> None:
-        """Draws whether it dies or freezes by itself later."""
+    def _schedule_fault(self, sandbox: LoopbackSandbox) -> None:
+        """Decides at random whether the sandbox fails or freezes by itself later."""
         account, faults = self._account, self._account.config.faults
         if account.random.hit("dies", faults.dies):
             account.later(account.random.seconds("fault", faults.fault_after), lambda: account.kill(sandbox))
@@ -171,7 +171,7 @@ class SandboxApi:
             account.later(account.random.seconds("fault", faults.fault_after), sandbox.freeze)
 
     async def list(self, request: Request) -> Response:
-        """Lists sandboxes page by page; labels, states, id, name and snapshots filter."""
+        """Lists sandboxes by pages; labels, states, snapshots and beginnings of id and name are filters."""
         wanted = _labels(request.query_params.get("labels", ""))
         limit = whole(request.query_params.get("limit") or str(PAGE), "limit")
         found = [sandbox for sandbox in self._account.visible() if wanted.items() <= sandbox.labels.items()]
@@ -192,7 +192,7 @@ class SandboxApi:
         return self._reply(self._account.sandbox(sandbox))
 
     async def delete(self, _: Request, sandbox: str) -> Response:
-        """Begins to end it; one that still starts is refused, as Daytona does."""
+        """Begins to end a sandbox; while it is starting this is refused, as by Daytona."""
         found = self._account.sandbox(sandbox)
         if found.state in STARTING:
             raise Refusal(400, "Sandbox state change in progress")
@@ -220,25 +220,25 @@ class SandboxApi:
         return self._reply(found)
 
     async def labels(self, request: Request, sandbox: str) -> Response:
-        """Replaces its labels."""
+        """Replaces the labels of a sandbox."""
         found = self._account.sandbox(sandbox)
         found.labels = texts(await json_body(request), "labels")
         return JSONResponse({"labels": found.labels})
 
     async def auto_stop(self, _: Request, sandbox: str, minutes: str) -> Response:
-        """Sets the minutes without activity after which it stops."""
+        """Sets the minutes without activity after which a sandbox stops."""
         found = self._account.sandbox(sandbox)
         found.auto_stop = whole(minutes, "interval")
         return self._reply(found)
 
     async def auto_delete(self, _: Request, sandbox: str, minutes: str) -> Response:
-        """Sets the minutes after its stop at which it is destroyed."""
+        """Sets the minutes after its stop at which a sandbox is destroyed."""
         found = self._account.sandbox(sandbox)
         found.auto_delete = -1 if minutes.startswith("-") else whole(minutes, "interval")
         return self._reply(found)
 
     async def ttl(self, _: Request, sandbox: str, minutes: str) -> Response:
-        """Sets the minutes, from now, after which it is destroyed; 0 means never."""
+        """Sets the minutes from now after which a sandbox is destroyed; 0 means never."""
         found = self._account.sandbox(sandbox)
         found.due = self._due(whole(minutes, "ttlMinutes"))
         return self._reply(found)
@@ -249,18 +249,18 @@ class SandboxApi:
         return Response(status_code=201)
 
     async def toolbox_url(self, _: Request, sandbox: str) -> Response:
-        """Returns the URL of its toolbox."""
+        """Returns the URL of the toolbox of a sandbox."""
         self._account.sandbox(sandbox)
         return JSONResponse({"url": self._toolbox})
 
     async def preview_url(self, _: Request, sandbox: str, port: str) -> Response:
-        """Returns a URL, and a token for the header X-Daytona-Preview-Token."""
+        """Returns a preview URL, and a token for the header X-Daytona-Preview-Token."""
         found = self._account.sandbox(sandbox)
         token = self._token(found, whole(port, "port"), self._account.config.url_ttl_cap_s)
         return JSONResponse({"sandboxId": found.id, "url": f"{self._origin}/preview/{found.id}-{port}", "token": token})
 
     async def signed_url(self, request: Request, sandbox: str, port: str) -> Response:
-        """Returns a URL that contains its token."""
+        """Returns a preview URL that contains its token."""
         found, inner = self._account.sandbox(sandbox), whole(port, "port")
         seconds = whole(request.query_params.get("expiresInSeconds") or str(DEFAULT_URL_TTL_S), "expiresInSeconds")
         cap = self._account.config.url_ttl_cap_s
@@ -271,14 +271,14 @@ class SandboxApi:
         return JSONResponse({"sandboxId": found.id, "port": inner, "token": token, "url": url})
 
     async def expire_url(self, _: Request, sandbox: str, port: str, token: str) -> Response:
-        """Ends a signed URL."""
+        """Makes a signed URL invalid."""
         found = self._account.sandbox(sandbox)
         if self._account.tokens.get(token, ("", 0))[:2] == (found.id, whole(port, "port")):
             del self._account.tokens[token]
         return Response()
 
     async def key(self, _: Request) -> Response:
-        """Returns the key that was used (ApiKeyList of the SDK 0.226.1)."""
+        """Returns the facts of the key (ApiKeyList of the SDK 0.226.1)."""
         body = {
             "name": "loopback",
             "value": "loopback-****",
@@ -292,7 +292,7 @@ class SandboxApi:
         return JSONResponse(body)
 
     async def usage(self, _: Request, organization: str) -> Response:
-        """Returns resources and quotas (OrganizationUsageOverview of the SDK 0.226.1)."""
+        """Returns used resources and quotas (OrganizationUsageOverview of the SDK 0.226.1)."""
         if organization != ORGANIZATION:
             raise Refusal(404, f"Organization {organization} not found")
         used, quota = self._account.used(), self._account.config.quota

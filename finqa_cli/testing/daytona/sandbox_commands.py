@@ -1,4 +1,4 @@
-"""Commands in sandboxes: servers are processes that sandboxes share, all else is run by a shell of this machine."""
+"""Commands in sandboxes: servers are processes that sandboxes share; a shell of this machine runs all others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOVED = re.compile(r"^\s*cd\s+(?P<folder>\S+)\s*&&\s*(?P<rest>.+)$", re.DOTALL)
 
 
 class ServerProcess:
-    """A child that serves one module on a port of its own, and dies with this process.
+    """A child process that serves one module on its own port, and ends with this process.
 
     Attributes:
         users: Number of sandboxes that it serves.
@@ -63,18 +63,18 @@ class ServerProcess:
         return [own.get(before, argument) for before, argument in zip(("", *arguments), arguments, strict=False)]
 
     def exit_code(self) -> int | None:
-        """Returns the exit code, None while it runs."""
+        """Returns the exit code; None while it runs."""
         return self._process.poll()
 
     def output(self) -> str:
-        """Returns what it has written so far."""
+        """Returns the output so far."""
         try:
             return self._log.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     async def stop(self) -> None:
-        """Sends SIGTERM, then SIGKILL, to its whole group."""
+        """Sends SIGTERM to the process group, and SIGKILL if it has not ended after a while."""
         self._signal(signal.SIGTERM)
         for _ in range(int(STOP_S / POLL_S)):
             if self.exit_code() is not None:
@@ -83,7 +83,7 @@ class ServerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills the process group and waits for its end."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
@@ -96,7 +96,7 @@ class ServerProcess:
 
 
 class Servers:
-    """The server processes of all images. Sandboxes that want the same server share `width` copies."""
+    """The server processes of all images. Sandboxes that need the same server share `width` copies."""
 
     def __init__(self, folder: Path, width: int) -> None:
         self._folder = folder
@@ -107,14 +107,14 @@ class Servers:
     def attach(
         self, image: str, module: str, arguments: tuple[str, ...], environment: Mapping[str, str]
     ) -> ServerProcess:
-        """Returns the server of this image (an id) with this environment that has the fewest users, or a new one.
+        """Returns a new copy of a server, or the copy with the fewest users if there are `width` copies already.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The server cannot be started.
         """
         copies = self._running.setdefault((image, module, arguments, tuple(sorted(environment.items()))), [])
         for dead in [copy for copy in copies if copy.exit_code() is not None]:
-            dead.kill()  # its pipe is still open
+            dead.kill()  # closes its pipe
             copies.remove(dead)
         if len(copies) < self._width:
             self._started += 1
@@ -131,7 +131,7 @@ class Servers:
         return [server for copies in self._running.values() for server in copies]
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Ends all servers."""
         await asyncio.gather(*(server.stop() for server in self.all()))
 
 
@@ -144,11 +144,11 @@ class Command(Protocol):
         ...
 
     def exit_code(self) -> int | None:
-        """Returns the exit code, None while it runs."""
+        """Returns the exit code; None while it runs."""
         ...
 
     def output(self) -> str:
-        """Returns what it has written so far."""
+        """Returns the output so far."""
         ...
 
     def end(self) -> None:
@@ -158,29 +158,29 @@ class Command(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ServerCommand:
-    """A sandbox's part in a shared server. It ends with the sandbox; the process still serves other sandboxes."""
+    """The use of a shared server by a sandbox. It ends with the sandbox; the process still serves other sandboxes."""
 
     text: str
     server: ServerProcess
     ended: bool = False
 
     def exit_code(self) -> int | None:
-        """Returns that of the process, or of a killed one when the sandbox is gone."""
+        """Returns the exit code of the process, or that of a killed process once the sandbox has ended."""
         return KILLED if self.ended else self.server.exit_code()
 
     def output(self) -> str:
-        """Returns that of the process."""
+        """Returns the output of the process."""
         return self.server.output()
 
     def end(self) -> None:
-        """Ends the sandbox's part."""
+        """Ends the use by the sandbox."""
         self.server.users -= not self.ended
         self.ended = True
 
 
 @dataclass(slots=True, eq=False)
 class FailedCommand:
-    """A command that failed at once."""
+    """A command that could not be started."""
 
     text: str
     message: str
@@ -190,18 +190,18 @@ class FailedCommand:
         return 1
 
     def output(self) -> str:
-        """Returns the reason."""
+        """Returns the reason of the failure."""
         return self.message
 
     def end(self) -> None:
-        """Does nothing: nothing runs."""
+        """Does nothing, because no process runs."""
 
 
 class ShellCommand:
-    """A process of `/bin/sh`. Its standard error goes to its output.
+    """A process of `/bin/sh`, whose standard error is part of its output.
 
     Attributes:
-        lingers: Whether it has ended and left something running in its process group.
+        lingers: Whether it has ended and left processes running in its process group.
     """
 
     def __init__(self, text: str) -> None:
@@ -212,7 +212,7 @@ class ShellCommand:
         self.lingers = False
 
     async def run(self, command_line: str, folder: Path, environment: Mapping[str, str], timeout_s: float) -> None:
-        """Runs it to its end; the exit code is 124 when it takes too long."""
+        """Runs the command until it ends; if it takes too long it is killed with the exit code 124."""
         self._process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",
@@ -243,15 +243,15 @@ class ShellCommand:
             self.lingers = True
 
     def exit_code(self) -> int | None:
-        """Returns the exit code, None while it runs."""
+        """Returns the exit code; None while it runs."""
         return self._code
 
     def output(self) -> str:
-        """Returns what it has written so far."""
+        """Returns the output so far."""
         return self._output.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """Kills its process group, what it left in the background included."""
+        """Kills its process group, including processes that it left in the background."""
         if self._process is not None and (self._process.returncode is None or self.lingers):
             self.lingers = False
             self._code = KILLED if self._code is None else self._code
@@ -267,17 +267,17 @@ class Session:
     commands: dict[str, Command] = field(default_factory=dict)
 
     def end(self) -> None:
-        """Kills all of them."""
+        """Ends all its commands."""
         for command in self.commands.values():
             command.end()
 
     def dto(self) -> dict[str, object]:
-        """Session of the SDK 0.226.1."""
+        """Returns a Session of the SDK 0.226.1."""
         return {"sessionId": self.id, "commands": [command_dto(*item) for item in self.commands.items()]}
 
 
 def command_dto(identifier: str, command: Command) -> dict[str, object]:
-    """Command of the SDK 0.226.1."""
+    """Returns a Command of the SDK 0.226.1."""
     code = command.exit_code()
     return {"id": identifier, "command": command.text, **({} if code is None else {"exitCode": code})}
 
@@ -285,8 +285,8 @@ def command_dto(identifier: str, command: Command) -> dict[str, object]:
 def server_command(text: str) -> tuple[dict[str, str], str, tuple[str, ...]] | None:
     """Returns variables, module and arguments of a command line that starts a server; None for other commands.
 
-    These are `[A=b ...] python -m MODULE ...`, and `[cd FOLDER &&] [exec] uvicorn APP ...`, also inside `sh -c`, as the
-    Dockerfiles of environments have it.
+    These are `[A=b ...] python -m MODULE ...`, and `[cd FOLDER &&] [exec] uvicorn APP ...`, also inside `sh -c`, as in
+    the Dockerfiles of environments.
     """
     match = _SERVER.match(text)
     try:
@@ -315,7 +315,7 @@ def _uvicorn_command(text: str, folder: str) -> tuple[dict[str, str], str, tuple
 
 
 def host_environment(packages: Iterable[Path]) -> dict[str, str]:
-    """Returns the variables of this machine that programs in sandboxes need, with these folders to import from."""
+    """Returns the variables of this process that programs in sandboxes need, with folders to import from added."""
     inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     paths = [str(path) for path in packages]
     paths += [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]

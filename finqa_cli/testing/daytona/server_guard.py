@@ -1,7 +1,8 @@
-"""`python -P server_guard.py MODULE ARGUMENTS...` runs MODULE as a program that dies when its standard input is closed.
+"""`python -P server_guard.py MODULE ARGUMENTS...` runs MODULE as a program that ends when standard input is closed.
 
-The parent has the other end of that pipe, and the kernel closes it however the parent ends, also by SIGKILL. Started
-by its path, so that MODULE and all that it imports come from the image's own packages; imports nothing else of finqa.
+The parent has the other end of that pipe, and the kernel closes it at the parent's end, also after SIGKILL.
+The script is started by its path and imports nothing of finqa, so that MODULE and all its imports come from the
+image's own packages.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _exit_with(pipe: int) -> None:
 
 
 def raise_file_limit() -> None:
-    """Raises the limit of open files: every session is an open socket, and the usual soft limit is 1024."""
+    """Raises the limit of open files, because every session is an open socket and the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

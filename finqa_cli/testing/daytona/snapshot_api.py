@@ -1,4 +1,4 @@
-"""`/api/snapshots`: images built from Dockerfiles and uploaded contexts, shown, activated and deleted."""
+"""`/api/snapshots`: builds images from Dockerfiles and uploaded contexts, and shows, activates and deletes images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PIP_INSTALL = re.compile(r"\bpip3?\s+install\b")
 
 
 class SnapshotApi:
-    """Handlers; `origin` is `http://127.0.0.1:PORT`."""
+    """The handlers of one account; URLs that they return begin with `origin`, such as `http://127.0.0.1:PORT`."""
 
     def __init__(self, account: Account, storage: Storage, origin: str) -> None:
         self._account = account
@@ -55,14 +55,14 @@ class SnapshotApi:
         ]
 
     async def create(self, request: Request) -> Response:
-        """Begins to build an image from a Dockerfile; a registry's image becomes one without files."""
+        """Begins to build an image from a Dockerfile; the image of a registry becomes one without files."""
         body = await json_body(request)
         name = text(body, "name")
         if not name:
             raise Refusal(400, "name is required")
         if any(image.name == name for image in self._account.images.values()):
             raise Refusal(409, f'Snapshot with name "{name}" already exists for this organization')
-        # The SDK follows the log only of what is building, and a quick build is over when it looks for the second time.
+        # The SDK follows the log only of an image that is `building`; a short build would end before it asks again.
         state = "pending" if self._account.config.latency.build.median_s > SDK_POLL_S else "building"
         image = LoopbackImage(self._account.random.identifier(), name, state=state)
         image.cpu, image.memory_gib = number(body, "cpu", 1), number(body, "memory", 1)
@@ -81,7 +81,7 @@ class SnapshotApi:
         return JSONResponse(image.dto())
 
     async def list(self, request: Request) -> Response:
-        """Lists images page by page, newest first."""
+        """Lists images by pages, newest first."""
         images = sorted(self._account.images.values(), key=lambda image: -image.created)
         query = request.query_params
         page, limit = whole(query.get("page") or "1", "page"), whole(query.get("limit") or str(PAGE), "limit")
@@ -100,7 +100,7 @@ class SnapshotApi:
         return JSONResponse(self._account.image(image).dto())
 
     async def delete(self, _: Request, image: str) -> Response:
-        """Begins to delete it; its name is taken until it is gone."""
+        """Begins to delete an image; its name remains in use until the image is removed."""
         found = self._account.images.get(image)
         if found is None:
             raise Refusal(404, f"Snapshot {image} not found")
@@ -121,12 +121,12 @@ class SnapshotApi:
         return Response(status_code=204)
 
     async def logs_url(self, request: Request, image: str) -> Response:
-        """Returns the URL of its build's log."""
+        """Returns the URL of the log of an image's build."""
         found = self._account.image(image)
         return JSONResponse({"url": f"{self._origin}/api/snapshots/{found.id}/build-logs"})
 
     async def logs(self, request: Request, image: str) -> Response:
-        """Sends the build's log; with `follow=true` to the end of the build."""
+        """Sends the log of a build; with `follow=true` until the build ends."""
         found = self._account.image(image)
         follow = request.query_params.get("follow") == "true"
         return StreamingResponse(_lines(found, follow=follow), media_type="text/plain")
@@ -139,12 +139,12 @@ class SnapshotApi:
         return JSONResponse(found.dto())
 
     async def _build(self, image: LoopbackImage) -> None:
-        """Takes an image from `pending` over `building` to `active` or `build_failed`.
+        """Builds an image, whose state changes to `building` and then to `active` or `build_failed`.
 
-        `COPY` and `ENV` are carried out, those between stages included. `RUN` is only written to the log, with one
-        exception: `pip install` of a wheel or of a project's folder that was copied makes its modules importable for
-        the programs of the image. All other packages are this interpreter's own, and what `RUN` would have made is
-        missing: a stage that copies it goes without.
+        `COPY` (also from another stage) and `ENV` are executed. `RUN` is only written to the log, with one exception:
+        `pip install` of a wheel or of a project's folder that was copied makes its modules importable for the programs
+        of the image. All other packages are those of this interpreter. Files that `RUN` would have made are missing,
+        and a stage that copies them continues without them.
         """
         account = self._account
         image.state = "building"
@@ -199,12 +199,12 @@ def _unpack_contexts(storage: Storage, image: LoopbackImage, folder: Path) -> No
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a build takes files from and puts them.
+    """The folders that a build reads and writes.
 
     Attributes:
         context: The unpacked build context.
         folder: Folder of the image on this machine.
-        stages: Mounts of each stage, which has a name and a number: path inside it -> file or folder on this machine.
+        stages: Number or name of a stage -> its mounts: path inside it -> file or folder on this machine.
     """
 
     context: Path
@@ -241,7 +241,7 @@ def _carry_out(step: Step, image: LoopbackImage, places: Places) -> None:
 
 
 def _install(project: Path, packages: Path) -> None:
-    """Installs a project as pip does, with the build tools of this interpreter and without its requirements."""
+    """Installs a project by pip, with the build tools of this interpreter and without its requirements."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     done = subprocess.run(
         [*command, "--upgrade", "--target", str(packages), str(project)], capture_output=True, text=True, check=False
@@ -269,10 +269,10 @@ def _copy(step: Step, image: LoopbackImage, places: Places) -> None:
 
 
 def _origin(step: Step, source: str, places: Places) -> Path | None:
-    """Returns the source on this machine; None for what a stage does not have.
+    """Returns the path of a source on this machine; None if another stage does not have it.
 
     Raises:
-        BuildError: The build context does not have it.
+        BuildError: The build context does not have the source.
     """
     if step.origin:
         found = host_path(places.stages.get(step.origin, {}), source)

@@ -1,12 +1,12 @@
-"""The object storage of the account: the part of S3's REST API with which the SDK uploads build contexts.
+"""The object storage of the account: the part of S3's REST API by which the SDK uploads build contexts.
 
-The SDK's uploader, obstore, talks TLS only and trusts the system's certificates, so this listens on a port of its own
+The SDK's uploader, obstore, uses only TLS and trusts the system's certificates, so this server listens on its own port
 with a certificate of its own authority.
 
-obstore reads SSL_CERT_FILE from the process's environment when it makes a client. The SDK empties `os.environ` around
-that moment, which also empties the environment beneath it of all that `os.environ` knows. So the variable has to be in
-the environment without being in `os.environ`: `trusted` does it for this process, and `Authority.variables` for other
-processes, by a `sitecustomize` on PYTHONPATH. Neither touches the SDK.
+obstore reads SSL_CERT_FILE from the environment of the process when it makes a client. At that time the SDK empties
+`os.environ`, which also removes all variables in `os.environ` from the environment of the process. So the variable must
+be in the environment without being in `os.environ`: `trusted` does this for this process, and `Authority.variables` for
+other processes, by a `sitecustomize` on PYTHONPATH. Neither changes the SDK.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ except ModuleNotFoundError as error:
 
 
 class Storage:
-    """Objects are files below `folder`. Requests must be signed with the access key that was given out."""
+    """Stores objects as files below `folder`. Requests must state the access key that `push_access` returned."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class Storage:
         self._port = 0
 
     def context(self, digest: str) -> Path | None:
-        """Returns the archive of an uploaded build context, None when it was never uploaded."""
+        """Returns the archive of a build context; None if it was not uploaded."""
         path = self._path(f"{ORGANIZATION}/{digest}/context.tar")
         return path if path.is_file() else None
 
@@ -138,10 +138,10 @@ class Storage:
 
 
 class Authority:
-    """A certificate authority of this loopback alone.
+    """A certificate authority for this loopback only.
 
     Attributes:
-        bundle: PEM file with the system's authorities, and this one after `context` was called.
+        bundle: PEM file with the system's authorities, and with this one after a call of `context`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -159,7 +159,7 @@ class Authority:
         return {CA_VARIABLE: str(self.bundle), "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
     def context(self) -> ssl.SSLContext:
-        """Returns the context of the server with a new certificate."""
+        """Returns the server's TLS context with a new certificate."""
         authority, certificate, key = _certificates()
         with self.bundle.open("ab") as bundle:
             bundle.write(b"\n" + authority)
@@ -173,7 +173,7 @@ class Authority:
 
 @contextlib.contextmanager
 def trusted(bundle: str | Path) -> Iterator[None]:
-    """Makes this process trust the certificates of this file, which should contain the system's too."""
+    """Makes obstore in this process trust only the certificates of a file, which should contain the system's too."""
     before = os.environ.pop("SSL_CERT_FILE", None)
     os.putenv("SSL_CERT_FILE", str(bundle))
     try:
@@ -197,7 +197,7 @@ def _head(path: Path) -> Response:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file and the folders above it."""
+    """Writes a file, and makes missing folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
@@ -213,7 +213,7 @@ def _xml(name: str, key: str, **fields: str) -> Response:
 
 
 def _certificates() -> tuple[bytes, bytes, bytes]:
-    """Returns, as PEM, an authority, and a certificate for 127.0.0.1 with its key."""
+    """Returns the certificate of an authority, a certificate for 127.0.0.1 and the key of the latter, all as PEM."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     names = [
         x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])

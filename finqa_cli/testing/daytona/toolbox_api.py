@@ -33,7 +33,7 @@ DEFAULT_PORT = 8000
 
 
 class ToolboxApi:
-    """Handlers of one account."""
+    """The handlers of one account."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -56,10 +56,10 @@ class ToolboxApi:
         ]
 
     async def _running(self, id_or_name: str) -> LoopbackSandbox:
-        """Returns a sandbox whose toolbox answers; one that is frozen keeps its callers waiting.
+        """Returns a sandbox whose toolbox answers; waits while it is frozen.
 
         Raises:
-            Refusal: It is gone (404), does not run (400), or its processes died (502).
+            Refusal: The sandbox does not exist (404), does not run (400), or its processes have ended (502).
         """
         sandbox = self._account.sandbox(id_or_name)
         if sandbox.frozen:
@@ -72,7 +72,7 @@ class ToolboxApi:
         return sandbox
 
     async def execute(self, request: Request, sandbox: str) -> Response:
-        """Runs a shell command to its end."""
+        """Runs a shell command until it ends."""
         body = await json_body(request)
         found = await self._running(sandbox)
         timeout = body.get("timeout")
@@ -111,7 +111,7 @@ class ToolboxApi:
         return JSONResponse(_find_session(await self._running(sandbox), session).dto())
 
     async def delete_session(self, _: Request, sandbox: str, session: str) -> Response:
-        """Ends a session and its commands. A server that it started no longer answers."""
+        """Ends a session and its commands. Servers that it started no longer answer."""
         found = await self._running(sandbox)
         ended = _find_session(found, session)
         ended.end()
@@ -143,12 +143,12 @@ class ToolboxApi:
         return JSONResponse(body)
 
     async def command(self, _: Request, sandbox: str, session: str, command: str) -> Response:
-        """Returns a command's state."""
+        """Returns the state of a command."""
         found = _find_session(await self._running(sandbox), session)
         return JSONResponse(command_dto(command, _find_command(found, command)))
 
     async def logs(self, _: Request, sandbox: str, session: str, command: str) -> Response:
-        """Returns what a command has written."""
+        """Returns the output of a command so far."""
         output = _find_command(_find_session(await self._running(sandbox), session), command).output()
         return JSONResponse({"output": output, "stdout": output, "stderr": ""})
 
@@ -171,7 +171,7 @@ class ToolboxApi:
         return Response()
 
     async def download(self, request: Request, sandbox: str) -> Response:
-        """Sends files as the parts of a form; a part named `error` for what is missing."""
+        """Sends files as the parts of a form, with a part named `error` for a missing file."""
         found = await self._running(sandbox)
         paths = texts_list(await json_body(request), "paths")
         boundary = secrets.token_hex(16)
@@ -250,7 +250,7 @@ def _normalize(path: str) -> str:
 
 
 def _own_path(sandbox: LoopbackSandbox, path: str) -> Path:
-    """Returns a path below the sandbox's folder for any path."""
+    """Returns the path in the sandbox's own folder for a path inside the sandbox."""
     return sandbox.folder / "root" / _normalize(path).lstrip("/")
 
 

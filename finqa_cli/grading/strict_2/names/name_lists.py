@@ -1,4 +1,4 @@
-"""Lists of names that an answer decides on: the names alone, each with an amount, or one sentence about all of them."""
+"""Reads answers that are lists of names: the names alone, each with an amount, or one sentence about all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finqa_cli.grading.strict_2.question import Question
 
 
 def listed_names(truth: str, question: Question) -> tuple[str, ...]:
-    """The names of a truth that is a list of them, `["Films", "Paper"]` or `Films, Paper`; empty for another truth."""
+    """Returns the names of a truth that is a list of names, `["Films", "Paper"]` or `Films, Paper`; else ()."""
     text = truth.strip()
     if text.startswith("["):
         try:
@@ -38,9 +38,9 @@ def listed_names(truth: str, question: Question) -> tuple[str, ...]:
 
 
 def are_names(text: str, names: Sequence[str], question: Question) -> bool:
-    """The text decides on these names and no others: the names alone, each with an amount, or one sentence.
+    """Returns whether the text decides on these names and no others: alone, each with an amount, or in one sentence.
 
-    They may come in any order, unless the question asks for one.
+    They may be in any order, unless the question asks for one.
     """
     lowered = text.lower()
     if refused_words.undecided(lowered, question.words) or refused_words.REJECTED.search(lowered):
@@ -65,14 +65,14 @@ def are_names(text: str, names: Sequence[str], question: Question) -> bool:
 
 
 def _goes_against(text: str, question: Question) -> bool:
-    """An amount in brackets has a plus, and the question asks for a decrease, or the other way round."""
+    """Returns whether an amount in brackets has a plus and the question asks for a decrease, or vice versa."""
     asked = set(question.words)
     is_down, is_up = bool(asked & DOWN), bool(asked & (UP | GROWTH))
     return is_down != is_up and ("(+" if is_down else "(-") in text
 
 
 def _without_amounts(text: str, question: Question) -> str:
-    """The names of `Retail: 18%` or `Retail - 18%` on each line, unless a sign goes against the question."""
+    """Returns the names of lines such as `Retail: 18%` or `Retail - 18%`, unless a sign contradicts the question."""
     parts = [_WITH_AMOUNT.fullmatch(part.strip()) for part in _PARTS.split(text.strip())]
     named = [part for part in parts if part is not None]
     if len(named) < max(2, len(parts)):

@@ -1,4 +1,4 @@
-"""The name that an answer decides on."""
+"""Reads the name that an answer decides on."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _CONTRAST = re.compile(
 
 
 _VERSUS = re.compile(r"(?:(?<=[0-9%MB])|(?<=million)|(?<=billion))\)?,?\s(?:versus|vs\.?)\s")
-"""After an amount: `Visa, at 49.7%, versus Mastercard`. Two names alone are no decision."""
+"""`versus` after an amount: `Visa, at 49.7%, versus Mastercard`. Two names without an amount are not a decision."""
 
 
 def is_name(text: str, name: str, question: Question) -> bool:
-    """The text decides on this name: it is the name, or a sentence about the name and no other.
+    """Returns whether the text decides on this name: it is the name, or a sentence about this name and no other.
 
-    Case, quotes, `the`, company suffixes and nouns such as `segment` do not count; a label of words of the question
-    may stand before it, and what it is set apart from after it: `not Industrial`, `ahead of Industrial`.
+    Case, quotes, `the`, company suffixes and nouns such as `segment` are ignored. A label of words of the question may
+    precede the name, and a contrast may follow it: `not Industrial`, `ahead of Industrial`.
 
     Args:
-        text: The answer in its own case.
+        text: The answer in its original case.
         name: The name that is expected.
         question: The question.
     """
@@ -93,7 +93,7 @@ def is_name(text: str, name: str, question: Question) -> bool:
 
 
 def _in_asked_scope(text: str, question: Question) -> str:
-    """A text without `non-U.S.`, where the question asks for what is not of the United States."""
+    """Returns a text without `non-U.S.`, if the question asks about things outside the United States."""
     return _FOREIGN.sub("", text) if _NOT_DOMESTIC.search(question.text) else text
 
 
@@ -115,7 +115,7 @@ _WORDS_IN_BRACKETS = re.compile(r"(?<=\()[a-z][a-z ]{1,20}(?= [$0-9])")
 
 
 def _restates(text: str, name: list[str], question: Question) -> bool:
-    """The sentence is the question with the name for `which company`: `Omega acquired Sigma in 2018`."""
+    """Returns whether the sentence is the question with the name instead of `which company`."""
     given, asked = name_tokens(text), name_tokens(question.text)
     rest = given[len(name) :]
     if not rest or not _TOKEN.findall(text)[len(name)].islower() or not _PLAIN.fullmatch(text):
@@ -130,20 +130,20 @@ _MOST_NOUNS = 3
 
 
 def _scope_asked(text: str, asked: Collection[str]) -> str:
-    """A text without the words that leave something out, where the question leaves it out too."""
+    """Returns a text without words such as `excluding`, if the question has such words, too."""
     return " ".join(word for word in text.split(" ") if word not in _LEAVES_OUT) if _LEAVES_OUT & set(asked) else text
 
 
 _LEAVES_OUT = frozenset(("outside", "other", "except", "excluding", "besides"))
 GROWTH = frozenset(("growth", "growing", "improve"))
-"""Words of an increase that may stand beside a number without giving it a sign."""
+"""Words of an increase that may be beside a number without giving it a sign."""
 _WHOSE = re.compile(r"\b(?:which|what) (?:[a-z]+ ){0,2}[a-z]+'s\b|\bwhose\b")
 _WEEKDAY = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? (?=[A-Za-z]+\.? [0-9])")
 _IT_IS = re.compile(r"\A\s*(?:it|that)'s (?=[A-Z])", re.IGNORECASE)
 
 
 def _without_asked_year(text: str, name: str, question: Question) -> str:
-    """A text without the year of the question at its end: `the fourth quarter of 2018`."""
+    """Returns a text without the year of the question at its end: `the fourth quarter of 2018`."""
     year = _YEAR_AT_END.search(text)
     return text[: year.start()] if year and year[1] in question.years and year[1] not in name else text
 
@@ -152,7 +152,7 @@ _YEAR_AT_END = re.compile(r",? (?:of |in |for )?(?:FY ?|fiscal (?:year )?)?((?:1
 
 
 def _once(text: str) -> str:
-    """A text of two lines that are the same, as one."""
+    """Returns the line of a text that repeats it once; other texts are unchanged."""
     lines = [line.strip(" *.\x1f") for line in text.split("\n") if line.strip(" *.\x1f")]
     return lines[0] if len(lines) == 2 and lines[0].lower() == lines[1].lower() else text
 
@@ -166,7 +166,7 @@ _SOURCE = re.compile(
     r"Long-Term|Debt|Borrowings|Leases|Income Taxes|Commitments|Contingencies|Revenues?|Acquisitions?|Goodwill|Equity|"
     r"Subsequent Events|Properties|Business|Legal Proceedings|Organization|Related Part(?:y|ies)){0,40}\)(?=\.?\s*\Z)"
 )
-"""A source has no other names in it: `(cover page: Nevada)` names another answer."""
+"""A bracket that names a source and no other names: `(cover page: Nevada)` contains another answer."""
 _MINUS = re.compile(r"(?<![\w)])-[ ]?[$€£]?[0-9]")
 _ANY_OTHER = re.compile(r"\bmore than any other(?: [a-z]+)?\b")
 _DESCRIBED = re.compile(r"(?<=\w)\.? \(([A-Za-z][A-Za-z0-9 ,'-]{2,80})\)\.?\Z")
@@ -177,12 +177,12 @@ _FACTS = _STARTERS | word_set(
 
 
 def has_digit(text: str) -> bool:
-    """Whether a digit stands in a text."""
+    """Returns whether a text contains a digit."""
     return any(character.isdigit() for character in text)
 
 
 def _without_description(text: str, question: Question) -> str:
-    """A name without what a bracket at its end says of it in words of the question: `(acquired in October 2017)`."""
+    """Returns a name without a bracket at its end that describes it in words of the question."""
     described = _DESCRIBED.search(text)
     if described is None:
         return text
@@ -193,7 +193,7 @@ def _without_description(text: str, question: Question) -> str:
 
 
 def without_label(text: str, wanted: list[str], question: Question) -> str:
-    """`Auditor: ` before a name, where its words are those of the question."""
+    """Removes a label such as `Auditor: ` before a name, if its words are related to the question."""
     label = _LABEL.match(text)
     if label is None:
         return text
@@ -208,7 +208,7 @@ def without_label(text: str, wanted: list[str], question: Question) -> str:
 
 
 def _without_contrast(text: str, wanted: list[str], question: Question) -> str:
-    """The text up to what the name is set apart from, where the name stands before it and not after it."""
+    """Returns the text up to a contrast, `not X` or `ahead of X`, if the name is before it and not after it."""
     contrast = _contrast(text, question)
     if contrast is None:
         return text
@@ -237,7 +237,7 @@ _ANOTHER_RANK = re.compile(
 
 
 def _contrast(text: str, question: Question) -> re.Match[str] | None:
-    """Where a name begins to be set apart from another, as the question ranks them."""
+    """Returns where a contrast to another name begins, in the direction in which the question ranks them."""
     comparison = None
     if LOW.search(question.text):
         comparison = _SMALLER.search(text)
@@ -247,7 +247,7 @@ def _contrast(text: str, question: Question) -> re.Match[str] | None:
 
 
 def _is_refuted(text: str, question: Question) -> bool:
-    """Each side has one amount, and they stand the other way round: `X (120), ahead of Y (140)`."""
+    """Returns whether the amounts of both sides contradict the ranking: `X (120), ahead of Y (140)`."""
     contrast = _contrast(text, question)
     if contrast is None or not (LOW.search(question.text) or HIGH.search(question.text)):
         return False
@@ -328,7 +328,7 @@ def _is_sentence_about(given: list[str], text: str, wanted: list[str], question:
 
 
 def _leaves_out_not(text: str, rest: list[str], question: Question) -> bool:
-    """`Omega was profitable` to a question which company was not."""
+    """Returns whether the answer lacks the question's `not`: `Omega was profitable` to which company was not."""
     if not _NEGATED.search(question.text) or _NEGATED.search(text.lower()):
         return False
     return any(word in question.words and not is_common(word) for word in rest)
@@ -338,12 +338,12 @@ _NEGATED = re.compile(r"\b(?:not|never|no|neither|\w+n't)\b")
 
 
 def _is_passive(verb: str, question: Question) -> bool:
-    """The question asks what was done, `which units were sold`, so that `the company sold` may stand before a name."""
+    """Returns whether the question has the verb in the passive: `the company sold X` for `which units were sold`."""
     return bool(verb) and re.search(rf"\b(?:was|were|been) (?:[a-z]+ )?{re.escape(verb)}\b", question.text) is not None
 
 
 def _is_less(said: str, question: Question) -> bool:
-    """`reported lower revenue` to a question what decreased, and no `lower loss`."""
+    """Returns whether `lower`, `less` or `fewer` answers a question about a decrease: `reported lower revenue`."""
     asked = set(question.words)
     ranks = HIGH.search(question.text) or LOW.search(question.text)
     others = DOWN.intersection(said.split()) - _LESS
@@ -354,7 +354,7 @@ _LESS = frozenset(("lower", "less", "fewer"))
 
 
 def goes_otherwise(words: Collection[str], question: Question) -> bool:
-    """The words are of an increase, and the question asks for a decrease, or the other way round."""
+    """Returns whether the words are about an increase and the question asks for a decrease, or vice versa."""
     asked = set(question.words)
     up = UP | GROWTH
     is_down, is_up = bool(asked & DOWN), bool(asked & up)
@@ -363,7 +363,7 @@ def goes_otherwise(words: Collection[str], question: Question) -> bool:
 
 
 def _other_choices(wanted: list[str], question: Question) -> set[str]:
-    """The words of the other names of `which was larger, X or Y?`."""
+    """Returns the words of the other names in a question such as `which was larger, X or Y?`."""
     asked = question.text.partition("?")[0].rpartition(", ")[2]
     choices = [name_tokens(choice) for choice in asked.split(" or ")]
     if len(choices) < 2 or not any(_places(choice, wanted) for choice in choices):
@@ -373,7 +373,7 @@ def _other_choices(wanted: list[str], question: Question) -> set[str]:
 
 
 def _clause_words(text: str, wanted: list[str]) -> list[str]:
-    """The words of the clause that a name stands in, without those of the name."""
+    """Returns the words of the clause that contains a name, without those of the name."""
     name = re.compile(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), re.IGNORECASE)
     parts = _CLAUSES.split(name.sub(f" {_MARK} ", text, count=1))
     words = [word for part in parts if _MARK in part for word in name_tokens(part)]
@@ -393,7 +393,7 @@ _MOST_WORDS = 40
 
 
 def other_extreme(said: str, question: Question) -> bool:
-    """What is said is about the lowest, and the question asks for the highest, or the other way round."""
+    """Returns whether a text is about the lowest and the question asks for the highest, or vice versa."""
     high, low = bool(HIGH.search(question.text)), bool(LOW.search(question.text))
     if high == low:
         return False
@@ -401,7 +401,7 @@ def other_extreme(said: str, question: Question) -> bool:
 
 
 def _around(text: str, wanted: list[str]) -> tuple[str, str]:
-    """The words right before and after a name; nothing where it begins or ends its clause."""
+    """Returns the words directly before and after a name; "" at the ends of its clause, "?" if it is not found."""
     found = re.search(r"\W+".join(map(re.escape, wanted)).replace("and", "(?:and|&)"), text)
     if found is None:
         return "?", "?"
@@ -430,12 +430,12 @@ _FOLLOWS = frozenset({""}) | word_set(
 
 
 def name_tokens(text: str) -> list[str]:
-    """The words of a name or a sentence in lower case, with `and` for `&`."""
+    """Returns the words of a name or a sentence in lower case, with `and` for `&`."""
     return ["and" if word == "&" else word.lower().rstrip(".") for word in _TOKEN.findall(text)]
 
 
 def core(words: list[str]) -> list[str]:
-    """A name without `the`, suffixes of companies and nouns such as `segment`; never without everything."""
+    """Returns a name without `the`, suffixes of companies and nouns such as `segment`; at least one word is kept."""
     kept = list(words)
     while len(kept) > 1 and kept[-1] in _SUFFIXES | _NOUNS:
         kept.pop()
@@ -445,7 +445,7 @@ def core(words: list[str]) -> list[str]:
 
 
 _SALES = word_set("net sales revenue revenues")
-"""What an amount beside a name may be of, where the question names no quantity: `X accounted for 17% of sales`."""
+"""Quantities of an amount beside a name, if the question names no quantity: `X accounted for 17% of sales`."""
 _KNOWN = (
     word_set("named listed shown called identified reported date financial statements served serves")
     | _STARTERS

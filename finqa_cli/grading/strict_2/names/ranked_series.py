@@ -1,4 +1,4 @@
-"""A series of names with their amounts, and what follows from it: `X $842M, Y $611M. The highest is X`."""
+"""Checks a series of names with amounts against its conclusion: `X $842M, Y $611M. The highest is X`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _WORDS = re.compile(r"[a-z][a-z'&-]*")
 
 
 def concluded(text: str, name: Sequence[str], question: Question) -> str:
-    """The last sentence of a text, where the amounts of the series before it say the same; or the text.
+    """Returns the last sentence of a text if the amounts of the series before it confirm it; else the text.
 
     Args:
-        text: The text in its own case.
+        text: The text in its original case.
         name: The words of the name that is expected, in lower case.
         question: The question; it asks for the highest or for the lowest.
     """
@@ -64,7 +64,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_asked(head: str, question: Question) -> bool:
-    """The heading of a series names the measure and the year of the question."""
+    """Returns whether the heading of a series names the measure and the year of the question."""
     years, named = set(_YEAR.findall(head)), quantities(head)
     if (years and question.years and not years <= question.years) or contradicts(head, question.text):
         return False

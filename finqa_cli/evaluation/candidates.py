@@ -400,7 +400,9 @@ def joined(candidates: Record, scores: Record) -> Iterator[dict[str, Any]]:
     """
     prompt, verdicts = candidates["prompt"], {score["id"]: score for score in scores["scores"]}
     if candidates["id"] != scores["id"] or {each["id"] for each in candidates["candidates"]} != set(verdicts):
-        raise ValueError(f"candidates of {candidates['id']!r} and scores of {scores['id']!r} are not about the same attempts")
+        raise ValueError(
+            f"candidates of {candidates['id']!r} and scores of {scores['id']!r} are not about the same attempts"
+        )
     for candidate in candidates["candidates"]:
         shared = {"task": candidates["task"], "messages": prompt["messages"], "tools": prompt["tools"]}
         yield {**shared, **candidate, **verdicts[candidate["id"]]}

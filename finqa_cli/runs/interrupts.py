@@ -149,8 +149,6 @@ class Stopper:
         self._reporter.line(
             f"{number.name}: running episodes may finish in {seconds:.0f} s; press again to end them now."
         )
-        if self._remedy:
-            self._reporter.line(f"To continue later: {self._remedy}")
 
     def _end(self) -> None:
         """Cancels the work once; from then on a further signal ends the process itself.

@@ -53,7 +53,7 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
         pool(folder, 1000.0, leased=400, idle=100, waiting=7)
         pool(folder, 1036.0, leased=0, starting=20, lost=20)
         folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer").result()
-        folder.event("weights", version=2, load_s=0.2).result()
+        folder.event("weights", version=2, load_s=0.2, sync_bytes=629744, probe_s=7e-06).result()
         state = live.look(10.0)
         assert state.phase == "starting sandboxes" and state.remaining_s == 8 * 30
         assert state.sampled_tokens == 12_000 and state.tokens_per_second == 200
@@ -68,6 +68,7 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
             assert part in text, text
         assert "12,000 sampled tokens, 18,000 trained tokens, 5.00 sandbox hours" in text
         assert "sandbox_lost: sandbox local-1" in text and "size 500" in text
+        assert "weights: version 2, load 200 ms, sync 630 kB, probe <1 ms" in text
 
 
 def test_episodes_are_counted_over_the_last_minute() -> None:

@@ -28,13 +28,6 @@ COMPONENTS = {
     "no provider": Fault("eval scripted --sandbox nosuch --limit 1"),
     "no grader": Fault("eval scripted --grader no --limit 1"),
     "a snapshot that has no effect": Fault("eval scripted --environment code --snapshot x --limit 1"),
-    "a program that runs no containers": Fault(
-        "plugins show docker",
-        text("finqa.toml", "[sandbox]\nname = 'docker'\n[sandbox.options]\ncommand = 'false'\n"),
-        check="docker",
-        instead=True,
-        then=1,
-    ),
     "no file of an environment": Fault(
         "eval random --environment ./nothere.py --limit 1", by_hand=new("eval random --limit 1")
     ),

@@ -137,7 +137,7 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
     stopped = isinstance(error, InterruptedRun) and not isinstance(error, BudgetReachedError)  # wanted, so no error
     print(message if stopped else f"error: {message}", file=sys.stderr)
     if remedy:
-        print(f"{'To continue' if stopped else 'fix'}: {remedy}", file=sys.stderr)
+        print(f"{'Next' if stopped else 'fix'}: {remedy}", file=sys.stderr)
     if "--json" in arguments:
         document = {
             "type": type(error).__name__,

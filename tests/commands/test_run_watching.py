@@ -19,6 +19,7 @@ from fixtures.written_runs import begin, killed_run, write_evaluation
 
 from finqa_cli.app import main
 from finqa_cli.commands.recorded import watch_run
+from finqa_cli.commands.recorded.show_run import event_text
 from finqa_cli.runs.live_run import LiveRun
 from finqa_cli.runs.run_folder import RunFolder
 
@@ -60,6 +61,7 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
         assert state.phases == {"rollout_s": 20, "update_s": 10, "iteration_s": 30} and state.rewards == (0.1, 0.2)
         assert state.sandbox_hours == 5.0 and state.sandboxes["lost"] == 20 and state.engine["version"] == 2
         assert state.troubles == {"sandbox_lost": 1}
+        assert event_text(state.engine).endswith("weights: version 2, load 200 ms, sync 630 kB, probe <1 ms")
         folder.event("engine_away", version=2, reason="no answer").result()
         assert live.look(11.0).phase == "waiting for the engine"
         assert main(["top", "one", "--once"]) == 0
@@ -68,7 +70,6 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
             assert part in text, text
         assert "12,000 sampled tokens, 18,000 trained tokens, 5.00 sandbox hours" in text
         assert "sandbox_lost: sandbox local-1" in text and "size 500" in text
-        assert "weights: version 2, load 200 ms, sync 630 kB, probe <1 ms" in text
 
 
 def test_episodes_are_counted_over_the_last_minute() -> None:

@@ -39,7 +39,7 @@ class Place:
             return self._warning(said.err, found)
         assert status != 0, said.out
         assert "Traceback" not in said.err
-        words = (r"error: |(?=Stopped by )", "fix: |To continue: ")
+        words = (r"error: |(?=Stopped by )", "fix: |Next: ")
         error, remedy = (re.findall(rf"^(?:{word})(.*)$", said.err, re.MULTILINE) for word in words)
         assert len(error) == len(remedy) == 1, said.err
         self.sites = frozenset(found.sites(remedy[0]))

@@ -143,8 +143,8 @@ class _Rollouts:
         (self._context.reporter.finish if self._context.reporter.live else self._context.reporter.drop)("train")
         self._sum_up(result, seconds=time.perf_counter() - began)
         if self._context.stopper.requested:
-            self._context.reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}\nRun: {result.run}")
-            self._context.stopper.check()
+            self._context.reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
+            self._context.stopper.check(f"played episodes are in {self._context.folder.path}")
         return result
 
     def _attempts(self, walk: TaskWalk, step: int) -> list[Attempt]:

@@ -73,7 +73,11 @@ def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def iteration_line(
-    number: int, trajectories: Sequence[Trajectory], *, seconds: float, metrics: Mapping[str, Any] = MappingProxyType({})
+    number: int,
+    trajectories: Sequence[Trajectory],
+    *,
+    seconds: float,
+    metrics: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Returns `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s, informative=3/4, loss=-0.01`.
 

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-browser test-trl test-vllm test-ray test-libraries check docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-browser test-trl test-vllm test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -104,10 +104,12 @@ check: install  ## Format, lint, types and architecture.
 # The site is built strictly: dead links, unknown anchors and pages outside of the navigation fail.
 DOCS := $(VENV)/.docs-installed
 export NO_MKDOCS_2_WARNING := 1
-docs: install $(DOCS)  ## The documentation site, in site/index.html; its tests follow, in Chromium where it is installed.
+site: install $(DOCS)  ## The documentation site, in site/index.html; some seconds.
 	$(BIN)/python -m mkdocs build --strict --quiet
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/documentation $(ARGS)
 	@echo 'To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site'
+
+docs: site  ## The site and its tests, with Chromium where it is installed; three minutes on 2 cores.
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/documentation $(ARGS)
 
 $(DOCS): pyproject.toml constraints.txt | $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

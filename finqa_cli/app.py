@@ -17,12 +17,12 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-import typer.core
 import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
 from finqa_cli import __version__, completion
 from finqa_cli.errors import RequeuedRun
+from finqa_cli.help_order import HelpGroup
 from finqa_cli.masking import find_secret
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -62,6 +62,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("finqa_cli.commands.config", "Show the resolved settings and where each comes from."),
 }
 
+PANELS: dict[str, tuple[str, ...]] = {
+    "Play and evaluate": ("play", "eval", "sample", "compare", "plan", "rewards", "score"),
+    "Train": ("train", "sft", "prefs", "dpo", "pipeline", "experiment", "policy", "launch"),
+    "Runs": ("ls", "show", "top", "report", "view", "export", "push", "gc"),
+    "Data": ("data", "snapshot"),
+    "Machine, sandboxes and components": ("doctor", "setup", "sandbox", "plugins", "model", "config"),
+}
+"""Headings of the help with their commands; docs/reference/commands.md has the same."""
+
 REQUEUED = ("train", "sft", "dpo", "sample", "eval", "pipeline", "experiment", "policy")
 """Commands that SIGUSR1 stops with exit code 85, because a scheduler can start them again. SIGUSR1 kills others."""
 
@@ -75,7 +84,7 @@ _BUILT: dict[typer.Typer, Any] = {}
 """Parsers of commands. They are cached, because building that of `train` takes longer than most calls in a process."""
 
 
-class LazyGroup(typer.core.TyperGroup):
+class LazyGroup(HelpGroup):
     """Lists commands from the static table and imports a command's module when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -95,8 +104,10 @@ class LazyGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, without importing any command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        column = max(map(len, COMMANDS))  # the same for all panels
+        for panel, names in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(column), COMMANDS[name][1]) for name in names])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
         """Complete command names from the table."""

@@ -11,7 +11,14 @@ from collections.abc import Collection, Sequence
 
 import typer
 
-from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+from finqa_cli.errors import (
+    BudgetReachedError,
+    FinqaError,
+    InterruptedRun,
+    MissingDependencyError,
+    StorageError,
+    UsageError,
+)
 from finqa_cli.masking import Masker
 
 REPORT = "This is a bug in finqa. Please report it with the output of the same command with --debug."
@@ -127,9 +134,10 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
         sys.stdout.flush()
     except OSError:  # stdout may be what failed
         _discard_stdout()
-    print(f"error: {message}", file=sys.stderr)
+    stopped = isinstance(error, InterruptedRun) and not isinstance(error, BudgetReachedError)  # wanted, so no error
+    print(message if stopped else f"error: {message}", file=sys.stderr)
     if remedy:
-        print(f"fix: {remedy}", file=sys.stderr)
+        print(f"{'Next' if stopped else 'fix'}: {remedy}", file=sys.stderr)
     if "--json" in arguments:
         document = {
             "type": type(error).__name__,

@@ -11,7 +11,7 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.masking import masked
-from finqa_cli.settings import Loaded, list_shipped, to_stated_dict
+from finqa_cli.settings import AUTO, Loaded, list_shipped, to_stated_dict
 
 app = CommandApp("Show the resolved settings and where each comes from.", epilog=EXIT_CODES)
 
@@ -28,7 +28,7 @@ def show(
 
     Example: finqa config show --origin --set train.group_size=8
     """
-    loaded = line.load()
+    loaded = line.load(quiet=True)
     emit(_document(loaded, origin), as_json=line.as_json, text=lambda: _print(loaded, origin))
 
 
@@ -66,7 +66,9 @@ def _print(loaded: Loaded, origin: bool) -> None:
 def _origin(loaded: Loaded, path: str) -> str:
     """Return the layer that set a value. For an option that is a mapping, return all layers that set its members."""
     found = {each: origin for each, origin in loaded.origins.items() if each == path or each.startswith(f"{path}.")}
-    return ", ".join(dict.fromkeys(found.values())) or "default"
+    shown = ", ".join(dict.fromkeys(found.values())) or "default"
+    _, opening, reason = loaded.choices.reasons.get(path.removesuffix(".name"), "").partition(" (")
+    return f"{shown} ({reason}" if opening and shown == AUTO else shown
 
 
 def _leaves(tree: dict[str, Any]) -> dict[str, object]:

@@ -12,7 +12,7 @@ import typer
 from finqa_cli import logs
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.before_after import format_number, format_share, name_clusters
@@ -120,7 +120,7 @@ def evaluation_text(result: EvalResult) -> str:
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
         f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",
-        f"Next: finqa report {result.run}   or   finqa view {result.run}   or   finqa show {result.run}",
+        next_lines(f"finqa report {result.run}", f"finqa view {result.run}", f"finqa show {result.run}"),
     ]
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plural, print_table
+from finqa_cli.commands.shared.output import emit, next_lines, plural, print_table
 from finqa_cli.evaluation import answer_scores as scoring
 from finqa_cli.evaluation import reward_tests as workflow
 from finqa_cli.evaluation.reward_tests import TOTAL, CaseResult
@@ -182,7 +182,7 @@ def _listed() -> list[dict[str, str]]:
 
 def _print_list(listed: Sequence[dict[str, str]]) -> None:
     print_table(("reward", "status", "summary"), [list(one.values()) for one in listed])
-    print("Next: finqa rewards show weighted   or   finqa train --reward NAME")
+    print(next_lines("finqa rewards show weighted", "finqa train --reward NAME"))
 
 
 def _print_results(results: Sequence[CaseResult], passed: int) -> None:

@@ -13,7 +13,7 @@ from finqa_cli.commands import dpo
 from finqa_cli.commands.eval import list_measures
 from finqa_cli.commands.shared.command_line import CommandLine, shown_counts
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural
+from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics.machine_checks import plan_report
 from finqa_cli.errors import UsageError
@@ -97,8 +97,7 @@ def _finished_text(result: TrainResult) -> str:
     """Report that a run that was to be resumed is finished."""
     return (
         f"{result.run} is already finished: all of its {plural(result.iterations, 'iteration')} are done.\n"
-        f"Next: finqa report {result.run}\n"
-        f"  or  finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N"
+        f"{_following(result.run)}"
     )
 
 
@@ -159,10 +158,13 @@ def training_text(result: TrainResult) -> str:
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
-            f"Next: finqa report {result.run}",
-            f"  or  finqa eval {result.run}   or   finqa train --resume {result.run} --iterations N",
+            _following(result.run),
         ]
     )
+
+
+def _following(run: Path) -> str:
+    return next_lines(f"finqa report {run}", f"finqa eval {run}", f"finqa train --resume {run} --iterations N")
 
 
 def _dry_run_text(result: DryRunResult) -> str:

@@ -7,8 +7,8 @@ import re
 from finqa_cli.grading.openenv import grade
 
 WORDED_ANSWERS = (
-    "answers are a number with words or a currency, which the default grader compares as text: write the number "
-    "alone, and its unit in the question"
+    "answers are a number with words or a currency, which the default grader compares as text (write the number "
+    "alone, and its unit in the question)"
 )
 """Text of the finding, in the plural, with the remedy."""
 

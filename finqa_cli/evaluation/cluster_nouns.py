@@ -35,6 +35,11 @@ def counted(clusters: int, noun: str) -> str:
     return f"{clusters} {noun if clusters == 1 else plural_noun(noun)}"
 
 
+def clustered_by(noun: str) -> str:
+    """Names how an interval is computed: `clustered by company`."""
+    return f"clustered by {'groups of tasks' if noun == UNKNOWN else noun}"
+
+
 def alike(noun: str) -> str:
     """Returns a phrase for what is correlated, and therefore in one cluster."""
     return "attempts at one question" if noun == "question" else f"questions of one {noun}"

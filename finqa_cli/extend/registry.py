@@ -482,7 +482,9 @@ def _did_you_mean(name: str, known: list[str]) -> str:
 
 
 def _option_error(component: Component, error: ValidationError, known: list[str]) -> ConfigError:
-    first = error.errors()[0]
+    found = error.errors()
+    # an unknown option first: where it is misspelt, the option that is missing is meant
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."

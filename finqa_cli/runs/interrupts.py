@@ -154,8 +154,6 @@ class Stopper:
         self._reporter.line(
             f"{number.name}: running episodes may finish in {seconds:.0f} s; press again to end them now."
         )
-        if self._remedy:
-            self._reporter.line(f"To continue later: {self._remedy}")
 
     def _end(self) -> None:
         """Cancel the work, and restore the default handlers, so that a further signal ends the process.

@@ -78,6 +78,7 @@ class TrainingLoop(ABC):
 
     Attributes:
         phase: Name of the progress display.
+        prints_steps: `step` prints a line about each iteration, so a display that is not overwritten shows no other.
         context: Common parts of the run.
         learner: The learner, started.
         total: Number of iterations of the run.
@@ -86,6 +87,7 @@ class TrainingLoop(ABC):
     """
 
     phase: ClassVar[str]
+    prints_steps: ClassVar[bool] = False
 
     def __init__(
         self, context: RunContext, learner: Learner, *, total: int, evaluate_every: int, checkpoint_every: int
@@ -116,6 +118,7 @@ class TrainingLoop(ABC):
     async def run(self) -> None:
         """Run all remaining iterations, or those until a stop is requested."""
         reporter = self.context.reporter
+        is_shown = reporter.live or not self.prints_steps
         await self.begin()
         reporter.start(self.phase, self.total)
         while self.done < self.total:
@@ -124,12 +127,13 @@ class TrainingLoop(ABC):
                 break
             shown = await self.step(self.done + 1)
             self.done += 1
-            reporter.advance(self.phase, self.done, **shown)
+            if is_shown:
+                reporter.advance(self.phase, self.done, **shown)
             if self._is_due(self._evaluate_every):
                 await self.evaluate()
             if self._is_due(self._checkpoint_every):
                 await self.checkpoint()
-        reporter.finish(self.phase)
+        (reporter.finish if is_shown else reporter.drop)(self.phase)
 
     async def checkpoint(self) -> None:
         """Write `checkpoints/step_N`, and before it `checkpoints/best` if the policy is the best so far.

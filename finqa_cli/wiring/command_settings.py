@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
-from finqa_cli.extend import registry
+from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.runs.links import located
 from finqa_cli.runs.mirror_store import MirrorStore
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
@@ -102,11 +102,15 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
         purpose: What the command runs; None: neither engine nor learner, so nothing is planned.
 
     Raises:
-        ConfigError: Engine or learner does not fit on this machine.
+        ConfigError: There is no such environment, an option of it is wrong, or engine or learner does not fit on this
+            machine.
     """
     if purpose is None:
         run = loaded.settings.run.model_copy(update={"placed": tuple(sorted(loaded.undecided))})
         return replace(loaded, settings=loaded.settings.model_copy(update={"run": run}))
+    chosen = loaded.settings.environment
+    if not missing_requirements(environment := registry().find("environment", chosen.name)):
+        registry().config(environment, chosen.options)  # what is wrong there is named before a model is looked for
     placed = place(loaded.settings, loaded.undecided, purpose)
     return replace(loaded, settings=placed.settings, plan=placed.plan)
 

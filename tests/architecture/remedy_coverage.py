@@ -26,7 +26,8 @@ NOT_HERE = {
     "an account": r"\texport (DAYTONA|CWSANDBOX|WANDB|AVIATO)_|app\.daytona\.io|\twandb login|CoreWeave's support|"
     r"\thf auth login|\taccept it at|coreweave/config\.py:mapped|check plan and billing|"
     r"write access to this owner|make it private at",
-    "a container engine": r"sandboxes/docker/(?!config)|_images/own_dockerfile|docker_images|container_commands",
+    "a container engine": r"sandboxes/docker/(?!config)|docker/config\.py:readiness#1|_images/own_dockerfile|"
+    r"docker_images|container_commands",
     "a full disk": r"free some|\tfree space|Free some space|check_disk|/a/folder/with/space",
     "memory of a device that is used up": r"DeviceMemoryError|micro_batches\.py:|fewer models on the device|"
     r"generator\.py:.*max_batch",

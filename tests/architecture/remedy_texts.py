@@ -29,7 +29,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b")
 SETTING = re.compile(r"(?<![\w./{(])([a-z_]+(?:\.[a-z_]+)+)(?![\w/(])")
 FINQA_VARIABLE = re.compile(r"\bFINQA_[A-Z_]+\b")
 FOREIGN = re.compile(
-    r"^(?:pip|sudo|docker|hf|ray|vllm|VLLM_\w+=|mv|ulimit|export|unset|kill|ps|ls|rm|wandb|nvidia-smi|\{engine.name\})"
+    r"^(?:pip|sudo|docker|podman|hf|ray|vllm|VLLM_\w+=|mv|ulimit|export|unset|kill|ps|ls|rm|wandb|nvidia-smi|\{engine.name\})"
     r"|(?<=or )(?:pip|docker run|vllm serve)|llama-server|\bvllm serve|docker run"
 )
 SECTIONS = frozenset(path.partition(".")[0] for path in DECLARATIONS)

@@ -20,6 +20,7 @@ FLOORS = {
     "venvs": 0,
     "backoff": 0,
     "completion": 0,
+    "help_order": 0,
     "grading": 0,
     "contracts": 1,
     "placement": 1,

@@ -5,7 +5,7 @@ import re
 
 from source_tree import FLOORS, ROOT, sources
 
-from finqa_cli.app import COMMANDS
+from finqa_cli.app import COMMANDS, PANELS
 from finqa_cli.extend import KINDS, hookspecs
 from finqa_cli.settings.schema import BARE_NAMES
 from finqa_cli.settings.settings_reference import keywords_module, reference_page, variables_text
@@ -59,6 +59,14 @@ def test_every_command_has_a_module() -> None:
     for module, summary in COMMANDS.values():
         assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
         assert summary.endswith(".") and len(summary) <= 70
+
+
+def test_the_page_of_commands_has_each_command_below_the_heading_of_the_help() -> None:
+    parts = text("docs/reference/commands.md").split("\n## ")[1:]
+    sections = dict(part.split("\n", 1) for part in parts)
+    assert list(sections) == list(PANELS)
+    for panel, names in PANELS.items():
+        assert not [name for name in names if not re.search(rf"^\|.*`(finqa )?{name}\b.*\|", sections[panel], re.M)]
 
 
 def test_the_first_pages_are_short() -> None:

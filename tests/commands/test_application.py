@@ -17,7 +17,7 @@ import typer
 
 from finqa_cli import app as application
 from finqa_cli import errors
-from finqa_cli.app import COMMANDS, main
+from finqa_cli.app import COMMANDS, PANELS, main
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -41,6 +41,15 @@ print([name for name in sys.modules if name.startswith("finqa_cli.commands.")], 
     done = python(code)
     assert done.stderr.split("\n")[:2] == ["[]", "[]"]
     assert all(f"  {name} " in done.stdout and summary in done.stdout for name, (_, summary) in COMMANDS.items())
+    assert all(f"\n{panel}:\n" in done.stdout for panel in PANELS)
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
+    assert "  -h, --help, --help-all  " in done.stdout
+
+
+def test_the_help_of_groups_names_its_options_in_one_order(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("data", "rewards", "config"):
+        assert main([command, "--help"]) == 0
+        assert "-h, --help, --help-all " in capsys.readouterr().out
 
 
 def test_listing_plugins_imports_nothing_heavy() -> None:
@@ -96,7 +105,7 @@ def test_usage_errors(arguments: list[str], reason: str, remedy: str, capsys: py
 def test_a_group_without_a_command_shows_its_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert "Commands" in captured.out + captured.err and "error" not in captured.err
+    assert " COMMAND [ARGS]" in captured.out + captured.err and "error" not in captured.err
 
 
 def of_finqa(error: BaseException) -> None:

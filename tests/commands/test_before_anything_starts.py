@@ -40,6 +40,8 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "--model", "embedded", "--sandbox", "daytona"], 77, "DAYTONA_API_KEY is not set"),
         (["play", "--model", "embedded", "--question", "nosuch"], 65, "no question 'nosuch'"),
         (["eval", "embedded", "--snapshot", "nosuch"], 65, "no snapshot 'nosuch'"),
+        (["play", "--environment", "./nosuch.py"], 78, "There is no file ./nosuch.py."),
+        (["train", "--environment", "./nosuch.py", "--model", "x"], 78, "There is no file ./nosuch.py."),
     ],
 )
 @pytest.mark.usefixtures("no_engine")

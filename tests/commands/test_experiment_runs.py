@@ -138,7 +138,7 @@ def test_a_signal_stops_the_experiment_and_it_says_how_to_go_on(
     relay.before = stop
     status, told = failure(["experiment", "run", "small.toml", "-q", "--keep-going"], capsys)
     assert status == 130 and "Stopped by SIGINT." in told and len(relay.ran) == 1
-    assert "fix: finqa experiment run --resume outputs/small" in told
+    assert "Next: finqa experiment run --resume outputs/small" in told
     assert json.loads(Path("outputs/small/run.json").read_text())["status"] == "interrupted"
 
 

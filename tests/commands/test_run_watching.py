@@ -19,6 +19,7 @@ from fixtures.written_runs import begin, killed_run, write_evaluation
 
 from finqa_cli.app import main
 from finqa_cli.commands.recorded import watch_run
+from finqa_cli.commands.recorded.show_run import event_text
 from finqa_cli.runs.live_run import LiveRun
 from finqa_cli.runs.run_folder import RunFolder
 
@@ -53,13 +54,14 @@ def test_a_running_training_is_followed(capsys: pytest.CaptureFixture[str]) -> N
         pool(folder, 1000.0, leased=400, idle=100, waiting=7)
         pool(folder, 1036.0, leased=0, starting=20, lost=20)
         folder.event("sandbox_lost", sandbox="local-1", reason="it does not answer").result()
-        folder.event("weights", version=2, load_s=0.2).result()
+        folder.event("weights", version=2, load_s=0.2, sync_bytes=629744, probe_s=7e-06).result()
         state = live.look(10.0)
         assert state.phase == "starting sandboxes" and state.remaining_s == 8 * 30
         assert state.sampled_tokens == 12_000 and state.tokens_per_second == 200
         assert state.phases == {"rollout_s": 20, "update_s": 10, "iteration_s": 30} and state.rewards == (0.1, 0.2)
         assert state.sandbox_hours == 5.0 and state.sandboxes["lost"] == 20 and state.engine["version"] == 2
         assert state.troubles == {"sandbox_lost": 1}
+        assert event_text(state.engine).endswith("weights: version 2, load 200 ms, sync 630 kB, probe <1 ms")
         folder.event("engine_away", version=2, reason="no answer").result()
         assert live.look(11.0).phase == "waiting for the engine"
         assert main(["top", "one", "--once"]) == 0

@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_installer_and_says_how_to_continue(home: Path, wheels: 
         running.send_signal(signal.SIGINT)
         error = running.communicate(timeout=60)[1]
         assert running.returncode == 130
-        assert "Interrupted; installed packages are kept." in error and "fix: the same command again" in error
+        assert "Interrupted; installed packages are kept." in error and "Next: the same command again" in error
         folder = venv_folder(home, "vllm")
         index.stalled = ""
         assert subprocess.run(command, capture_output=True, timeout=120).returncode == 0, "the same command again"

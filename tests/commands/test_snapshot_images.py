@@ -148,7 +148,7 @@ def test_a_build_that_was_interrupted_is_picked_up_again(
             assert process.wait(20) == 130
         finally:
             process.kill()
-    assert "fix: finqa snapshot build --sandbox daytona --snapshot-name stopped" in told and "Traceback" not in told
+    assert "Next: finqa snapshot build --sandbox daytona --snapshot-name stopped" in told and "Traceback" not in told
     assert main(["snapshot", "build", "--snapshot-name", "stopped", *DAYTONA]) == 0
     told_again = capsys.readouterr()
     assert "Boot test: one scripted episode in a fresh sandbox of finqa-stopped-" in told_again.err

@@ -49,7 +49,7 @@ RESULTS = TABLES | {
     "an episode that is played": ("play", "--engine=scripted", "--sandbox=local"),
     "a trial": ("train", "--engine=scripted", "--sandbox=local", "--dry-run", "--run-dir={out}"),
 }
-PROSE = re.compile(r"^(  )?\S+( \S+)*$|^Next: |^ *\S+$")
+PROSE = re.compile(r"^(  )?\S+( \S+)*$|^(Next: |      )finqa |^ *\S+$")
 """Sentences, commands and single paths, which a terminal wraps itself: our line break would cut a command in two."""
 LOG_LINE = re.compile(
     r"^(\d{4}-\d\d-\d\dT|chosen: |placed: |eval: |play: |warning: the|\{\"event)|\[(warning|info|error|debug) *\]"

@@ -56,6 +56,8 @@ def test_the_line_of_a_step() -> None:
         == "  Iteration 1: reward=0.750, success=50.0% (1/2), time=45.2s"
     )
     assert iteration_line(3, [right, attempt(None)], seconds=0.0).endswith("success=100.0% (1/1), time=0.0s, faults=1")
+    shown = {"informative": 13, "groups": 20, "loss": -0.012471}
+    assert iteration_line(1, [right], seconds=1.0, metrics=shown).endswith(", informative=13/20, loss=-0.01247")
     assert "reward=0.000, success=0.0% (0/0)" in iteration_line(1, [], seconds=1.0)
 
 

@@ -170,7 +170,7 @@ def test_a_stopped_step_is_gone_on_with_and_earlier_ones_are_kept(
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=90)
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert "fix: finqa pipeline --resume run" in said
+    assert "Next: finqa pipeline --resume run" in said
     stopped = facts(Path("run"))
     assert stopped["status"] == "interrupted" and stopped["steps"]["01_dataset/demonstrations"]["status"] == "failed"
     told = document(["pipeline", "--resume=run", until], capsys)

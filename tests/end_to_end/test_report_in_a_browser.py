@@ -120,7 +120,11 @@ def test_filter_sort_keys_and_deep_links(tab: Tab, tmp_path: Path) -> None:
     tab.drawn()
     assert tab.run("location.hash") != first
     tab.open(page, "#/overview?step=2")
-    assert tab.run("document.querySelector('output').textContent") == "step 2 of 3"
+    assert tab.run("document.querySelector('output').textContent") == "iteration 2 of 3"
+    (kl,) = tab.run(
+        "[...document.querySelectorAll('.chart')].map((it) => it.textContent).filter((it) => /^KL/.test(it))"
+    )
+    assert "about 0 while both have the same weights" in kl
     tab.press("]")
     assert tab.run("location.hash") == "#/overview?step=3" and tab.run("document.querySelectorAll('.chart').length") > 4
     tab.open(page, "#/group?id=train%2F0001%2Fq0_x")
@@ -142,7 +146,13 @@ def test_a_training_begins_with_the_same_questions_before_and_after(tab: Tab, tm
     assert "16.7 %before→ then 83.3 %after 3 iterations" in head
     assert "control: rewards shuffled16.7 %before→ then 16.7 %after 2 iterations" in head
     assert tab.run(texts.format(".large .legend > span"))[2] == "control: rewards shuffled"
-    assert tab.run(texts.format(".large .legend > span"))[-1].endswith("of the score is clustered by company.")
+    assert tab.run(texts.format(".large .legend > span"))[-1].endswith(
+        "clustered by question, bars clustered by company."
+    )
+    assert tab.run("document.querySelectorAll('.large > svg .eval .curve').length") == 0, "two points are no curve"
+    assert "2 training groups and 6 held-out questions at iteration 3" in tab.run(
+        "document.getElementById('step-panel').textContent"
+    )
     assert tab.run(texts.format(".before-after caption"))[0].endswith("with 95 % intervals clustered by company")
     series = "[...document.querySelectorAll('.large > svg .series')].map((each) => each.getAttribute('class'))"
     assert tab.run(series) == [f"series run-{name} {kind}" for name in ("control", "0") for kind in ("train", "eval")]

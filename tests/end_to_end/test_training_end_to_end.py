@@ -173,7 +173,7 @@ def test_a_run_that_is_queued_again_is_bit_for_bit_the_unbroken_run(
         os.kill(int(server), signal.SIGUSR1)
     process.send_signal(signal.SIGUSR1)
     _, errors = finish(process, expected=85)
-    assert f"fix: finqa train --resume {run}" in errors
+    assert f"Next: finqa train --resume {run}" in errors
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert no_server_is_left(home)
     finish(finqa("train", f"--resume={run}"))

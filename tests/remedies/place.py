@@ -39,7 +39,8 @@ class Place:
             return self._warning(said.err, found)
         assert status != 0, said.out
         assert "Traceback" not in said.err
-        error, remedy = (re.findall(rf"^{word}: (.*)$", said.err, re.MULTILINE) for word in ("error", "fix"))
+        words = (r"error: |(?=Stopped by )", "fix: |Next: ")
+        error, remedy = (re.findall(rf"^(?:{word})(.*)$", said.err, re.MULTILINE) for word in words)
         assert len(error) == len(remedy) == 1, said.err
         self.sites = frozenset(found.sites(remedy[0]))
         return error[0], remedy[0]

@@ -26,7 +26,7 @@ from finqa_cli.commands.datasets.data_import import (
 )
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural, printable, progress
+from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural, printable, progress
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
 from finqa_cli.data.check_data import (
     CheckReport,
@@ -162,7 +162,8 @@ def _fetch_text(source: Source, folder: Path, report: FetchReport) -> str:
         lines.append(f"For evaluation only: {'all of it' if manifest.evaluation_only else _names(held_out)}")
     if manifest.terms:
         lines.append(f"Terms: {manifest.terms}")
-    return "\n".join([*lines, *(f"Next: {command}" for command in _next_commands(source, folder))])
+    following = _next_commands(source, folder)
+    return "\n".join([*lines, *([next_lines(*following)] if following else [])])
 
 
 def _names(paths: list[str] | tuple[str, ...]) -> str:

@@ -319,7 +319,7 @@ def _tables_document(report: TablesReport) -> dict[str, Any]:
 def _tables_lines(report: TablesReport) -> list[str]:
     out = report.not_read
     not_read = [f"Not read: {plural(len(out), 'other file or table')}, for example {out[0]}"] if out else []
-    changes = [f"  {each['count']} {each['kind']}, for example {each['example']}" for each in report.conversions]
+    changes = [f"  {each['kind']}: {each['count']}, for example {each['example']}" for each in report.conversions]
     unused = [f"question {each.id}: {each.reason}" for each in report.unused]
     kept = plural(report.report.kept, "question")
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."

@@ -225,9 +225,20 @@ def event_text(record: Mapping[str, Any]) -> str:
     """Return an event of a run as one line: time, name and facts."""
     at = record.get("time")
     clock = f"{datetime.fromtimestamp(at):%H:%M:%S} " if isinstance(at, int | float) else ""
-    facts = ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in record.items()
-        if name not in _PLAIN_FACTS
-    )
+    facts = ", ".join(_fact_text(name, value) for name, value in record.items() if name not in _PLAIN_FACTS)
     return f"{clock}{record.get('event')}: {facts}"
+
+
+def _fact_text(name: str, value: object) -> str:
+    """Return a fact of an event with its unit: `sync 630 kB`, `load 34 ms`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if name.endswith("_bytes"):
+            return f"{name.removesuffix('_bytes')} {size_text(value)}"
+        if name.endswith("_s"):
+            shown = age_text(value) if value >= 120 else f"{value:.1f} s" if value >= 1 else _milliseconds(value)
+            return f"{name.removesuffix('_s')} {shown}"
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "<1 ms"

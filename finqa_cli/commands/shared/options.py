@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from finqa_cli.commands.shared.command_line import CommandLine, declaration_of
 from finqa_cli.commands.shared.help_defaults import Defaults, effective_defaults
+from finqa_cli.help_order import HelpGroup
 from finqa_cli.settings.declarations import Declaration
 from finqa_cli.settings.offered import offered_settings
 from finqa_cli.settings.published_names import replace_flags
@@ -177,6 +178,7 @@ class CommandApp(typer.Typer):
             needs_command: The group does nothing by itself and shows its help.
         """
         super().__init__(
+            cls=HelpGroup,
             help=help,
             epilog=epilog,
             rich_markup_mode=None,

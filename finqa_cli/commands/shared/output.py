@@ -178,6 +178,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{suffix}"
 
 
+def next_lines(*commands: str) -> str:
+    """Return the commands that may follow, one a line: `Next: finqa report runs/x`."""
+    return "\n".join(f"{'      ' if number else 'Next: '}{command}" for number, command in enumerate(commands))
+
+
 def _is_plain(character: str) -> bool:
     return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
 

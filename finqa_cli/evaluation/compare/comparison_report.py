@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError
-from finqa_cli.evaluation.cluster_nouns import alike, counted, plural_noun
+from finqa_cli.evaluation.cluster_nouns import alike, clustered_by, counted, plural_noun
 from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun
 from finqa_cli.evaluation.compare.plots import plotter
@@ -91,6 +91,7 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
         sentence=lambda one: sentence(result, one),
         clusters=plural_noun(noun),
         alike=alike(noun),
+        clustered=clustered_by(noun),
         folders=folders,
         tokens_per_answer=lambda run: statistics.fmean(
             each.tokens for each in run.outcomes if each.correct is not None

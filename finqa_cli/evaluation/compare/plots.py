@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finqa_cli.errors import MissingDependencyError
+from finqa_cli.evaluation.cluster_nouns import clustered_by
 from finqa_cli.evaluation.compare.comparison import CompareResult
 from finqa_cli.runs.durable_files import storage
 
@@ -74,7 +75,7 @@ def _accuracy(result: CompareResult, axes: Axes) -> None:
     axes.set_xlim(-0.02, 1.02)
     seeds_shown = "; ticks: single runs" if any(len(method.runs) > 1 for method in result.methods) else ""
     and_run = " and run" if seeds_shown else ""
-    interval_shown = f"{100 * result.level:g} % interval clustered by {result.clustered_by}{and_run}"
+    interval_shown = f"{100 * result.level:g} % interval {clustered_by(result.clustered_by)}{and_run}"
     axes.set_xlabel(f"accuracy on held-out questions, {interval_shown}{seeds_shown}")
 
 

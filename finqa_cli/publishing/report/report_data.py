@@ -6,11 +6,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from finqa_cli.publishing.report.report_nodes import nodes_document
 from finqa_cli.publishing.report.report_progress import progress_document
 from finqa_cli.publishing.report.report_records import Episode, RunRecords
+from finqa_cli.settings import is_embedded
 from finqa_cli.statistics import REASONS, clustered_interval, mean_interval, reward_interval
 
 LEVEL = 0.95
@@ -23,6 +25,12 @@ COLUMNS = (
 """Fields of a row, in order; `question` is an index into the list `questions`, `group` into the list `groups`."""
 
 _Measure = Callable[[Episode], float | None]
+
+_SHIPPED = "finqa_plugins"
+"""Folder of the package with the small policies."""
+
+COUNTS = ("errors", "length", "turns")
+"""Curves of counts, whose intervals end at 0."""
 
 MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
     ("reward", "Reward", "mean total reward of an attempt", lambda one: one.outcome.reward),
@@ -46,16 +54,24 @@ MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
 """Curves of means over attempts: key, title, explanation, and a function for an attempt's value (None: not counted)."""
 
 RECORDED = (
-    ("kl", "KL", "estimated KL between the policy and the sampling policy, nats per token"),
-    ("entropy", "Entropy", "entropy of the policy's next token, nats"),
-    ("staleness_mean", "Staleness", "policy versions between sampling and training, mean over tokens"),
+    (
+        *("kl", "KL"),
+        "estimated KL divergence of the policy in an update from the one that sampled, nats per token; about 0 while "
+        "both have the same weights",
+    ),
+    ("entropy", "Entropy", "entropy of the policy's next token, nats; 0 if it always chooses the same"),
+    (
+        *("staleness_mean", "Staleness"),
+        "policy versions between sampling and training, mean over tokens; 0 if no rollouts run ahead",
+    ),
     (
         "logprob_difference_mean",
         "Mismatch",
-        "mean difference of the log-probabilities of sampled tokens, engine minus learner",
+        "mean difference of the log-probabilities of sampled tokens, engine minus learner; only rounding errors if "
+        "both compute the same policy",
     ),
-    ("loss", "Loss", "mean over the updates of a step"),
-    ("grad_norm", "Gradient norm", "largest of a step, before clipping"),
+    ("loss", "Loss", "mean over the updates of an iteration"),
+    ("grad_norm", "Gradient norm", "largest of an iteration, before clipping"),
 )
 """Curves of single numbers of metrics.jsonl, for which no interval can be computed."""
 
@@ -127,7 +143,7 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
         "resumed": len(facts.get("resumed") or ()),
         "commit": str(facts.get("commit") or ""),
         "versions": {str(name): str(version) for name, version in versions.items() if version},
-        "policy": {name: str(policy[name]) for name in ("model", "adapter", "number", "sha256") if policy.get(name)},
+        "policy": _policy(policy, str(_mapping(records.settings, "model").get("name", ""))),
         "data": {name: str(data[name]) for name in ("name", "digest") if data.get(name)},
         "score": score(records, scored),
         "cost": {
@@ -140,6 +156,19 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
             "trained_tokens": sum(int(record.get("tokens") or 0) for record in records.metrics),
         },
     }
+
+
+def _policy(recorded: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Returns what a manifest records of a policy; a small policy that ships with finqa has its name, not its folder.
+
+    Args:
+        recorded: The policy in the manifest.
+        name: The setting `model.name`.
+    """
+    found = {key: str(recorded[key]) for key in ("model", "adapter", "number", "sha256") if recorded.get(key)}
+    if is_embedded(name) and _SHIPPED in Path(found.get("model", "")).parts:
+        found["model"] = name
+    return found
 
 
 def score(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any] | None:
@@ -170,7 +199,11 @@ def score(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any] | No
 
 
 def curves(records: RunRecords) -> list[dict[str, Any]]:
-    """Returns curves over the steps; a point is [step, mean, low, high, attempts], with null ends where unknown."""
+    """Returns curves over the steps; a point is [step, mean, low, high, attempts], with null ends where unknown.
+
+    Intervals of evaluations are clustered like the score, by company or what the environment names; others by question,
+    because the attempts of a group are at one question.
+    """
     by_step: dict[tuple[str, int], list[Episode]] = defaultdict(list)
     for episode in records.episodes:
         by_step[episode.phase, episode.iteration].append(episode)
@@ -181,9 +214,8 @@ def curves(records: RunRecords) -> list[dict[str, Any]]:
         series = []
         for phase in sorted({phase for phase, _ in by_step}, reverse=True):
             chosen = sorted((step, members) for (name, step), members in by_step.items() if name == phase)
-            points = [
-                point for step, members in chosen if (point := _point(step, members, value_of, shares=key in shares))
-            ]
+            facts = {"shares": key in shares, "count": key in COUNTS, "by_cluster": phase == "eval"}
+            points = [point for step, members in chosen if (point := _point(step, members, value_of, **facts))]
             if points:
                 series.append({"phase": phase, "points": points})
         if series:
@@ -201,27 +233,45 @@ def curves(records: RunRecords) -> list[dict[str, Any]]:
     return found
 
 
-def _point(step: int, members: Sequence[Episode], value_of: _Measure, *, shares: bool) -> list[Any] | None:
-    pairs = [(value, one.outcome.question) for one in members if (value := value_of(one)) is not None]
+def _point(
+    step: int,
+    members: Sequence[Episode],
+    value_of: _Measure,
+    *,
+    shares: bool,
+    count: bool = False,
+    by_cluster: bool = False,
+) -> list[Any] | None:
+    pairs = [(value, one.outcome) for one in members if (value := value_of(one)) is not None]
     if not pairs:
         return None
     values = [value for value, _ in pairs]
+    clusters = [one.company if by_cluster else one.question for _, one in pairs]
     interval = reward_interval if shares else mean_interval
-    low, high = interval(values, [question for _, question in pairs], level=LEVEL) or (None, None)
+    low, high = interval(values, clusters, level=LEVEL) or (None, None)
+    if count and low is not None:
+        low = max(0.0, low)
     return [step, math.fsum(values) / len(values), low, high, len(values)]
 
 
 def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
-    """Returns the accuracy by question type with intervals clustered by question, and why attempts are not right."""
+    """Returns the accuracy by question type, with intervals clustered like those of `curves`, and why attempts are not
+    right.
+    """
+    evaluated = any(episode.phase == "eval" for episode in scored)
     kinds: dict[str, list[Episode]] = defaultdict(list)
     for episode in scored:
         if episode.outcome.correct is not None:
             kinds[episode.outcome.kind].append(episode)
     reasons = Counter(episode.outcome.reason for episode in scored if episode.outcome.reason)
     return {
-        "kinds": [[kind, *(_point(0, kinds[kind], MEASURED[1][3], shares=True) or [])[1:]] for kind in sorted(kinds)],
+        "kinds": [[kind, *(_accuracy(kinds[kind], by_cluster=evaluated) or [])[1:]] for kind in sorted(kinds)],
         "reasons": [[reason, text, reasons[reason]] for reason, text in REASONS.items() if reasons[reason]],
     }
+
+
+def _accuracy(members: Sequence[Episode], *, by_cluster: bool) -> list[Any] | None:
+    return _point(0, members, MEASURED[1][3], shares=True, by_cluster=by_cluster)
 
 
 def steps(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from finqa_cli.algorithms.group_report import group_statistics, length_bias, staleness_metrics
@@ -82,10 +83,22 @@ def success(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {"successful": right, "success_rate": right / len(graded) if graded else 0.0}
 
 
-def iteration_line(number: int, trajectories: Sequence[Trajectory], *, seconds: float) -> str:
-    """Return a line such as `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s`.
+def iteration_line(
+    number: int,
+    trajectories: Sequence[Trajectory],
+    *,
+    seconds: float,
+    metrics: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return a line such as `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s, informative=3/4, loss=-0.01`.
 
     It has the mean reward and the share of right attempts among the graded ones; the number of faults follows, if any.
+
+    Args:
+        number: The iteration.
+        trajectories: Its attempts.
+        seconds: Time that it took.
+        metrics: `informative` of `groups`, and `loss`; absent where nothing is trained.
     """
     graded = [each for each in trajectories if each.rewards is not None]
     found = success(graded)
@@ -93,7 +106,12 @@ def iteration_line(number: int, trajectories: Sequence[Trajectory], *, seconds: 
     faults = len(trajectories) - len(graded)
     share = f"{found['success_rate']:.1%} ({found['successful']}/{len(graded)})"
     line = f"  Iteration {number}: reward={reward:.3f}, success={share}, time={seconds:.1f}s"
-    return f"{line}, faults={faults}" if faults else line
+    parts = [f"faults={faults}"] if faults else []
+    if metrics.get("groups"):
+        parts.append(f"informative={metrics['informative']}/{metrics['groups']}")
+    if "loss" in metrics:
+        parts.append(f"loss={metrics['loss']:.4g}")
+    return ", ".join([line, *parts])
 
 
 def summary(steps: Sequence[Mapping[str, Any]]) -> str:

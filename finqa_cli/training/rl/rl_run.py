@@ -77,7 +77,8 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
 
     Raises:
         UsageError: The optimizer learns from pairs or from demonstrations, not from played groups.
-        ConfigError: The engine cannot be used for training, or the settings do not fit the data or each other.
+        ConfigError: The engine cannot be used for training, the settings do not fit the data or each other, or a run
+            is to be resumed for fewer iterations than it has finished.
         DataError: The data is for evaluation only, or overlaps with evaluation data.
         ServiceUnavailableError: No sandbox can be started, or too many are lost; the remedy ends with the command that
             resumes the run.
@@ -88,6 +89,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     """
     started = time.perf_counter()
     checkpoint = checkpoints.latest(run) if resume else None
+    _check_length(settings, run, checkpoint)
     is_complete = checkpoint is not None and checkpoint.iteration >= settings.train.iterations
     if checkpoint is not None and is_complete and read_run(run)["status"] == "completed":
         return _result(run, checkpoint.iteration, started, was_finished=True)
@@ -136,6 +138,16 @@ def lengthen(settings: Settings, run: Path, iterations: int | None) -> Settings:
             remedy=f"finqa train --resume {run}, or a new run with --iterations {iterations}",
         )
     return settings.model_copy(update={"train": settings.train.model_copy(update={"iterations": iterations})})
+
+
+def _check_length(settings: Settings, run: Path, checkpoint: Checkpoint | None) -> None:
+    """Refuse fewer iterations than a run that is resumed has finished."""
+    done, wanted = checkpoint.iteration if checkpoint is not None else 0, settings.train.iterations
+    if checkpoint is not None and wanted < done:
+        raise ConfigError(
+            f"{run} has finished {done} iterations already, so --iterations {wanted} would have no effect.",
+            remedy=f"finqa train --resume {run}, or --iterations with a number above {done}",
+        )
 
 
 def _result(run: Path, iterations: int, started: float, *, was_finished: bool = False) -> TrainResult:

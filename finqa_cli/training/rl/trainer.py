@@ -59,6 +59,7 @@ class Trainer(TrainingLoop):
     """
 
     phase = "train"
+    prints_steps = True
 
     def __init__(
         self,
@@ -180,8 +181,9 @@ class Trainer(TrainingLoop):
         measures = measured(self.parts.environment, episodes)
         metrics = iteration_metrics(number, serving, collected, ages, reports, found, timing, measures)
         context.tracking.record({**metrics, **success(episodes)})
-        context.reporter.line(iteration_line(number, episodes, seconds=timing["iteration_s"]))
-        return {name: metrics[name] for name in SHOWN if name in metrics}
+        shown = {name: metrics[name] for name in SHOWN if name in metrics}
+        context.reporter.line(iteration_line(number, episodes, seconds=timing["iteration_s"], metrics=shown))
+        return shown
 
     async def evaluate(self) -> None:
         """Play the held-out questions, if there are any, and record the evaluation.

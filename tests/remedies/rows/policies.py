@@ -144,6 +144,9 @@ POLICIES = {
         needs=("training",),
         elsewhere=("or a new",),
     ),
+    "fewer iterations than are finished": Fault(
+        "train --resume training --iterations 0", needs=("training",), elsewhere=("--iterations",)
+    ),
     "several replicas in lockstep": Fault(
         "eval embedded --limit 1 --engine-replicas 2 --max-gen-tokens 2 --max-steps 1", needs=()
     ),

@@ -85,9 +85,10 @@ def test_the_import_reports_what_was_joined(tmp_path: Path, capsys: pytest.Captu
     line = ["data", "import", "tables", str(tmp_path / "t"), "--questions", str(tmp_path / "q.csv")]
     assert main([*line, "--company", "name:nordwind", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
-    assert "1 headers of 2 lines, joined, for example nordwind/segments: 'Sales 2023, Sales 2024," in shown
-    assert "1 answers with digits that are no single number, for example" in shown
-    assert "1 answers are a number with words or a currency, which" in shown and "row 3: '98756 EUR'" in shown
+    assert "headers of 2 lines, joined: 1, for example nordwind/segments: 'Sales 2023, Sales 2024," in shown
+    assert "answers with digits that are no single number: 1, for example" in shown
+    assert "answers are a number with words or a currency, which" in shown
+    assert "its unit in the question): 1, for example" in shown and "row 3: '98756 EUR'" in shown
     assert main([*line, "--company", "name:nordwind", "--out", str(tmp_path / "p"), "--header-rows", "0"]) == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finqa_cli.commands.train import training_text
-from finqa_cli.evaluation.cluster_nouns import alike, cluster_noun, counted
+from finqa_cli.evaluation.cluster_nouns import alike, cluster_noun, clustered_by, counted
 from finqa_cli.training.rl.rl_run import TrainResult
 
 
@@ -32,6 +32,7 @@ def test_each_environment_says_what_its_clusters_are(environment: str, options: 
 
 def test_attempts_are_alike_where_questions_are_the_clusters() -> None:
     assert (alike("question"), alike("date")) == ("attempts at one question", "questions of one date")
+    assert (clustered_by("date"), clustered_by("cluster")) == ("clustered by date", "clustered by groups of tasks")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,33 @@ def test_curves_are_means_of_a_step_with_the_interval_clustered_by_question(tmp_
     assert found["kl"]["series"][0]["points"] == [[step, 0.01 * step, None, None, None] for step in (1, 2, 3)]
     assert found["turns"]["series"][0]["points"][0] == [1, 2.0, None, None, 16]  # all alike: nothing is known
     assert "staleness_mean" not in found
+
+
+def test_intervals_of_evaluations_are_clustered_like_the_score(tmp_path: Path) -> None:
+    shown = [(f"{company}_{place}", float(company == "a")) for company in "abc" for place in range(4)]
+    attempts = [("eval", 0, attempt(name, reward=reward)) for name, reward in shown]
+    document = figures(read_records(write_run(tmp_path / "run", attempts)))
+    score = document["head"]["score"]
+    ((step, *point),) = document["curves"][1]["series"][0]["points"]
+    assert document["curves"][1]["key"] == "accuracy" and score["clusters"] == 3
+    assert point == [score["accuracy"], score["low"], score["high"], 12] and step == 0
+    assert document["breakdown"]["kinds"][0][2:4] == [score["low"], score["high"]]
+
+
+def test_a_mean_of_counts_has_no_negative_end(tmp_path: Path) -> None:
+    records = read_records(write_run(tmp_path / "run", [("eval", 0, attempt(f"q{place}_x")) for place in range(9)]))
+    first = replace(records.episodes[0], failed_calls=1)
+    found = curves(replace(records, episodes=(first, *records.episodes[1:])))
+    ((_, mean, low, high, _),) = next(curve for curve in found if curve["key"] == "errors")["series"][0]["points"]
+    assert low == 0 < mean < high and mean == pytest.approx(1 / 9)
+
+
+def test_a_small_policy_of_finqa_is_shown_by_its_name(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [("eval", 0, attempt("a_1"))], settings={"model": {"name": "embedded-code"}})
+    for model, shown in (("/x/site-packages/finqa_plugins/policies/code", "embedded-code"), ("/x/mine", "/x/mine")):
+        manifest = {"inputs": {"policy": {"model": model, "number": 0}}}
+        (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        assert figures(read_records(run))["head"]["policy"] == {"model": shown}
 
 
 def test_rewards_outside_of_0_to_1_have_a_symmetric_interval(tmp_path: Path) -> None:

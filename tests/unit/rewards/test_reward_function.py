@@ -162,6 +162,8 @@ def test_an_unknown_keyword_is_found_before_the_first_call(write: Any) -> None:
 def test_the_option_is_needed() -> None:
     with pytest.raises(ConfigError, match="reward 'function' needs the option 'function', which is not given"):
         registry().create("reward", "function", {})
+    with pytest.raises(ConfigError, match=r"has no option 'functoin'\. Did you mean 'function'\?"):
+        registry().create("reward", "function", {"functoin": "mine.py"})
 
 
 @pytest.mark.parametrize("name", ["./mine.py", "mine.py:score"])

@@ -36,7 +36,7 @@ function seriesOf(key) {
 
 const nameOf = (place) => (place === CONTROL ? "control" : several() ? "AB"[place] : "");
 
-function chart(curve, selected, first, last, { width, height, tick: ticked = tickText, axis = "", note = "" } = SMALL) {
+function chart(curve, selected, first, last, { width, height, tick: ticked = tickText, axis = "", note = "", explained = true } = SMALL) {
   const series = seriesOf(curve.key);
   const points = series.flatMap((each) => each.points);
   const steps = [...new Set(points.map((point) => point[0]))].sort((one, other) => one - other);
@@ -74,7 +74,7 @@ function chart(curve, selected, first, last, { width, height, tick: ticked = tic
     const at = steps.includes(step);
     marker.setAttribute("visibility", at ? "visible" : "hidden");
     if (at) fill(marker, { x1: x(step), x2: x(step) }, []);
-    readout.replaceChildren(at ? readings(step, series, curve) : curve.what);
+    readout.replaceChildren(at ? readings(step, series, curve) : explained ? "" : curve.what);
   };
   picture.addEventListener("pointermove", (event) => {
     const bounds = picture.getBoundingClientRect();
@@ -86,6 +86,7 @@ function chart(curve, selected, first, last, { width, height, tick: ticked = tic
     "figure",
     { class: "chart" },
     h("figcaption", {}, h("strong", {}, curve.title), " ", h("span", { class: "quiet" }, curve.interval ? note : "no interval recorded")),
+    explained && h("p", { class: "quiet what" }, curve.what),
     picture,
     readout,
   );
@@ -108,7 +109,7 @@ function drawn(series, x, y) {
   for (const point of bars) {
     group.append(s("line", { class: "bar", x1: x(point[0]), x2: x(point[0]), y1: y(point[2]), y2: y(point[3]) }));
   }
-  if (series.points.length > 1) {
+  if (series.points.length > (evaluated ? 2 : 1)) { // two evaluations are no curve: nothing was measured between them
     group.append(s("path", { class: "curve", d: `M${series.points.map((p) => `${x(p[0])},${y(p[1])}`).join("L")}` }));
   }
   const size = evaluated ? 4.5 : series.points.length > 60 ? 0 : 2.2;
@@ -131,14 +132,14 @@ function readings(step, series, curve) {
     const ends = low === null ? "" : ` [${number(low)}, ${number(high)}]`;
     return [`${name} ${number(mean)}${ends}${n === null ? "" : `, n ${n}`}`];
   });
-  return `step ${step}: ${lines.join("; ")}`;
+  return `${stepNoun()} ${step}: ${lines.join("; ")}`;
 }
 
 function described(curve, series) {
   const lines = series.map((each) => {
     const [start, end] = [each.points[0], each.points[each.points.length - 1]];
     const name = each.run === CONTROL ? `control ${each.phase}` : several() ? `${runName(each.run)} ${each.phase}` : each.phase;
-    return `${name} from ${number(start[1])} at step ${start[0]} to ${number(end[1])} at step ${end[0]}`;
+    return `${name} from ${number(start[1])} at ${stepNoun()} ${start[0]} to ${number(end[1])} at ${stepNoun()} ${end[0]}`;
   });
   return `${curve.title}, ${curve.what}: ${lines.join("; ")}`;
 }
@@ -146,15 +147,18 @@ function described(curve, series) {
 /** What stands in a legend before a word: the line, band and dot of a series. */
 function keyOfSeries(run, phase) {
   const sample = s("svg", { viewBox: "0 0 30 14", width: 30, height: 14, "aria-hidden": "true" });
-  sample.append(drawn({ run, phase, points: [[4, 7, 2, 12, 1], [26, 7, 2, 12, 1]] }, (at) => at, (at) => at));
+  sample.append(drawn({ run, phase, points: phase === "train" ? [[4, 7, 2, 12, 1], [26, 7, 2, 12, 1]] : [[15, 7, 1, 13, 1]] }, (at) => at, (at) => at));
   return sample;
 }
 
-/** What the intervals of curves are, and that of the score where it is another one. */
+/** By what the intervals of evaluations of a run are clustered; those of other attempts are clustered by question. */
+const evaluationNoun = ({ head: { score } }) => (score && score.phase === "eval" ? score.clustered_by : "question");
+
+/** What the intervals of curves are; those of evaluations are clustered like the score. */
 function bands(runs) {
-  const named = runs.map((run) => run.head.score && run.head.score.clustered_by).filter((noun) => noun && noun !== "question");
-  const score = named.length ? ` The interval of the score is clustered by ${named[0]}.` : "";
-  return `Band and bars: 95 % interval of the mean, clustered by question.${score}`;
+  const named = runs.map(evaluationNoun).filter((noun) => noun !== "question");
+  if (!named.length) return "Band and bars: 95 % interval of the mean, clustered by question.";
+  return `Bands and bars: 95 % interval of the mean; bands clustered by question, bars ${clusteredBy(named[0])}.`;
 }
 
 function legend() {

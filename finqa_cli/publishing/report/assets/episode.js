@@ -182,12 +182,12 @@ function showGroup(parameters) {
   return h(
     "div",
     {},
-    h("p", { class: "trail" }, h("a", { href: state.up }, `Episodes of step ${first.iteration}`)),
+    h("p", { class: "trail" }, h("a", { href: state.up }, `Episodes of ${stepNoun()} ${first.iteration}`)),
     h("h1", {}, first.about.prompt || first.about.id),
-    h("p", { class: "quiet" }, [first.about.id, first.about.cluster, first.about.kind, `${first.phase} step ${first.iteration}`].filter(Boolean).join(" · "), " ", runTag(run.place)),
+    h("p", { class: "quiet" }, [first.about.id, first.about.cluster, first.about.kind, `${first.phase}, ${stepNoun()} ${first.iteration}`].filter(Boolean).join(" · "), " ", runTag(run.place)),
     none && h("p", { class: "note" }, "This group was not used for training, or its advantages cannot be computed."),
     table(columns, rows, count(members.length, "attempt")),
-    again.length > 0 && h("section", {}, table([["step", ""], ["attempts", "wide"]], again, "The same question at other steps")),
+    again.length > 0 && h("section", {}, table([[stepNoun(), ""], ["attempts", "wide"]], again, `The same question at other ${stepNoun()}s`)),
   );
 }
 

@@ -7,7 +7,7 @@ const TABLE = [
   { key: "result", title: "Result", sort: (one) => one.result, cell: (one) => chip(one.result) },
   { key: "reward", title: "Reward", kind: "num", sort: (one) => one.reward, cell: (one) => number(one.reward) },
   { key: "answer", title: "Answer", kind: "answer", sort: (one) => one.answer, cell: (one) => short(one.answer, 60) },
-  { key: "iteration", title: "Step", kind: "num", sort: (one) => one.iteration, cell: (one) => `${one.phase} ${one.iteration}` },
+  { key: "iteration", get title() { return capital(stepNoun()); }, kind: "num", sort: (one) => one.iteration, cell: (one) => `${one.phase} ${one.iteration}` },
   { key: "turns", title: "Turns", kind: "num", sort: (one) => one.turns, cell: (one) => number(one.turns) },
   { key: "failed_calls", title: "Errors", kind: "num", sort: (one) => one.failed_calls, cell: (one) => number(one.failed_calls) },
   { key: "tokens", title: "Tokens", kind: "num", sort: (one) => one.tokens, cell: (one) => number(one.tokens) },
@@ -113,7 +113,7 @@ function showEpisodes(parameters) {
     values.sort((one, other) => (name === "step" ? one - other : one < other ? -1 : 1));
     if (values.length < 2 && !parameters.get(name)) continue;
     const options = [["", "all"], ...values.map((value) => [value, value.replaceAll("_", " ")])];
-    controls.push(select(name[0].toUpperCase() + name.slice(1), options, parameters.get(name) || "", (value) => change(name, value)));
+    controls.push(select(capital(name === "step" ? stepNoun() : name), options, parameters.get(name) || "", (value) => change(name, value)));
   }
   draw();
   return h("div", {}, h("h1", {}, "Episodes ", runTag(run.place)), h("div", { class: "filters" }, controls), summary, holder);

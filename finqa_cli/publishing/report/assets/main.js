@@ -57,7 +57,7 @@ const KEYS = [
   ["j, k", "next and previous row, or episode"],
   ["Enter", "open the row"],
   ["u", "back to the list"],
-  ["[, ]", "previous and next step of a training"],
+  ["[, ]", "previous and next iteration or step of a training"],
   ["t", "light, dark or system theme"],
   ...source.keys,
   ["?", "this list"],

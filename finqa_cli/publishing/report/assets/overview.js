@@ -49,7 +49,7 @@ function gauge(mean, low, high) {
 
 function scoreOf(score) {
   const where = { train: "training", eval: "held-out", sample: "sampled" }[score.phase] || score.phase;
-  const after = score.phase === "eval" && score.iteration ? ` after step ${score.iteration}` : "";
+  const after = score.phase === "eval" && score.iteration ? ` after ${stepNoun()} ${score.iteration}` : "";
   return h(
     "div",
     { class: "score" },
@@ -58,7 +58,7 @@ function scoreOf(score) {
     h(
       "p",
       { class: "quiet" },
-      `${100 * score.level} % interval ${fixed(score.low)} to ${fixed(score.high)}, clustered by ${score.clustered_by} `,
+      `${100 * score.level} % interval ${fixed(score.low)} to ${fixed(score.high)}, ${clusteredBy(score.clustered_by)} `,
       `(${score.clusters}). ${count(score.attempts, "attempt")} at ${count(score.questions, `${where} question`)} `,
       `(${score.split})${after}. Mean reward ${fixed(score.reward)}.`,
       score.faults ? ` ${count(score.faults, "fault")}, not scored.` : "",
@@ -77,7 +77,7 @@ function breakdownOf(run) {
       number(n),
     ]);
     const columns = [["question type", ""], ["accuracy", "num"], ["95 % interval", "num"], ["attempts", "num"]];
-    blocks.push(table(columns, rows, h("span", {}, "Accuracy by question type, clustered by question ", runTag(run.place))));
+    blocks.push(table(columns, rows, h("span", {}, `Accuracy by question type, ${clusteredBy(evaluationNoun(run))} `, runTag(run.place))));
   }
   if (reasons.length) {
     const rows = reasons.map(([reason, text, n]) => [
@@ -134,7 +134,7 @@ function measures(curves) {
   );
   if (!rows.length) return "";
   const columns = [["measure", ""], [several() ? "run" : "phase", ""], ["mean", "num"], ["95 % interval", "num"], ["attempts", "num"]];
-  return h("section", {}, table(columns, rows, "Means, with intervals clustered by question"));
+  return h("section", {}, table(columns, rows, h("span", {}, "Means. ", bands(state.runs))));
 }
 
 function stepper(steps, selected, charts) {
@@ -143,8 +143,8 @@ function stepper(steps, selected, charts) {
   const slider = h("input", { type: "range", id: "step", min: 0, max: steps.length - 1, step: 1, value: steps.indexOf(selected) });
   const show = () => {
     const step = steps[slider.value];
-    label.replaceChildren(`step ${step} of ${steps[steps.length - 1]}`);
-    slider.setAttribute("aria-valuetext", `step ${step}`);
+    label.replaceChildren(`${stepNoun()} ${step} of ${steps[steps.length - 1]}`);
+    slider.setAttribute("aria-valuetext", `${stepNoun()} ${step}`);
     for (const each of charts) each.select(step);
     panel.replaceChildren(...state.runs.map((run) => stepOf(run, step)));
     history.replaceState(null, "", link("overview", { step }));
@@ -158,16 +158,23 @@ function stepper(steps, selected, charts) {
   const section = h(
     "section",
     { "aria-labelledby": "steps" },
-    h("h2", { id: "steps" }, "Step by step"),
-    h("div", { class: "slider" }, button(-1, "‹", "Previous step"), h("label", { for: "step", class: "hidden" }, "Step"), slider, button(1, "›", "Next step"), label),
+    h("h2", { id: "steps" }, `${capital(stepNoun())} by ${stepNoun()}`),
+    h("div", { class: "slider" }, button(-1, "‹", `Previous ${stepNoun()}`), h("label", { for: "step", class: "hidden" }, capital(stepNoun())), slider, button(1, "›", `Next ${stepNoun()}`), label),
     panel,
   );
   section.move = move;
   state.move = move;
-  label.replaceChildren(`step ${selected} of ${steps[steps.length - 1]}`);
-  slider.setAttribute("aria-valuetext", `step ${selected}`);
+  label.replaceChildren(`${stepNoun()} ${selected} of ${steps[steps.length - 1]}`);
+  slider.setAttribute("aria-valuetext", `${stepNoun()} ${selected}`);
   panel.replaceChildren(...state.runs.map((run) => stepOf(run, selected)));
   return section;
+}
+
+/** `24 training groups and 224 held-out questions`: only attempts of training are compared with those of their group. */
+function groupsInWords(groups) {
+  const nouns = { train: "training group", eval: "held-out question", sample: "question" };
+  const phases = [...new Set(groups.map(([first]) => first.phase))];
+  return phases.map((phase) => count(groups.filter(([first]) => first.phase === phase).length, nouns[phase] || `group of ${phase}`)).join(" and ");
 }
 
 function stepOf(run, step) {
@@ -198,8 +205,8 @@ function stepOf(run, step) {
   );
   const columns = [["question", ""], ["phase", ""], ["mean reward", "num"], ["attempts", "wide"]];
   const shown = rows.length
-    ? table(columns, rows.slice(0, 200), h("span", {}, `${count(rows.length, "group")} at step ${step} `, runTag(run.place)))
-    : h("p", { class: "quiet" }, "No episodes of this step are in this file. ", runTag(run.place));
+    ? table(columns, rows.slice(0, 200), h("span", {}, `${groupsInWords([...groups.values()])} at ${stepNoun()} ${step} `, runTag(run.place)))
+    : h("p", { class: "quiet" }, `No episodes of this ${stepNoun()} are in this file. `, runTag(run.place));
   return h("div", { class: "step" }, shown, numbers);
 }
 

@@ -6,6 +6,7 @@ const LARGE = {
   tick: (value) => `${Math.round(100 * value)} %`,
   axis: "iterations of training",
   note: "share of right answers",
+  explained: false,
 };
 const NARROW = { ...LARGE, width: 380, height: 270 };
 
@@ -90,7 +91,7 @@ function beforeAndAfter({ progress, control }) {
   const columns = [["", ""], ["before", "num"], [`after ${iterations(progress.iterations)}`, "num"]];
   if (beside) columns.push(["control, before", "num"], [`control, after ${iterations(beside.iterations)}`, "num"]);
   const rows = progress.rows.map((row) => (beside ? [...row, ...(others.get(row[0]) || ["", "–", "–"]).slice(1)] : row));
-  const shown = table(columns, rows, `Held-out questions (${progress.asked}, never trained on), with 95 % intervals clustered by ${progress.clustered_by}`);
+  const shown = table(columns, rows, `Held-out questions (${progress.asked}, never trained on), with 95 % intervals ${clusteredBy(progress.clustered_by)}`);
   shown.className = "before-after";
   return shown;
 }

@@ -52,10 +52,10 @@ function statusCell(run) {
   return h("div", {}, h("span", { class: `chip ${CHIPS[run.status] || "fault"}` }, run.state), reason);
 }
 
-function scoreCell({ score }) {
+function scoreCell({ score, command }) {
   if (!score) return "–";
   const interval = score.low === null || score.high === null ? "" : `${fixed(score.low)} to ${fixed(score.high)}, `;
-  const under = h("span", { class: "under" }, `${interval}n ${number(score.graded)}${score.iteration ? `, step ${score.iteration}` : ""}`);
+  const under = h("span", { class: "under" }, `${interval}n ${number(score.graded)}${score.iteration ? `, ${stepNounOf(command)} ${score.iteration}` : ""}`);
   if (score.name !== "accuracy") return h("div", {}, `${score.name} ${fixed(score.value)}`, under);
   return h("div", {}, h("strong", {}, fixed(score.value)), gauge(score.value, score.low, score.high), under);
 }

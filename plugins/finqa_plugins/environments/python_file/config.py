@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from finqa_cli.errors import ConfigError
 
 
 class PythonFileConfig(BaseModel):
@@ -31,3 +34,14 @@ class PythonFileConfig(BaseModel):
         description="Share of the tasks that are demonstrated at random, so that training can improve the policy",
     )
     call_timeout_s: float = Field(default=60.0, gt=0, description="Seconds after which a call into the file is a fault")
+
+    @model_validator(mode="after")
+    def _check_file(self) -> Self:
+        """Check that a file exists before its environment is compared with a policy or a model is looked for.
+
+        Raises:
+            ConfigError: There is no such file.
+        """
+        if self.source.endswith(".py") and not Path(self.source).expanduser().is_file():
+            raise ConfigError(f"There is no file {self.source}.", remedy="give --environment the path of a Python file")
+        return self

@@ -126,8 +126,6 @@ def _import(source: str) -> tuple[ModuleType, Path]:
 
 def _import_file(path: Path) -> tuple[ModuleType, Path]:
     file = path.expanduser().absolute()
-    if not file.is_file():
-        raise ConfigError(f"There is no file {path}.", remedy="give --environment the path of a Python file")
     _make_importable(file.parent)
     name = f"finqa_environment_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     specification = importlib.util.spec_from_file_location(name, file)

@@ -1,11 +1,13 @@
-"""Options of the `docker` sandbox provider, and whether there is a program for containers."""
+"""Options of the `docker` sandbox provider, and whether a program runs containers."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from finqa_cli.types import Check
 
 PROGRAMS = ("docker", "podman")
+READY_TIMEOUT_S = 5.0
 INSTALL_REMEDY = "sudo apt-get install podman, or https://docs.docker.com/engine/install"
 _OURS = re.compile(r"--(name|publish|publish-all|detach|rm|pull|restart|network|label-file)(=.*)?|-[dpP].*")
 """Arguments of `run` that finqa sets itself. Other values could lose containers, or open them to the network."""
@@ -62,10 +65,24 @@ class DockerSandboxConfig(BaseModel):
 
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
-    """Whether a program for containers is installed; see `Component.readiness`. `finqa doctor` tries it."""
+    """Whether a program runs containers; see `Component.readiness`. `finqa doctor` reports why none does."""
     chosen = settings["sandbox"]
     command = chosen["options"].get("command") if chosen["name"] == "docker" else None
-    if any(shutil.which(program) for program in ([command] if command else PROGRAMS)):
+    installed = [path for program in ([command] if command else PROGRAMS) if (path := shutil.which(program))]
+    if any(map(_answers, installed)):
         return []
+    if installed:
+        names = " and ".join(Path(path).name for path in installed)
+        detail = f"{names}: installed, but cannot list containers"
+        return [Check(name="docker", status="fail", detail=detail, remedy="finqa doctor --sandbox docker")]
     detail = f"needs {command or 'docker or podman'}"
     return [Check(name="docker", status="fail", detail=detail, remedy=INSTALL_REMEDY)]
+
+
+def _answers(program: str) -> bool:
+    """Return whether a program lists its containers, for which docker needs its daemon."""
+    try:
+        found = subprocess.run([program, "ps", "--quiet"], capture_output=True, timeout=READY_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return found.returncode == 0

@@ -22,7 +22,6 @@ from finqa_plugins.sandboxes.docker.container_commands import (
 REQUEST_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 30.0
 """Seconds for a first answer: podman does not answer while it stores a large layer of an image."""
-DAEMON_REMEDY = "sudo systemctl start docker, or --set sandbox.options.command=podman"
 DOCTOR_REMEDY = "finqa doctor --sandbox docker"
 _POLL_S = 0.2
 _INSPECTIONS = 3
@@ -167,7 +166,7 @@ async def find_engine(command: str) -> Engine:
     installed = [path for program in ([command] if command else PROGRAMS) if (path := shutil.which(program))]
     if not installed:
         if command:
-            raise ConfigError(f"There is no program {command}.", remedy="--set sandbox.options.command=podman")
+            raise ConfigError(f"There is no program {command}.", remedy=_other_program())
         raise MissingDependencyError(
             "Containers need docker or podman, and neither is installed.", remedy=INSTALL_REMEDY
         )
@@ -183,7 +182,23 @@ async def find_engine(command: str) -> Engine:
         if not reply.code:
             return engine
         silent.append(f"{engine.name} does not answer: {reply.reason}")
-    raise ServiceUnavailableError(f"No container can be started. {' '.join(silent)}", remedy=DAEMON_REMEDY)
+    raise ServiceUnavailableError(f"No container can be started. {' '.join(silent)}", remedy=_daemon_remedy())
+
+
+def _daemon_remedy() -> str:
+    """Return what starts docker's daemon with the programs of this machine, and what needs none."""
+    podman = "--set sandbox.options.command=podman" if shutil.which("podman") else "sudo apt-get install podman"
+    if not shutil.which("docker"):
+        return "podman info, which shows the reason"
+    if shutil.which("systemctl"):
+        return f"sudo systemctl start docker, or {podman}"
+    return f"sudo dockerd, or {podman}" if shutil.which("dockerd") else podman
+
+
+def _other_program() -> str:
+    if shutil.which("docker"):
+        return "--set sandbox.options.command=docker"
+    return "--set sandbox.options.command=podman" if shutil.which("podman") else INSTALL_REMEDY
 
 
 def _number(version: str) -> str:

@@ -58,22 +58,34 @@ async def test_a_daemon_that_is_away_is_named_with_what_starts_it(programs: Path
     install(programs, "docker", SILENT)
     with pytest.raises(ServiceUnavailableError, match="docker does not answer: Cannot connect") as caught:
         await find_engine("")
-    assert caught.value.remedy.startswith("sudo systemctl start docker")
+    assert caught.value.remedy == "sudo apt-get install podman"
+    for name in ("dockerd", "systemctl"):
+        install(programs, name, DOCKER)
+        with pytest.raises(ServiceUnavailableError) as caught:
+            await find_engine("")
+        start = {"dockerd": "sudo dockerd", "systemctl": "sudo systemctl start docker"}[name]
+        assert caught.value.remedy == f"{start}, or sudo apt-get install podman"
 
 
 async def test_without_a_program_the_packages_are_named(programs: Path) -> None:
     with pytest.raises(MissingDependencyError, match="docker or podman, and neither") as caught:
         await find_engine("")
     assert "apt-get install podman" in caught.value.remedy
-    with pytest.raises(ConfigError, match="There is no program nerdctl"):
+    with pytest.raises(ConfigError, match="There is no program nerdctl") as wrong:
         await find_engine("nerdctl")
+    assert "apt-get install podman" in wrong.value.remedy
+    install(programs, "podman", PODMAN)
+    with pytest.raises(ConfigError) as wrong:
+        await find_engine("nerdctl")
+    assert wrong.value.remedy == "--set sandbox.options.command=podman"
 
 
 async def test_a_program_that_is_chosen_is_not_replaced_by_another(programs: Path) -> None:
     silent = install(programs, "docker", SILENT)
     install(programs, "podman", PODMAN)
-    with pytest.raises(ServiceUnavailableError):
+    with pytest.raises(ServiceUnavailableError) as caught:
         await find_engine(silent)
+    assert caught.value.remedy == "--set sandbox.options.command=podman"
 
 
 def engine(folder: Path, script: str) -> Engine:

@@ -47,7 +47,10 @@ def test_a_daemon_that_answers_is_named_with_its_version(programs: Path) -> None
 def test_a_daemon_that_does_not_answer_fails(programs: Path) -> None:
     install(programs, DOCKER + 'if [ "$1" = ps ]; then echo "Cannot connect to the Docker daemon" >&2; exit 1; fi\n')
     (found,) = checks(settings())
-    assert found.status == "fail" and "Cannot connect" in found.detail and "systemctl start docker" in found.remedy
+    assert (found.status, found.remedy) == ("fail", "sudo apt-get install podman") and "Cannot connect" in found.detail
+    (ready,) = readiness(settings())
+    assert (ready.status, ready.detail) == ("fail", "docker: installed, but cannot list containers")
+    assert ready.remedy == "finqa doctor --sandbox docker"
 
 
 def test_without_a_program_both_fail(programs: Path) -> None:

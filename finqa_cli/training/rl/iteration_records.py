@@ -90,7 +90,7 @@ def iteration_line(
     seconds: float,
     metrics: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Return a line such as `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s, informative=3/4, loss=-0.01`.
+    """Return a line: `  Iteration 1: reward=0.500, success=50.0% (2/4), time=45.2s, informative=3/4, loss=-0.01`.
 
     It has the mean reward and the share of right attempts among the graded ones; the number of faults follows, if any.
 

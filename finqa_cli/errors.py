@@ -43,6 +43,10 @@ class ThresholdError(FinqaError):
     exit_code = 3
 
 
+class FailingCodeError(ThresholdError):
+    """Each call of a reward or an environment of the user fails, so the run ended early."""
+
+
 class NothingToLearnError(FinqaError):
     """Rollouts give a policy nothing to learn from: no attempt at a question earns more than another."""
 
@@ -154,3 +158,7 @@ class EngineError(EpisodeError, ServiceUnavailableError):
 
 class EnvironmentFault(EpisodeError, ServiceUnavailableError):
     """The environment server broke its protocol or failed to grade."""
+
+
+class CodeFault(EnvironmentFault):
+    """The code of a reward or an environment of the user raised, or returned what it may not. No sandbox caused it."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from finqa_cli.errors import FinqaError, ServiceUnavailableError
+from finqa_cli.errors import CodeFault, FailingCodeError, FinqaError, ServiceUnavailableError
 
 FEWEST_OUTCOMES = 20
+FEWEST_QUESTIONS = 3
 
 
 class _Fault(NamedTuple):
@@ -92,4 +93,36 @@ class EngineBreaker:
                 f"The latest {self._faults} attempts in a row failed because of the engine. "
                 f"The last error: {error.message}",
                 remedy=error.remedy or "finqa doctor, with the same --engine and options",
+            )
+
+
+class CodeBreaker:
+    """A circuit breaker over code of the user: opens after so many faults in a row, with no graded attempt between.
+
+    Code may fail on a single question, whose attempts are often played at the same time. So the row must be of several
+    questions. Pure; stays open.
+
+    Attributes:
+        error: The count, the last error and its remedy; None while the breaker is closed.
+    """
+
+    def __init__(self) -> None:
+        self._faults = 0
+        self._questions: set[str] = set()
+        self.error: FailingCodeError | None = None
+
+    def fine(self) -> None:
+        """Count an attempt that was graded."""
+        self._faults = 0
+        self._questions.clear()
+
+    def fault(self, error: CodeFault, question: str) -> None:
+        """Count a call that failed in an attempt at a question, also one that will be repeated."""
+        self._faults += 1
+        self._questions.add(question)
+        if self.error is None and self._faults >= FEWEST_OUTCOMES and len(self._questions) >= FEWEST_QUESTIONS:
+            self.error = FailingCodeError(
+                f"{self._faults} calls in a row failed, at {len(self._questions)} questions, and no attempt was "
+                f"graded between them. The last error: {error.message}",
+                remedy=error.remedy or "correct that line",
             )

@@ -44,7 +44,7 @@ class ThresholdError(FinqaError):
 
 
 class FailingCodeError(ThresholdError):
-    """Each call of a reward or an environment of the user fails, so the run ended early."""
+    """A reward or an environment of the user fails in each attempt, so the run ended early."""
 
 
 class NothingToLearnError(FinqaError):

@@ -84,7 +84,7 @@ def score(
     if path.resolve() == source.resolve():
         raise StorageError(f"{source} cannot be the output file of its own scores.", remedy="--out DIR")
     if path.exists() and not overwrite:
-        raise StorageError(f"There is a {path} already.", remedy="--overwrite, which replaces it, or --out DIR")
+        raise StorageError(f"There is a {path} already.", remedy="--out DIR, or --overwrite")
     reads_json = wants_json(reward, settings)
     if reads_json and source.is_dir():
         _require_json_replies(source)

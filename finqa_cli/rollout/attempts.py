@@ -158,7 +158,7 @@ class Player:
             waiting=seat.away,
             recovering=clock.stopped,
             calling=clock.patient,
-            code_failed=partial(self._note_code_fault, attempt.task.id),
+            code_failed=partial(self._note_code_fault, attempt),
         )
         prompt: Prompt | None = None
         rewards: Rewards | None = None
@@ -192,8 +192,8 @@ class Player:
             metadata={"usage": dict(usage)} if usage else {},
         )
 
-    def _note_code_fault(self, question: str, fault: CodeFault) -> None:
-        self._code_breaker.fault(fault, question)
+    def _note_code_fault(self, attempt: Attempt, fault: CodeFault) -> None:
+        self._code_breaker.fault(fault, attempt.id, attempt.task.id)
         if (failing := self._code_breaker.error) is not None:
             raise failing.with_traceback(None)
 

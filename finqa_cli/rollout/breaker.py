@@ -97,32 +97,33 @@ class EngineBreaker:
 
 
 class CodeBreaker:
-    """A circuit breaker over code of the user: opens after so many faults in a row, with no graded attempt between.
+    """A circuit breaker over code of the user: opens after a row of failed attempts without a graded one between.
 
-    Code may fail on a single question, whose attempts are often played at the same time. So the row must be of several
-    questions. Pure; stays open.
+    A repeated attempt counts once: the same code fails at the same place again. Code may also fail at one question
+    only, whose attempts are often played at the same time, so the row must be of several questions. Pure; stays open.
 
     Attributes:
-        error: The count, the last error and its remedy; None while the breaker is closed.
+        error: The counts, the last error and its remedy; None while the breaker is closed.
     """
 
     def __init__(self) -> None:
-        self._faults = 0
+        self._attempts: set[str] = set()
         self._questions: set[str] = set()
         self.error: FailingCodeError | None = None
 
     def fine(self) -> None:
         """Count an attempt that was graded."""
-        self._faults = 0
+        self._attempts.clear()
         self._questions.clear()
 
-    def fault(self, error: CodeFault, question: str) -> None:
-        """Count a call that failed in an attempt at a question, also one that will be repeated."""
-        self._faults += 1
+    def fault(self, error: CodeFault, attempt: str, question: str) -> None:
+        """Count an attempt at a question in which a call failed, also one that will be repeated."""
+        self._attempts.add(attempt)
         self._questions.add(question)
-        if self.error is None and self._faults >= FEWEST_OUTCOMES and len(self._questions) >= FEWEST_QUESTIONS:
+        enough = len(self._attempts) >= FEWEST_OUTCOMES and len(self._questions) >= FEWEST_QUESTIONS
+        if self.error is None and enough:
             self.error = FailingCodeError(
-                f"{self._faults} calls in a row failed, at {len(self._questions)} questions, and no attempt was "
+                f"{len(self._attempts)} attempts in a row failed, at {len(self._questions)} questions, and none was "
                 f"graded between them. The last error: {error.message}",
                 remedy=error.remedy or "correct that line",
             )

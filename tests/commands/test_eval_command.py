@@ -49,7 +49,7 @@ def test_code_that_always_fails_ends_an_evaluation_soon_and_graded_attempts_pin_
     )
     assert main(["eval", "random", "--environment=mine.py", "--run-dir=run"]) == 3
     said = capsys.readouterr().err
-    assert "error: 20 calls in a row failed, at 20 questions" in said, "60 episodes with 3 retries each would be 240"
+    assert "error: 20 attempts in a row failed, at 20 questions" in said, "60 episodes with 3 retries each would be 240"
     assert "reward of mine.py raised NameError: name 'flaot' is not defined (" in said and "mine.py:4)" in said
     code.write_text(code.read_text().replace("return flaot(answer == '1')", "return len(answer) % 2"))
     assert main(["eval", "--resume", "run"]) == 0

@@ -69,7 +69,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         DataError: The data is for evaluation only, or overlaps with what is evaluated on.
         ServiceUnavailableError: No sandbox can be had, or too many are lost; the remedy ends with how to continue.
         InterruptedRun: A signal stopped it; what the newest checkpoint contains is kept, later iterations are redone.
-        ThresholdError: More episodes ended in faults than the settings allow, or each call of the user's code fails.
+        ThresholdError: More episodes ended in faults than the settings allow, or the user's code always fails.
         NothingToLearnError: A look before training, or the whole run, had no informative group.
     """
     started = time.perf_counter()

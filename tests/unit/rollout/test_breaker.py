@@ -78,17 +78,26 @@ def test_the_error_of_an_engine_names_the_last_fault_and_its_remedy() -> None:
     assert "latest 20 attempts" in error.message and "fault 19" in error.message and error.remedy == "remedy 19"
 
 
-@given(st.lists(st.none() | st.integers(0, 4), max_size=120))
-def test_code_is_given_up_after_a_row_of_faults_at_several_questions(outcomes: list[int | None]) -> None:
-    breaker, row, expected = CodeBreaker(), list[int](), False
-    for question in outcomes:
-        if question is None:
+ATTEMPTS = st.tuples(st.integers(0, 4), st.integers(0, 9))
+
+
+@given(
+    st.lists(st.one_of(ATTEMPTS, ATTEMPTS, ATTEMPTS, ATTEMPTS, st.none()), max_size=120)
+    | st.lists(ATTEMPTS, min_size=40)
+)
+def test_code_is_given_up_after_a_row_of_failed_attempts_at_several_questions(
+    outcomes: list[tuple[int, int] | None],
+) -> None:
+    breaker, row, expected = CodeBreaker(), set[tuple[int, int]](), False
+    for attempt in outcomes:
+        if attempt is None:
             breaker.fine()
             row.clear()
         else:
-            breaker.fault(CodeFault("r.py raised ValueError (r.py:3)", remedy="correct r.py:3"), f"q{question}")
-            row.append(question)
-        expected = expected or (len(row) >= 20 and len(set(row)) >= 3)
+            fault = CodeFault("r.py raised ValueError (r.py:3)", remedy="correct r.py:3")
+            breaker.fault(fault, f"t/q{attempt[0]}/{attempt[1]}", f"q{attempt[0]}")
+            row.add(attempt)
+        expected = expected or (len(row) >= 20 and len({question for question, _ in row}) >= 3)
         assert (breaker.error is not None) == expected
     if breaker.error is not None:
         assert breaker.error.exit_code == 3 and breaker.error.remedy == "correct r.py:3"

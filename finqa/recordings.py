@@ -412,8 +412,9 @@ class Run:
 
     def __repr__(self) -> str:
         summary = self.summary
-        score = "" if summary.score is None else f", {summary.score.name} {summary.score.value:.3f}"
-        return f"Run({str(self.path)!r}: {summary.command}, {summary.state}{score})"
+        score = summary.score
+        value = "" if score is None or score.graded == 0 else f", {score.name} {score.value:.3f}"
+        return f"Run({str(self.path)!r}: {summary.command}, {summary.state}{value})"
 
     def _repr_html_(self) -> str:
         from finqa.html_views import MOST_ROWS, run_html

@@ -44,6 +44,10 @@ class ThresholdError(FinqaError):
     exit_code = 3
 
 
+class FailingCodeError(ThresholdError):
+    """A reward or an environment of the user fails in each attempt, so the run ended early."""
+
+
 class NothingToLearnError(FinqaError):
     """The policy can learn nothing from its rollouts: all attempts at a question have the same reward."""
 
@@ -155,3 +159,7 @@ class EngineError(EpisodeError, ServiceUnavailableError):
 
 class EnvironmentFault(EpisodeError, ServiceUnavailableError):
     """The environment server broke its protocol or failed to grade."""
+
+
+class CodeFault(EnvironmentFault):
+    """The code of a reward or an environment of the user raised, or returned what it may not. No sandbox caused it."""

@@ -114,7 +114,7 @@ def evaluation_text(result: EvalResult) -> str:
     queries = f"{errors} of SQL queries failed; {quoted} quoted their years; "
     lines = [
         head,
-        *([f"reward {report['reward_mean']:.3f}: {parts}"] if parts else []),
+        *([f"reward {report['reward_mean']:.3f}; parts: {parts}"] if parts else []),
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         *(["", plain_table(["question type", "episodes", "accuracy"], rows)] if any(report["by_kind"]) else []),
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),

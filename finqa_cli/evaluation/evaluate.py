@@ -29,7 +29,7 @@ from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import FAULTS, RunFolder, new_run, policy_inputs, write_manifest
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
-from finqa_cli.runs.trajectory_records import recorded_trajectory, trajectory_record
+from finqa_cli.runs.trajectory_records import has_graded, recorded_trajectory, trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import (
     MALFORMED,
@@ -211,6 +211,8 @@ def read_attempts(run: Path) -> list[dict[str, Any]]:
 def pin_inputs(folder: RunFolder, parts: Stage, reward: Mapping[str, Any]) -> None:
     """Records the digests of data, reward and prompts; in a resumed run they must equal the recorded ones.
 
+    Where nothing is graded yet they may differ: a run whose own code failed is resumed once the code is corrected.
+
     Args:
         folder: Folder of the run.
         parts: Environment and data of the run.
@@ -219,10 +221,12 @@ def pin_inputs(folder: RunFolder, parts: Stage, reward: Mapping[str, Any]) -> No
     Raises:
         ConfigError: A digest differs.
     """
-    folder.pin("data digest", parts.data.digest)
-    folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
+    fixed = has_graded(folder.path)
+    data = "snapshot digest" if folder.command == "train" else "data digest"
+    folder.pin(data, parts.data.digest, fixed=fixed)
+    folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward), fixed=fixed)
     for name, digest in parts.environment.inputs().items():
-        folder.pin(f"{name} digest", digest)
+        folder.pin(f"{name} digest", digest, fixed=fixed)
 
 
 def missing_attempts(environment: Environment, settings: Settings, known: Collection[str]) -> list[Attempt]:

@@ -128,7 +128,8 @@ def check_faults(result: EvalResult, settings: Settings) -> None:
     run = shlex.quote(str(result.run))
     others = "" if report.faults == report.episodes else " The accuracy is computed from the others."
     again = f"finqa eval --resume {run}, which plays those episodes again"
-    again += ", or another --run-dir after a change of its code" if status == Status.ENVIRONMENT_ERROR else ""
+    if status == Status.ENVIRONMENT_ERROR and report.faults < report.episodes:
+        again += ", or another --run-dir after a change of its code"
     raise ThresholdError(
         f"{report.faults} of {report.episodes} episodes ended in faults, {count} with this error: {reason}.{others}",
         remedy=f"finqa show {run} lists the errors; {again}",

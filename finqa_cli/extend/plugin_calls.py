@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from finqa_cli.contracts import BaseSession, CallError, Sandbox
-from finqa_cli.errors import EngineError, EnvironmentFault, FinqaError, PluginError, SandboxError
+from finqa_cli.errors import CodeFault, EngineError, EnvironmentFault, FinqaError, PluginError, SandboxError
 from finqa_cli.types import Message, Observation, Prompt, Rewards, ToolSpec
 
 FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
     **{("environment", name): EnvironmentFault for name in ("open", "prompt", "step", "reply", "grade")},
     **{("environment", name): EnvironmentFault for name in ("demonstrate", "demonstrate_task")},
-    ("reward", "score"): EnvironmentFault,
+    ("reward", "score"): CodeFault,
     ("engine", "generate"): EngineError,
     ("engine", "respond"): EngineError,
     ("engine", "load"): EngineError,

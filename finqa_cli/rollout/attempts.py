@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
-from finqa_cli.errors import EngineError, EpisodeError
+from finqa_cli.errors import CodeFault, EngineError, EpisodeError
 from finqa_cli.masking import Masker
-from finqa_cli.rollout.breaker import EngineBreaker
+from finqa_cli.rollout.breaker import CodeBreaker, EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
 from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_status, play_episode
 from finqa_cli.rollout.pool import Pool
@@ -103,6 +104,7 @@ class Player:
         self._sampling = sampling
         self._max_retries = max_retries
         self._breaker = breaker
+        self._code_breaker = CodeBreaker()
         self._usage_failed = False
 
     def seat(self) -> Seat:
@@ -118,6 +120,7 @@ class Player:
 
         Raises:
             ServiceUnavailableError: The breaker of the engine is open.
+            FailingCodeError: A reward or an environment of the user fails each time.
         """
         budget = RetryBudget(self._max_retries)
         restarts = 0
@@ -156,6 +159,7 @@ class Player:
             waiting=seat.away,
             recovering=clock.stopped,
             calling=clock.patient,
+            code_failed=partial(self._note_code_fault, attempt),
         )
         prompt: Prompt | None = None
         rewards: Rewards | None = None
@@ -165,6 +169,7 @@ class Player:
                 conversation = self._conversation(attempt, prompt, takes_text=session.takes_text)
                 ending = await play_episode(session, conversation, self._limits, clock, record)
             status, rewards, error = ending.status, ending.rewards, ending.error
+            self._code_breaker.fine()
         except EpisodeError as fault:
             status, error = fault_status(fault), fault.message
             if isinstance(fault, EngineError) and self._breaker is not None:
@@ -187,6 +192,11 @@ class Player:
             seconds=time.perf_counter() - started,
             metadata={"usage": dict(usage)} if usage else {},
         )
+
+    def _note_code_fault(self, attempt: Attempt, fault: CodeFault) -> None:
+        self._code_breaker.fault(fault, attempt.id, attempt.task.id)
+        if (failing := self._code_breaker.error) is not None:
+            raise failing.with_traceback(None)
 
     def _usage(self, episode: str) -> Mapping[str, Any]:
         """Return what an episode used; nothing if the engine does not report it, which is logged once."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from finqa_cli.errors import FinqaError, ServiceUnavailableError
+from finqa_cli.errors import CodeFault, FailingCodeError, FinqaError, ServiceUnavailableError
 
 FEWEST_OUTCOMES = 20
 """Outcomes that a breaker needs before it may open."""
+
+FEWEST_QUESTIONS = 3
+"""Questions at which the user's code has to fail before the run ends for it."""
 
 
 class _Fault(NamedTuple):
@@ -93,4 +96,37 @@ class EngineBreaker:
                 f"The latest {self._faults} attempts in a row failed because of the engine. "
                 f"The last error: {error.message}",
                 remedy=error.remedy or "finqa doctor, with the same --engine and options",
+            )
+
+
+class CodeBreaker:
+    """A circuit breaker over code of the user: opens after a row of failed attempts without a graded one between.
+
+    A repeated attempt counts once: the same code fails at the same place again. Code may also fail at one question
+    only, whose attempts are often played at the same time, so the row must be of several questions. Pure; stays open.
+
+    Attributes:
+        error: The counts, the last error and its remedy; None while the breaker is closed.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: set[str] = set()
+        self._questions: set[str] = set()
+        self.error: FailingCodeError | None = None
+
+    def fine(self) -> None:
+        """Count an attempt that was graded."""
+        self._attempts.clear()
+        self._questions.clear()
+
+    def fault(self, error: CodeFault, attempt: str, question: str) -> None:
+        """Count an attempt at a question in which a call failed, also one that will be repeated."""
+        self._attempts.add(attempt)
+        self._questions.add(question)
+        enough = len(self._attempts) >= FEWEST_OUTCOMES and len(self._questions) >= FEWEST_QUESTIONS
+        if self.error is None and enough:
+            self.error = FailingCodeError(
+                f"{len(self._attempts)} attempts in a row failed, at {len(self._questions)} questions, and none was "
+                f"graded between them. The last error: {error.message}",
+                remedy=error.remedy or "correct that line",
             )

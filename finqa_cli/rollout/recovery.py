@@ -14,7 +14,7 @@ import structlog
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
-from finqa_cli.errors import EnvironmentFault, EpisodeError, FinqaError, SandboxError
+from finqa_cli.errors import CodeFault, EnvironmentFault, EpisodeError, FinqaError, SandboxError
 from finqa_cli.extend.plugin_calls import definition, describe_failure, describe_value, find_flaw
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
@@ -160,6 +160,7 @@ class RecoveringSession:
         waiting: Waiting,
         recovering: Callable[[], AbstractContextManager[None]],
         calling: Callable[[], AbstractContextManager[None]],
+        code_failed: Callable[[CodeFault], None] = lambda fault: None,
     ) -> None:
         """Prepare a session; nothing is leased yet.
 
@@ -172,6 +173,7 @@ class RecoveringSession:
             waiting: Context that is entered while other attempts have all sandboxes.
             recovering: Context that is entered during a recovery: the episode's clock stands still in it.
             calling: Context that is entered for each call to the session: the episode's clock does not cut it.
+            code_failed: Called with each fault of the user's code; an exception that it raises ends the episode.
         """
         self._environment = environment
         self._pool = pool
@@ -181,6 +183,7 @@ class RecoveringSession:
         self._waiting = waiting
         self._recovering = recovering
         self._calling = calling
+        self._code_failed = code_failed
         self._lease: HeldLease | None = None
         self._session: AnySession | None = None
         self._prompt: Prompt | None = None
@@ -294,7 +297,9 @@ class RecoveringSession:
                 await _close(session)
         finally:
             if lease is not None:
-                await lease.release(fault)
+                await lease.release(None if isinstance(fault, CodeFault) else fault)  # its sandbox is sound
+        if lease is not None and isinstance(fault, CodeFault):
+            self._code_failed(fault)
 
 
 async def _close(session: AnySession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -120,8 +121,12 @@ class GroupCommit:
             _settle(future, failure)
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+def read_jsonl(path: Path, *, only: re.Pattern[bytes] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the records of a file, without an incomplete last line.
+
+    Args:
+        path: The file.
+        only: Lines without a match are skipped unread.
 
     Raises:
         DataError: A complete line is not a JSON object; the message names the line.
@@ -130,6 +135,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
+            if only is not None and not only.search(line):
+                continue
             try:
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,37 @@ from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 
 _NAMED = 5
 """Most episodes that a message names."""
+
+_UNGRADED = re.compile(rb'"reward":\s*null')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedError:
+    """An error that ended episodes.
+
+    Attributes:
+        status: Status of the episodes.
+        error: The message.
+        count: Number of episodes.
+    """
+
+    status: str
+    error: str
+    count: int
+
+
+def count_errors(run: Path) -> list[RecordedError]:
+    """Returns the distinct errors of the episodes that ended in faults, the most frequent ones first.
+
+    Raises:
+        DataError: The record of such an episode is damaged; the message names the line.
+    """
+    file = run / "trajectories.jsonl"
+    if not file.is_file():
+        return []
+    ungraded = read_jsonl(file, only=_UNGRADED)  # parses few lines: files of trainings may have gigabytes
+    errors = ((str(each.get("status")), str(each.get("error"))) for each in ungraded if each.get("reward") is None)
+    return [RecordedError(status=pair[0], error=pair[1], count=n) for pair, n in Counter(errors).most_common()]
 
 
 def numbered_episodes(run: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -158,23 +158,25 @@ class RunFolder:
         """The command of the run, as in `finqa COMMAND`."""
         return str(self._facts["command"])
 
-    def pin(self, name: str, value: str, *, formerly: Collection[str] = ()) -> None:
+    def pin(self, name: str, value: str, *, formerly: Collection[str] = (), fixed: bool = True) -> None:
         """Record a value that the run depends on. In a resumed run it must equal the recorded value.
 
         Args:
             name: Name of the value, also for messages.
             value: The value.
             formerly: Values that earlier versions of finqa recorded for the same thing.
+            fixed: Something in the run depends on the value already; if not, another value replaces it.
 
         Raises:
             ConfigError: The value differs from the one with which the run was started.
         """
-        before = self._facts.setdefault(name, value)
+        before = self._facts.get(name, value) if fixed else value
         if before != value and before not in formerly:
             raise ConfigError(
                 f"The {name} is {value}, but {self.path} was started with {before}.",
                 remedy="restore the original, or start a new run with another --run-dir",
             )
+        self._facts[name] = before
         write_json(self.path / "run.json", self._facts)
 
     def link(self, *references: str) -> None:
@@ -301,8 +303,7 @@ def _is_gone(facts: Mapping[str, Any]) -> bool:
     pid = facts.get("pid")
     if not isinstance(pid, int) or facts.get("host", host_name()) != host_name():
         return False
-    found = start_time(pid)
-    return found is None or facts.get("pid_started", found) != found
+    return (found := start_time(pid)) is None or facts.get("pid_started", found) != found
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -361,8 +362,7 @@ def new_run(
         ConfigError: The folder is not empty, or another process has locked it.
     """
     existed = path.is_dir()
-    facts = to_public_dict(settings)
-    token_ids = settings.run.save_token_ids
+    facts, token_ids = to_public_dict(settings), settings.run.save_token_ids
     folder = RunFolder.create(path, command=command, settings=facts, save_token_ids=token_ids, more=more)
     try:
         with folder:

@@ -104,6 +104,16 @@ def demonstrations_file(source: Path) -> Path:
     return path
 
 
+def has_graded(run: Path) -> bool:
+    """Whether a run recorded an attempt that was graded.
+
+    Raises:
+        DataError: A line before the first such record is damaged.
+    """
+    file = run / "trajectories.jsonl"
+    return file.is_file() and any(record.get("reward") is not None for record in read_jsonl(file))
+
+
 def record_order(record: Mapping[str, Any]) -> tuple[int, str, int, str]:
     """Sort key of attempts: iteration, task, member and id.
 

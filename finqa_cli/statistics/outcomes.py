@@ -109,16 +109,21 @@ def is_right(trajectory: Trajectory) -> bool:
     return is_correct(trajectory.rewards.components, trajectory.rewards.total)
 
 
-def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> str:
+def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str, *, ended: bool) -> str:
     """The answer of an episode: the last one submitted, else the one that its last text states, else the text's start.
 
     Args:
         calls: Name and arguments of its tool calls in their order.
         text: The last text of an episode without tools; empty with tools.
+        ended: The last call ended the episode, so that its arguments are the answer, by any name.
     """
     submitted = [arguments for name, arguments in calls if name == "submit_answer"]
     if submitted:
         return str(submitted[-1].get("answer", ""))
+    if ended:
+        values = list(calls[-1][1].items())
+        shown = str(values[0][1]) if len(values) == 1 else ", ".join(f"{name}={value}" for name, value in values)
+        return shown[:_SHOWN_CHARACTERS]
     reply = parse_reply(text)
     return reply.answer_text if reply.ok else text[:_SHOWN_CHARACTERS]
 
@@ -126,7 +131,9 @@ def stated_answer(calls: Sequence[tuple[str, Mapping[str, Any]]], text: str) -> 
 def answer_of(trajectory: Trajectory) -> str:
     """The answer of an attempt; see `stated_answer`."""
     calls = [(step.call.name, step.call.arguments) for turn in trajectory.turns for step in turn.steps]
-    return stated_answer(calls, "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text)
+    last = [step.observation for turn in trajectory.turns[-1:] for step in turn.steps[-1:]]
+    text = "" if trajectory.tools or not trajectory.turns else trajectory.turns[-1].text
+    return stated_answer(calls, text, ended=any(each is not None and each.done and not each.is_error for each in last))
 
 
 def read_outcome(record: Mapping[str, Any]) -> Outcome:
@@ -141,13 +148,9 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
     graded = reward is not None
     text = "" if record["tools"] or not turns else str(turns[-1]["text"])
     form = (None, None) if record["tools"] else _form(components, text)
-    calls = [
-        (step["tool_call"]["name"], step["tool_call"]["arguments"])
-        for turn in turns
-        if turn["tool_call"] is not None
-        for step in (turn, *turn.get("further_steps", ()))
-    ]
-    answer = stated_answer(calls, text)
+    steps = [step for turn in turns if turn["tool_call"] is not None for step in (turn, *turn.get("further_steps", ()))]
+    calls = [(step["tool_call"]["name"], step["tool_call"]["arguments"]) for step in steps]
+    answer = stated_answer(calls, text, ended=bool(turns) and turns[-1]["tool_call"] is not None and _ends(steps[-1]))
     correct = is_correct(components, _finite(reward)) if graded else None
     return Outcome(
         question=str(task["id"]),
@@ -169,6 +172,11 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
         tokens=sum(int(turn["completion_tokens"]) for turn in turns),
         seconds=_finite(record["seconds"]),
     )
+
+
+def _ends(step: Mapping[str, Any]) -> bool:
+    observation = step["observation"] or {}
+    return bool(observation.get("done")) and not observation.get("is_error")
 
 
 def identity_columns(outcome: Outcome) -> dict[str, Any]:

@@ -26,12 +26,38 @@ def test_an_evaluation_without_a_graded_episode_states_no_accuracy(capsys: pytes
         in said.err
     )
     assert "that of the others" not in said.err and "finqa show run lists the errors" in said.err
-    assert "or another --run-dir after a change of its code" in said.err
+    assert json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["accuracy"] is None
+    assert main(["ls", "."]) == 0
+    assert "- (all faulted)" in capsys.readouterr().out
+    assert main(["show", "run"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "score - (all faulted) begun" in shown
+    assert "errors 2 environment_error: reset of gone.py raised ConnectionError: the database is gone (" in shown
     gone = Path("gone.py")
     gone.write_text(gone.read_text().replace("raise ConnectionError('the database is gone')", "pass"))
-    assert main([*play[:-1], "--run-dir=again"]) == 0
-    assert main(["eval", "--resume", "run"]) == 78, "it is of other code"
-    assert json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["accuracy"] is None
+    assert main(["eval", "--resume", "run"]) == 0, "nothing was graded by the code of before"
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_code_that_always_fails_ends_an_evaluation_soon_and_graded_attempts_pin_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = Path("mine.py")
+    code.write_text(
+        "def tasks():\n    return [{'prompt': str(n), 'split': 'dev'} for n in range(60)]\n"
+        "def reward(answer):\n    return flaot(answer == '1')\n"
+    )
+    assert main(["eval", "random", "--environment=mine.py", "--run-dir=run"]) == 3
+    said = capsys.readouterr().err
+    assert "error: 20 attempts in a row failed, at 20 questions" in said, "60 episodes with 3 retries each would be 240"
+    assert "reward of mine.py raised NameError: name 'flaot' is not defined (" in said and "mine.py:4)" in said
+    code.write_text(code.read_text().replace("return flaot(answer == '1')", "return len(answer) % 2"))
+    assert main(["eval", "--resume", "run"]) == 0
+    Path("run/run.json").write_text(Path("run/run.json").read_text().replace('"completed"', '"interrupted"'))
+    code.write_text(code.read_text() + "\n")
+    capsys.readouterr()
+    assert main(["eval", "--resume", "run"]) == 78
+    assert "restore the original, or start a new run with another --run-dir" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("empty_folder")

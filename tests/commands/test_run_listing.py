@@ -202,3 +202,4 @@ def test_questions_stand_beside_a_score_where_they_are_fewer_than_episodes() -> 
     score = Score(name="accuracy", value=0.5, low=0.4, high=0.6, graded=40, questions=40)
     assert score_text(score) == "0.500 [0.400, 0.600] n=40"
     assert score_text(replace(score, graded=80)) == "0.500 [0.400, 0.600] n=80 questions=40"
+    assert score_text(replace(score, value=0.0, graded=0, questions=0)) == "- (all faulted)"

@@ -66,6 +66,12 @@ def test_what_keeps_a_policy_from_learning_is_named(groups: list[Group], reason:
         assert reason in obstacle.message and "--no-preflight" in obstacle.remedy and obstacle.exit_code == 4
 
 
+def test_a_reward_of_the_user_is_named_as_a_possible_cause() -> None:
+    obstacle = find_obstacle([group([0.0, 0.0])], "mine.py")
+    assert obstacle is not None
+    assert obstacle.remedy.startswith("correct mine.py if right and wrong answers earn the same; choose questions")
+
+
 SLOW = """
 import asyncio
 

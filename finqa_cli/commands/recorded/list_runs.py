@@ -73,10 +73,13 @@ def document_of(summary: RunSummary) -> dict[str, Any]:
 def score_text(score: Score | None) -> str | None:
     """Return a score with its interval and the numbers behind it: `0.960 [0.900, 0.985] n=448 questions=224`.
 
-    The number of questions is included if it differs from the number of graded episodes.
+    The number of questions is included if it differs from the number of graded episodes. Without graded episodes there
+    is no score.
     """
     if score is None:
         return None
+    if score.graded == 0:
+        return "- (all faulted)"
     interval = f" [{score.low:.3f}, {score.high:.3f}]" if score.low is not None and score.high is not None else ""
     name = "" if score.name == "accuracy" else f"{score.name} "
     asked = "" if score.questions in (None, score.graded) else f" questions={score.questions}"

@@ -20,7 +20,7 @@ from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import age_text, emit, plural, printable, screen_width, size_text
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.runs.recorded_episodes import find_episode, outcome_of, select_episodes
+from finqa_cli.runs.recorded_episodes import RecordedError, count_errors, find_episode, outcome_of, select_episodes
 from finqa_cli.runs.run_nodes import NodeState
 from finqa_cli.runs.run_notes import RunNotes, read_notes
 from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, locate_run, summarize_run
@@ -33,6 +33,7 @@ from finqa_cli.wiring.command_settings import RESUMABLE
 app = CommandApp()
 
 _LABEL = 13
+_MOST_ERRORS = 5
 _PLAIN_FACTS = ("schema_version", "event", "time")
 
 
@@ -50,8 +51,9 @@ def main(
     ] = "",
     limit: Annotated[int, typer.Option("--limit", min=0, help="Episodes to list; 0: all.")] = 10,
 ) -> None:
-    """Show a run: status, score, what it was made of, its settings other than the defaults, recoveries, losses and the
-    last errors, and its first episodes. With an episode: its transcript as of `finqa play`, with reward and reason.
+    """Show a run: status, score, what it was made of, its settings other than the defaults, recoveries and losses, the
+    errors of episodes that ended in faults, with their counts, and its first episodes. With an episode: its transcript
+    as of `finqa play`, with reward and reason.
 
     Episodes are numbered as they ended. Texts of policies are shown without what could drive the terminal.
     """
@@ -66,8 +68,15 @@ def main(
     listed = list(itertools.islice(selected, limit + 1 if limit else None))
     more, shown = bool(limit) and len(listed) > limit, listed[: limit or None]
     rows = [_row(number, record, outcome) for number, record, outcome in shown]
-    document = {"run": document_of(summary), **asdict(notes), "episodes": rows, "more_episodes": more}
-    emit(document, as_json=line.as_json, text=lambda: "\n".join(_lines(summary, notes, rows, more=more)))
+    errors = count_errors(place)
+    document = {
+        "run": document_of(summary),
+        **asdict(notes),
+        "errors": [asdict(each) for each in errors],
+        "episodes": rows,
+        "more_episodes": more,
+    }
+    emit(document, as_json=line.as_json, text=lambda: "\n".join(_lines(summary, notes, errors, rows, more=more)))
 
 
 def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
@@ -89,22 +98,24 @@ def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
         "policy_versions": versions,
         "record": record,
     }
+    verdict = verdict_text(trajectory)
+    parts = ", ".join(f"{name} {value:g}" for name, value in outcome.components.items())
     facts = [
         f"Answer: {outcome.answer}" if outcome.answer else "",
-        ", ".join(f"{name} {value:g}" for name, value in outcome.components.items()),
+        "" if parts in verdict else parts,
         f"{plural(len(trajectory.turns), 'turn')}, {plural(outcome.tokens, 'sampled token')}, {outcome.seconds:.1f} s, "
         f"policy version {', '.join(map(str, versions)) or '-'}, {_plural_y(trajectory.retries, 'retr')}, "
         f"{_plural_y(trajectory.recoveries, 'recover')}",
     ]
-    parts = [
+    lines = [
         printable(f"Episode {number} of {run}: {trajectory.id}"),
         opening_text(trajectory.task),
         *(turn_text(place, turn) for place, turn in enumerate(trajectory.turns, start=1)),
-        verdict_text(trajectory),
+        verdict,
         *truth_lines(record),
         *(printable(fact) for fact in facts if fact),
     ]
-    emit(document, as_json=line.as_json, text="\n".join(parts))
+    emit(document, as_json=line.as_json, text="\n".join(lines))
 
 
 def _plural_y(count: int, stem: str) -> str:
@@ -124,10 +135,17 @@ def _row(number: int, record: Mapping[str, Any], outcome: Outcome) -> dict[str, 
     }
 
 
-def _lines(summary: RunSummary, notes: RunNotes, rows: Sequence[Mapping[str, Any]], *, more: bool) -> Iterator[str]:
+def _lines(
+    summary: RunSummary,
+    notes: RunNotes,
+    errors: Sequence[RecordedError],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    more: bool,
+) -> Iterator[str]:
     width = screen_width() or WIDEST
     yield wrapped(f"{summary.path}: {summary.command or 'a run'}, {summary.state}", width)
-    for label, text in _facts(summary, notes):
+    for label, text in _facts(summary, notes, errors):
         first, *others = wrapped(text, max(width - _LABEL, 30)).splitlines() or [""]
         yield f"{printable(label):{_LABEL - 2}}  {first}"
         yield from (f"{'':{_LABEL}}{other}" for other in others)
@@ -145,13 +163,14 @@ def _lines(summary: RunSummary, notes: RunNotes, rows: Sequence[Mapping[str, Any
         yield wrapped(f"One of them: finqa show {place} {rows[0]['number']}", width)
 
 
-def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
+def _facts(summary: RunSummary, notes: RunNotes, errors: Sequence[RecordedError]) -> Iterator[tuple[str, str]]:
     """Yield a label and a text for each fact that is known."""
     if summary.reason:
         yield "reason", summary.reason
     if summary.score is not None:
         after = f", after iteration {summary.score.iteration}" if summary.score.iteration is not None else ""
         clause = f" ({summary.score.name}{after})" if summary.score.name == "accuracy" else after
+        clause = clause if summary.score.graded != 0 else ""
         yield "score", f"{score_text(summary.score)}{clause}"
     if summary.created is not None:
         begun = f"{datetime.fromtimestamp(summary.created).astimezone():%Y-%m-%d %H:%M %Z}"
@@ -177,6 +196,10 @@ def _facts(summary: RunSummary, notes: RunNotes) -> Iterator[tuple[str, str]]:
         yield "events", ", ".join(f"{count} {name}" for name, count in notes.counts.items())
     for record in notes.last:
         yield "", event_text(record)
+    for place, error in enumerate(errors[:_MOST_ERRORS]):
+        yield "errors" if place == 0 else "", f"{error.count} {error.status}: {' '.join(error.error.split())}"
+    if len(errors) > _MOST_ERRORS:
+        yield "", f"and {len(errors) - _MOST_ERRORS} other errors: --json"
     if summary.command in RESUMABLE and summary.status not in (RUNNING, COMPLETED):
         yield "continue", f"finqa {summary.command} --resume {shlex.quote(str(summary.path))}"
 

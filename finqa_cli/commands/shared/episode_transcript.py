@@ -29,12 +29,14 @@ def turn_text(number: int, turn: Turn) -> str:
 
 
 def verdict_text(trajectory: Trajectory) -> str:
-    """Return the status, the reward and its reason."""
+    """Return the status, the reward and its reason, or where none is given the parts of the reward."""
     if trajectory.rewards is None:
         return printable(f"Not graded: {trajectory.status.value}. {trajectory.error}")
-    reason = trajectory.rewards.explanation or trajectory.error
+    parts = ", ".join(f"{name} {value:g}" for name, value in trajectory.rewards.components.items())
+    reason = trajectory.rewards.explanation or trajectory.error or parts
     ended = "" if trajectory.status == "completed" else f" The episode ended with {trajectory.status.value}."
-    return printable(f"Reward {trajectory.rewards.total:g}: {reason}.{ended}".replace("..", "."))
+    text = f"Reward {trajectory.rewards.total:g}{f': {reason}' if reason else ''}.{ended}"
+    return printable(text.replace("..", "."))
 
 
 def truth_lines(record: Mapping[str, Any]) -> list[str]:

@@ -103,7 +103,9 @@ async def check_learnable(
     enough = len(played) >= FEWEST_GROUPS and len(played) * train.group_size >= FEWEST_EPISODES
     if len(played) < most and not enough:
         reporter.line(f"Preflight: {len(played)} groups were played in {LONGEST_S:g} s, too few for a decision.")
-    elif not is_informative(played, assign_credit(optimizer, played)) and (obstacle := find_obstacle(played)):
+    elif not is_informative(played, assign_credit(optimizer, played)) and (
+        obstacle := find_obstacle(played, own_reward(settings))
+    ):
         raise obstacle
 
 
@@ -113,8 +115,21 @@ def is_informative(groups: Sequence[Group], credits: Sequence[Credit]) -> bool:
     return len(rewards) > 1 and any(not credit.dropped for credit in credits)
 
 
-def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
-    """Return why nothing can be learned from groups that are all uninformative; None if every episode was a fault."""
+def own_reward(settings: Settings) -> str:
+    """Return the file or function of the user that computes the reward; empty for a reward of finqa or a plugin."""
+    if settings.reward.name == "function":
+        return str(settings.reward.options["function"])
+    name = settings.environment.name
+    return f"reward() of {name}" if name.endswith(".py") else ""
+
+
+def find_obstacle(groups: Sequence[Group], own: str = "") -> NothingToLearnError | None:
+    """Return why nothing can be learned from groups that are all uninformative; None if every episode was a fault.
+
+    Args:
+        groups: The groups that were played.
+        own: See `own_reward`.
+    """
     episodes = [each for group in groups for each in group.trajectories if each.reward is not None]
     if not episodes:
         return None
@@ -124,10 +139,15 @@ def find_obstacle(groups: Sequence[Group]) -> NothingToLearnError | None:
     span = f"{rewards[0]:g}" if len(rewards) == 1 else f"the same in its group, {rewards[0]:g} to {rewards[-1]:g}"
     return NothingToLearnError(
         f"Every attempt of {_count(episodes, len(groups))} earned {span}, so no group shows which attempt is better.",
-        remedy="choose questions that the policy answers sometimes, or train it by imitation first: finqa "
-        "sft DEMONSTRATIONS; "
+        remedy=f"{advise_on_reward(own)}choose questions that the policy answers sometimes, or train it by imitation "
+        "first: finqa sft DEMONSTRATIONS; "
         "--no-preflight, which trains anyway",
     )
+
+
+def advise_on_reward(own: str) -> str:
+    """Return the first step of a remedy where the user's own reward may give all attempts the same."""
+    return f"correct {own} if right and wrong answers earn the same; " if own else ""
 
 
 def find_unreadable(episodes: Sequence[Trajectory], questions: int) -> NothingToLearnError | None:

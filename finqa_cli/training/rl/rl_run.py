@@ -13,12 +13,13 @@ from finqa_cli.contracts import Environment, Optimizer, PreferenceOptimizer
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
+    FailingCodeError,
     NothingToLearnError,
     ServiceUnavailableError,
     UsageError,
 )
-from finqa_cli.evaluation.evaluate import held_out_tasks
-from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
+from finqa_cli.evaluation.evaluate import held_out_tasks, pin_inputs
+from finqa_cli.evaluation.reward_tests import reward_facts
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.durable_files import storage
@@ -28,8 +29,9 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import is_untouched, read_run, training_run, write_manifest
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
+from finqa_cli.runs.trajectory_records import has_graded
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
-from finqa_cli.training.rl.preflight import check_learnable
+from finqa_cli.training.rl.preflight import advise_on_reward, check_learnable, own_reward
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
 from finqa_cli.training.running_learner import apply_schedule, check_disk, fit_memory, is_scheduled, run_learner
@@ -84,7 +86,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
             resumes the run.
         InterruptedRun: A signal stopped it. A resumed run continues after the newest checkpoint and repeats later
             iterations.
-        ThresholdError: More episodes ended in faults than the settings allow.
+        ThresholdError: More episodes ended in faults than the settings allow, or the user's code always fails.
         NothingToLearnError: The preflight, or the whole run, had no informative group.
     """
     started = time.perf_counter()
@@ -111,12 +113,16 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
             resumes = resumes and context.resume_command not in error.remedy
             error.remedy = ", then ".join(filter(None, (error.remedy, context.resume_command if resumes else "")))
             raise
+        except FailingCodeError as error:
+            kept = checkpoints.latest(run) is not None and has_graded(run)
+            error.remedy += f", then {'start again with another --run-dir' if kept else context.resume_command}"
+            raise
     iterated = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "train"]
     if iterated and not any(record.get("updates", 1) for record in iterated):
         raise NothingToLearnError(
             f"No group of {len(iterated)} iterations was informative, so the policy is unchanged. Run: {run}",
-            remedy="choose questions that the policy answers sometimes, or train it by imitation first: "
-            "finqa sft DEMONSTRATIONS",
+            remedy=f"{advise_on_reward(own_reward(settings))}choose questions that the policy answers sometimes, or "
+            "train it by imitation first: finqa sft DEMONSTRATIONS",
         )
     return _result(run, iterations, started)
 
@@ -202,14 +208,10 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         on_event=lambda name, facts: folder.event(name, **facts),
         meter=meter,
     ) as parts:
-        folder.pin("snapshot digest", parts.data.digest)
-        tasks = await training_tasks(parts, settings, context.reporter)
-        for name, digest in parts.environment.inputs().items():
-            folder.pin(f"{name} digest", digest)
-        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
         parameters = _parameters(settings)
-        reward = parameters["reward"]
-        folder.pin("reward digest", reward_digest(reward), formerly=digests_before_versions(reward))
+        pin_inputs(folder, parts, parameters["reward"])
+        tasks = await training_tasks(parts, settings, context.reporter)
+        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))

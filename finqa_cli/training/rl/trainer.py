@@ -266,7 +266,9 @@ class Trainer(TrainingLoop):
             )
             raise ThresholdError(
                 f"{len(faults)} of {len(episodes)} episodes ended in faults ({counts}). The first: {faults[0].error}",
-                remedy=self.context.resume_command,
+                remedy=f"{self.context.resume_command}, or another --run-dir after a change of the code"
+                if faults[0].status is Status.ENVIRONMENT_ERROR
+                else self.context.resume_command,
             )
 
     def _within_age(self, collected: Collected) -> Collected:

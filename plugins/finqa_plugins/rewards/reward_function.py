@@ -24,7 +24,8 @@ from typing import Any
 from pydantic import Field
 
 from finqa_cli.contracts import Reward, RewardRequest
-from finqa_cli.errors import ConfigError, EnvironmentFault
+from finqa_cli.errors import CodeFault, ConfigError
+from finqa_cli.extend.plugin_calls import definition, find_place, plugin_homes
 from finqa_cli.types import Rewards
 from finqa_plugins.rewards.spec import Strict
 
@@ -54,13 +55,16 @@ class Function(Reward):
         self.config = config
         self._name = config.function
         self._function, file = _load(config)
-        self._sha256 = _sha256(file) if file.is_file() else None
+        self._sha256 = None
+        if file.is_file():
+            self._sha256 = _sha256(file)
+            plugin_homes.add(file)
 
     def score(self, request: RewardRequest) -> Rewards:
         """Return the result of the function.
 
         Raises:
-            EnvironmentFault: The function raised an exception, or returned something else than finite numbers.
+            CodeFault: The function raised an exception, or returned something else than finite numbers.
         """
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -72,7 +76,8 @@ class Function(Reward):
                     **self.config.kwargs,
                 )
         except (Exception, SystemExit) as error:
-            raise self._fault(f"raised {type(error).__name__}: {_line(error)}") from error
+            place = find_place(error, None, self._function)
+            raise self._fault(f"raised {type(error).__name__}: {_line(error)}", place) from error
         if not isinstance(result, Mapping):
             return Rewards(total=self._number("its result", result))
         if "score" not in result:
@@ -98,8 +103,9 @@ class Function(Reward):
             raise self._fault(f"returned no finite number: {what} is {number}")
         return number
 
-    def _fault(self, reason: str) -> EnvironmentFault:
-        return EnvironmentFault(f"The reward function {self._name} {reason}.", remedy=f"correct {self._name}")
+    def _fault(self, reason: str, place: str = "") -> CodeFault:
+        place = place or definition(self._function)
+        return CodeFault(f"The reward function {self._name} {reason} ({place}).", remedy=f"correct {place}")
 
 
 def _load(config: FunctionConfig) -> tuple[Callable[..., object], Path]:

@@ -40,6 +40,7 @@ def mistaken(old: str, wrong: str, more: str = "") -> Fault:
     return Fault(PLAY + more, text("env.py", GOOD.replace(old, wrong)), by_hand=text("env.py", GOOD))
 
 
+MANY = GOOD.replace(TASK, 'yield from ({"prompt": f"{n} + 1?"} for n in range(40))')
 NEEDS_A_FILE = GOOD.replace("return 1.0", "return float(open('reward.txt').read())")
 
 
@@ -89,6 +90,11 @@ USER_CODE = {
         f"{PLAY} --set environment.options.source=x", text("env.py", GOOD), by_hand=new(PLAY)
     ),
     "an evaluation with faults": Fault(f"{PLAY} --run-dir x", during=no_reward),
+    "code that always fails": Fault(
+        "eval random --environment ./env.py --split train --run-dir x",
+        text("env.py", MANY.replace("return 1.0", "return 1 / 0")),
+        by_hand=text("env.py", MANY),
+    ),
     "candidates with faults": Fault(
         f"{PLAY.replace('eval', 'sample')} --num-candidates 1 --run-dir x", during=no_reward
     ),

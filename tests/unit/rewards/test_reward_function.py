@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finqa_cli.contracts import RewardRequest
-from finqa_cli.errors import ConfigError, EnvironmentFault
+from finqa_cli.errors import CodeFault, ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import Rewards, Task
 
@@ -70,9 +70,12 @@ def test_numbers(write: Any, result: str, total: float) -> None:
     ],
 )
 def test_what_is_no_number_is_a_fault_and_never_0(write: Any, result: str, said: str) -> None:
-    with pytest.raises(EnvironmentFault) as caught:
+    with pytest.raises(CodeFault) as caught:
         called(write(giving(result)))
-    assert said in caught.value.message and "mine.py" in caught.value.message and caught.value.exit_code == 69
+    assert said in caught.value.message and "mine.py" in caught.value.message
+    line = 2 if "raised" in said else 1  # of the function, where what it returned is wrong
+    assert f"{Path('mine.py').resolve()}:{line})" in caught.value.message
+    assert caught.value.remedy == f"correct {Path('mine.py').resolve()}:{line}"
 
 
 def test_a_name_a_module_and_further_arguments(write: Any, empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

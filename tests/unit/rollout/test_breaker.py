@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.errors import EngineError, SandboxError
-from finqa_cli.rollout.breaker import Breaker, EngineBreaker
+from finqa_cli.errors import CodeFault, EngineError, SandboxError
+from finqa_cli.rollout.breaker import Breaker, CodeBreaker, EngineBreaker
 
 
 def breaker_after(size: int, limit: float, outcomes: list[bool]) -> Breaker:
@@ -76,3 +76,29 @@ def test_the_error_of_an_engine_names_the_last_fault_and_its_remedy() -> None:
     error = breaker.error
     assert error is not None and error.exit_code == 69 and not isinstance(error, EngineError)
     assert "latest 20 attempts" in error.message and "fault 19" in error.message and error.remedy == "remedy 19"
+
+
+ATTEMPTS = st.tuples(st.integers(0, 4), st.integers(0, 9))
+
+
+@given(
+    st.lists(st.one_of(ATTEMPTS, ATTEMPTS, ATTEMPTS, ATTEMPTS, st.none()), max_size=120)
+    | st.lists(ATTEMPTS, min_size=40)
+)
+def test_code_is_given_up_after_a_row_of_failed_attempts_at_several_questions(
+    outcomes: list[tuple[int, int] | None],
+) -> None:
+    breaker, row, expected = CodeBreaker(), set[tuple[int, int]](), False
+    for attempt in outcomes:
+        if attempt is None:
+            breaker.fine()
+            row.clear()
+        else:
+            fault = CodeFault("r.py raised ValueError (r.py:3)", remedy="correct r.py:3")
+            breaker.fault(fault, f"t/q{attempt[0]}/{attempt[1]}", f"q{attempt[0]}")
+            row.add(attempt)
+        expected = expected or (len(row) >= 20 and len({question for question, _ in row}) >= 3)
+        assert (breaker.error is not None) == expected
+    if breaker.error is not None:
+        assert breaker.error.exit_code == 3 and breaker.error.remedy == "correct r.py:3"
+        assert breaker.error.message.endswith("(r.py:3)")

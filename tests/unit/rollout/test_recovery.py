@@ -22,7 +22,14 @@ from fixtures.toy_environment import (
 )
 
 from finqa_cli.contracts import Sandbox, Session, TextSession
-from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, SandboxError, ServiceUnavailableError
+from finqa_cli.errors import (
+    CodeFault,
+    EngineError,
+    EnvironmentFault,
+    EpisodeError,
+    SandboxError,
+    ServiceUnavailableError,
+)
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.pool import Pool, SandboxPool, Waiting
@@ -314,6 +321,14 @@ def test_the_pool_hears_what_was_wrong_with_a_box() -> None:
     pool = Boxes()
     play(Lossy({(0, 1): LOST, (1, 1): GARBLED}), pool=pool)  # type: ignore[arg-type]
     assert pool.ended == [LOST, GARBLED, None]
+
+
+def test_a_fault_of_the_users_code_is_repeated_and_counts_against_no_box() -> None:
+    pool = Boxes()
+    fault = CodeFault("The reward function mine.py raised ValueError (mine.py:3).")
+    trajectory = play(Lossy({(0, CALLS): fault}), pool=pool)  # type: ignore[arg-type]
+    assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1
+    assert pool.ended == [None, None]
 
 
 def test_recovering_does_not_count_against_the_time_of_the_episode() -> None:

@@ -68,6 +68,8 @@ def test_an_old_run_with_the_graded_reward_can_be_resumed(tmp_path: Path, option
         newest = reward_facts(with_reward())
         with pytest.raises(ConfigError, match="was started with"):
             folder.pin("reward digest", reward_digest(newest), formerly=digests_before_versions(newest))
+        folder.pin("reward digest", reward_digest(newest), fixed=False)
+        folder.pin("reward digest", reward_digest(newest))
         folder.finish("finished")
 
 

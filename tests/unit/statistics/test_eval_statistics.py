@@ -12,7 +12,8 @@ from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.statistics import clustered_interval, clustered_mean, item_rows, summarize, t_quantile
 from finqa_cli.statistics.evaluation_report import quotes_years
 from finqa_cli.statistics.intervals import two_sided
-from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, Trajectory, Turn
+from finqa_cli.statistics.outcomes import answer_of, read_outcome
+from finqa_cli.types import Observation, Rewards, Status, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 
 @pytest.mark.parametrize(
@@ -221,3 +222,19 @@ def test_without_tools_the_answer_is_what_the_last_text_states() -> None:
 def test_nothing_graded_is_no_division_by_zero() -> None:
     report = summarize([trajectory(0, None)])
     assert (report.accuracy, report.accuracy_interval, report.sql_error_rate) == (0.0, (0.0, 1.0), 0.0 or None)
+
+
+def test_the_answer_is_what_the_call_that_ends_the_episode_was_given() -> None:
+    def answered(arguments: dict[str, object], *, done: bool) -> str:
+        call = ToolCall(name="submit", arguments=arguments)
+        turn = Turn(tool_call=call, observation=Observation(text="ok", done=done))
+        ended = replace(
+            trajectory(0, 1.0), turns=(turn,), tools=(ToolSpec(name="submit", description="Submit.", parameters={}),)
+        )
+        found = read_outcome(trajectory_record(ended)).answer
+        assert found == answer_of(ended)
+        return found
+
+    assert answered({"value": 180}, done=True) == "180"
+    assert answered({"low": 1, "high": 2}, done=True) == "low=1, high=2"
+    assert answered({"value": 180}, done=False) == answered({}, done=True) == ""

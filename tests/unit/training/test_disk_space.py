@@ -58,10 +58,10 @@ def test_keeping_all_counts_all(free: Callable[[float], None], tmp_path: Path) -
 
 def test_an_adapter_is_merged_first(free: Callable[[float], None], tmp_path: Path) -> None:
     adapter = PolicyVersion(number=0, model=QWEN.model, adapter=tmp_path / "adapter")
-    free(4 * CHECKPOINT_GB + 7.0)
+    free(4 * CHECKPOINT_GB + 15.0)
     with pytest.raises(StorageError):
         check_disk(settings(), adapter, tmp_path)
-    free(4 * CHECKPOINT_GB + 8.2)
+    free(4 * CHECKPOINT_GB + 16.4)
     check_disk(settings(), adapter, tmp_path)
 
 

@@ -86,7 +86,7 @@ function verdictOf(episode, details) {
   const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   const versions = episode.version_low === episode.version_high ? episode.version_low : `${episode.version_low} to ${episode.version_high}`;
   return facts([
-    ["answer", h("code", {}, episode.answer || "(none)")],
+    ["answer", episode.answer && h("code", {}, episode.answer)],
     ["read as", details.numbers],
     ["truth", details.truth ? h("code", {}, details.truth) : "not recorded"],
     ["truth read as", details.truth_numbers],

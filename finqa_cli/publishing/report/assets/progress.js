@@ -141,7 +141,7 @@ function sideOf(episode, details, title, marks) {
     h("h4", {}, title),
     items.length > 0 && h("ol", { class: "calls" }, items.slice(0, 12)),
     items.length > 12 && h("p", { class: "quiet" }, count(items.length - 12, "more step")),
-    h("p", { class: "answered" }, "Answer: ", h("code", {}, short(episode.answer || "(none)", 200)), " ", chip(episode.result)),
+    h("p", { class: "answered" }, episode.answer && ["Answer: ", h("code", {}, short(episode.answer, 200)), " "], chip(episode.result)),
     h("p", {}, h("a", { href: episodeLink(episode) }, "Complete episode"), h("span", { class: "hidden" }, ` ${title}`)),
   );
 }

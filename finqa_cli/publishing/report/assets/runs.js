@@ -53,7 +53,7 @@ function statusCell(run) {
 }
 
 function scoreCell({ score, command }) {
-  if (!score) return "–";
+  if (!score || score.graded === 0) return "–";
   const interval = score.low === null || score.high === null ? "" : `${fixed(score.low)} to ${fixed(score.high)}, `;
   const under = h("span", { class: "under" }, `${interval}n ${number(score.graded)}${score.iteration ? `, ${stepNounOf(command)} ${score.iteration}` : ""}`);
   if (score.name !== "accuracy") return h("div", {}, `${score.name} ${fixed(score.value)}`, under);

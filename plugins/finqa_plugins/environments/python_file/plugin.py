@@ -20,7 +20,8 @@ def find_component(kind: str, name: str) -> Component | None:
         name=name,
         target=f"{package}.python_environment:PythonEnvironment",
         config=f"{package}.config:PythonFileConfig",
-        summary=f"the environment in {name}",
+        summary=f"the environment in {name}. An episode is right if the part `correct` of its reward is at least 1; "
+        "without that part, if the reward is at least 1",
         given={"source": name},
         snapshotless=True,
         sandboxless=True,

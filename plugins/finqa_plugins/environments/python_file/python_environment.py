@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, Session, TextSession
-from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, FinqaError
+from finqa_cli.errors import CodeFault, ConfigError, DataError, EnvironmentFault, FinqaError
 from finqa_cli.extend.plugin_calls import definition, describe, describe_failure, find_place
 from finqa_cli.types import (
     AssistantTurn,
@@ -103,7 +103,7 @@ class PythonEnvironment(Environment):
         """Make the user's object for an episode of this task.
 
         Raises:
-            EnvironmentFault: The constructor or `reset` raised an exception, or did not return in time.
+            CodeFault: The constructor or `reset` raised an exception, or did not return in time.
         """
         own = self._own(task)
         calls = _Calls(self._config, self._code)
@@ -133,7 +133,7 @@ class PythonEnvironment(Environment):
         """Return the next turn of the file's `expert`, which gets the replies to its turns so far.
 
         Raises:
-            EnvironmentFault: The expert raised an exception, or yielded neither a call nor a text.
+            CodeFault: The expert raised an exception, or yielded neither a call nor a text.
         """
         own = self._tasks.get(task) if self._code.has("expert") else None
         if own is None:
@@ -172,14 +172,14 @@ class PythonEnvironment(Environment):
             name, arguments = step
             call = ToolCall(name=name, arguments=json.loads(to_json(dict(arguments))))
         except (TypeError, ValueError, PydanticSerializationError) as error:
-            raise EnvironmentFault(
+            raise CodeFault(
                 f"expert() of {self._config.source} yields {step!r:.80}, not a text or a pair of a tool's name and its "
                 f"arguments{', or a list of such pairs' if self._code.several_calls else ''} ({definition(expert)}).",
             ) from error
         if call.name not in self._code.tools:
             known = ", ".join(self._code.tools)
             why = f"; {call.name!r} is a reserved name, so it is no tool" if call.name in RESERVED else ""
-            raise EnvironmentFault(f"expert() calls {call.name!r}; the tools are {known}{why} ({definition(expert)}).")
+            raise CodeFault(f"expert() calls {call.name!r}; the tools are {known}{why} ({definition(expert)}).")
         return call
 
     def _prompt(self, own: GivenTask) -> Prompt:
@@ -220,7 +220,7 @@ class _Calls:
             return await self._thread.run(call, self._config.call_timeout_s)
         except TimeoutError as error:
             limit = self._config.call_timeout_s
-            raise EnvironmentFault(
+            raise CodeFault(
                 f"{name} of {self._config.source} did not return within {limit:g} s ({definition(method)}), which "
                 "environment.options.call_timeout_s sets."
             ) from error
@@ -426,17 +426,16 @@ def _rewards(verdict: Any, explanation: str, name: str, place: str) -> Rewards:
     if isinstance(verdict, Mapping):
         parts = {str(key): _number(value, f"{name}, part {key!r},", place) for key, value in verdict.items()}
         total = parts.pop("total") if "total" in parts else sum(parts.values())
-        return Rewards(total=total, components=parts, explanation=explanation or f"reward {total:g}")
-    total = _number(verdict, name, place)
-    return Rewards(total=total, explanation=explanation or f"reward {total:g}")
+        return Rewards(total=total, components=parts, explanation=explanation)
+    return Rewards(total=_number(verdict, name, place), explanation=explanation)
 
 
 def _number(value: Any, name: str, place: str) -> float:
     if hasattr(type(value), "__float__"):  # also numbers of numpy and torch
         return float(value)
     kind = "None" if value is None else f"a {type(value).__name__}"
-    raise EnvironmentFault(f"{name} is {kind}, not a number ({place}).")
+    raise CodeFault(f"{name} is {kind}, not a number ({place}).")
 
 
-def _fault(config: PythonFileConfig, name: str, method: Callable[..., Any], error: Exception) -> EnvironmentFault:
-    return EnvironmentFault(f"{name} of {config.source} raised {describe_failure(error, method)}.")
+def _fault(config: PythonFileConfig, name: str, method: Callable[..., Any], error: Exception) -> CodeFault:
+    return CodeFault(f"{name} of {config.source} raised {describe_failure(error, method)}.")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import typer
 
-from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
+from finqa_cli.errors import DataError, FinqaError, MissingDependencyError, StorageError, UsageError
 from finqa_cli.masking import Masker
 
 REPORT = "This is a bug in finqa. Please report it with the output of the same command with --debug."
@@ -137,6 +137,11 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
             "remedy": remedy,
             "exit_code": error.exit_code,
         }
+        if isinstance(error, DataError) and error.problems:
+            document["problems"] = [
+                {name: mask(value) if isinstance(value, str) else value for name, value in problem.items()}
+                for problem in error.problems
+            ]
         try:
             print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
         except OSError:  # stdout may be what failed

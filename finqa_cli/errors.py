@@ -9,6 +9,8 @@ docstring who raises it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class FinqaError(Exception):
     """Base of all errors of the product.
@@ -50,9 +52,17 @@ class NothingToLearnError(FinqaError):
 
 
 class DataError(FinqaError):
-    """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason."""
+    """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason.
+
+    Attributes:
+        problems: All malformed rows as JSON objects, where the message may list only the first ones.
+    """
 
     exit_code = 65
+
+    def __init__(self, message: str, *, remedy: str = "", problems: Sequence[Mapping[str, object]] = ()) -> None:
+        super().__init__(message, remedy=remedy)
+        self.problems = tuple(problems)
 
 
 class ServiceUnavailableError(FinqaError):

@@ -27,6 +27,7 @@ from finqa_cli.data import (
 )
 from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.import_advice import snapshot_name
+from finqa_cli.data.openenv_layout.replace_layout import write_import
 from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
@@ -151,6 +152,9 @@ Source = Annotated[
         help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
     ),
 ]
+OwnOut = Annotated[
+    Path, typer.Option("--out", help="Folder to write; it must not contain a data set, except with --overwrite.")
+]
 Questions = Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")]
 MappingFile = Annotated[
     Path | None,
@@ -230,6 +234,12 @@ SnapshotName = Annotated[
     str | None,
     typer.Option("--snapshot-name", help="Also compile a snapshot with this name.", show_default="none"),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace the files that an earlier import wrote to --out, if they are unchanged since."
+    ),
+]
 
 
 @app.command()
@@ -238,7 +248,7 @@ def tables(
     line: CommandLine,
     source: Source,
     questions: Questions,
-    out: Out,
+    out: OwnOut,
     mapping: MappingFile = None,
     column: Columns = None,
     company: CompanyRule = None,
@@ -253,6 +263,7 @@ def tables(
     with_expert: WithExpert = None,
     skip_bad: SkipBadTables = False,
     snapshot: SnapshotName = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Import own tables and questions, in the forms in which people keep them; docs/own-tables.md describes them.
 
@@ -270,8 +281,8 @@ def tables(
     if snapshot and snapshots:
         snapshots.versions(snapshot)  # an invalid name is an error before anything is written
     report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
-    write_layout(report.report.dataset, out)
-    document = {**import_document(report.report, out), **_tables_document(report)}
+    overwritten = write_import(report.report.dataset, out, overwrite=overwrite)
+    document = {**import_document(report.report, out), **_tables_document(report), "overwritten": overwritten}
     following = next_step(out)
     if snapshot and snapshots:
         before = snapshots.current(snapshot)
@@ -284,7 +295,8 @@ def tables(
         following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
         if replaced is not None:
             following = f"{replaced_text(replaced)}\n{following}"
-    text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
+    notes = [f"The data set that an import wrote to {out} before was replaced."] if overwritten else []
+    text = "\n".join([import_text(report.report, out), *notes, *_tables_lines(report), following])
     emit(document, as_json=line.as_json, text=text)
 
 

@@ -59,10 +59,7 @@ class DataError(FinqaError):
     """
 
     exit_code = 65
-
-    def __init__(self, message: str, *, remedy: str = "", problems: Sequence[Mapping[str, object]] = ()) -> None:
-        super().__init__(message, remedy=remedy)
-        self.problems = tuple(problems)
+    problems: Sequence[Mapping[str, object]] = ()
 
 
 class ServiceUnavailableError(FinqaError):

@@ -53,7 +53,9 @@ def as_data_error(problems: Sequence[Problem], *, remedy: str = "") -> DataError
     more = f" ({len(rest)} more problem{'s' * (len(rest) != 1)})" if rest else ""
     lines = [f"{problems[0]}{more}", *(f"  {problem}" for problem in rest[:_LISTED])]
     lines += [f"  and {len(rest) - _LISTED} more: --json lists all"] if len(rest) > _LISTED else []
-    return DataError("\n".join(lines), remedy=remedy, problems=[problem.document() for problem in problems])
+    error = DataError("\n".join(lines), remedy=remedy)
+    error.problems = [problem.document() for problem in problems]
+    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ def check_values(code: UserCode, tasks: Sequence[tuple[str, Set[str]]], argument
                 raise ConfigError(
                     f"{name} of {code.name} needs {parameter!r} ({place}), but task {lacking[0]!r} has only: "
                     f"{', '.join(sorted(lacking[1]))}.",
-                    remedy=f"yield {parameter!r} with each task, or give the parameter a default in {place}",
+                    remedy=f"give each task {parameter!r}, or give the parameter a default in {place}",
                 )
 
 

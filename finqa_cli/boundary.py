@@ -13,6 +13,7 @@ import typer
 
 from finqa_cli.errors import (
     BudgetReachedError,
+    DataError,
     FinqaError,
     InterruptedRun,
     MissingDependencyError,
@@ -145,6 +146,11 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
             "remedy": remedy,
             "exit_code": error.exit_code,
         }
+        if isinstance(error, DataError) and error.problems:
+            document["problems"] = [
+                {name: mask(value) if isinstance(value, str) else value for name, value in problem.items()}
+                for problem in error.problems
+            ]
         try:
             print(json.dumps({"error": document}, indent=2, ensure_ascii=False), flush=True)
         except OSError:  # stdout may be what failed

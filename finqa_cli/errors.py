@@ -10,6 +10,8 @@ state in the docstring when it is raised.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class FinqaError(Exception):
     """Base of all errors of the product.
@@ -55,9 +57,14 @@ class NothingToLearnError(FinqaError):
 
 
 class DataError(FinqaError):
-    """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason."""
+    """A data file, row or snapshot is missing or malformed. The message names file, row, field and reason.
+
+    Attributes:
+        problems: All malformed rows as JSON objects, where the message may list only the first ones.
+    """
 
     exit_code = 65
+    problems: Sequence[Mapping[str, object]] = ()
 
 
 class ServiceUnavailableError(FinqaError):

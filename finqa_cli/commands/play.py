@@ -90,8 +90,12 @@ def _next_command(line: CommandLine, played: WatchedEpisode, settings: Settings)
         return (
             f"finqa play --engine scripted --question {shlex.quote(trajectory.task.id)}{same}   (the expert's solution)"
         )
-    modelless = registry().find("engine", engine).modelless
-    target = ("scripted" if engine == "human" else engine) if modelless else settings.model.name
+    if engine == "scripted" or (engine == "human" and played.has_expert):
+        target = "MODEL" if played.lacks_experts else "scripted"
+    elif engine == "human":
+        target = "MODEL"
+    else:
+        target = engine if registry().find("engine", engine).modelless else settings.model.name
     return f"finqa eval {shlex.quote(target)}{same}   (all questions)"
 
 

@@ -175,8 +175,11 @@ def _print(document: Mapping[str, Any], promises: list[Promise]) -> None:
     print(f"{document['kind']} {document['name']} of {document['plugin']}")
     if document["tools"]:
         print(f"  tools    {', '.join(document['tools'])}")
+    shown: set[str] = set()
     for promise in promises:
-        detail = f": {promise.detail}" if promise.detail else ""
+        repeated = promise.status == "failed" and promise.detail in shown
+        detail = ": the same error" if repeated else f": {promise.detail}" if promise.detail else ""
+        shown.add(promise.detail)
         print(f"  {MARKS[promise.status]}  {promise.name}{detail}")
     failed = sum(promise.status == "failed" for promise in promises)
     skipped = sum(promise.status == "skipped" for promise in promises)

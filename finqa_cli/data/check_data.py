@@ -20,7 +20,8 @@ from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.data.split_guard import find_overlap
-from finqa_cli.data.worded_answers import WORDED_ANSWERS, is_worded
+from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
+from finqa_cli.data.worded_columns import WORDED_COLUMNS, worded_columns
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
 from finqa_cli.types.splits import split_of_name
@@ -61,11 +62,14 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
     crossing = [f"{company}: {', '.join(sorted(names))}" for company, names in splits.items() if len(names) > 1]
     repeats = [", ".join(ids) for ids in repeated_questions(asked)]
     empty = [f"{table.company}/{table.name}" for table in dataset.tables if not table.columns]
-    worded = [f"{question.id}: {question.answer!r}" for question in dataset.questions if is_worded(question.answer)]
+    worded = [question for question in dataset.questions if is_worded(question.answer)]
+    odd = [question for question in dataset.questions if is_odd(question.answer) and not is_worded(question.answer)]
     return [
         *finding("empty_table", "tables are empty: they are listed, but cannot be queried", empty),
         *finding("odd_cell", "cells in numeric columns are not numbers", cells),
-        *finding("worded_answer", WORDED_ANSWERS, worded),
+        *finding("worded_column", WORDED_COLUMNS, list(map(str, worded_columns(dataset.tables)))),
+        *finding("worded_answer", WORDED_ANSWERS, [f"{question.id}: {question.answer!r}" for question in worded]),
+        *finding("odd_answer", ODD_ANSWERS, [f"{question.id}: {question.answer!r}" for question in odd]),
         *finding("repeated_question", "questions about a company occur more than once", repeats),
         *finding(
             "company_in_splits", "companies are in more than one split, so training on this data is refused", crossing
@@ -172,7 +176,7 @@ def report_tasks(
 
 def report_refusal(path: Path, environment: str, refusal: DataError) -> CheckReport:
     """Returns the report on data that an environment refuses."""
-    problem = Problem(file=str(path), reason=f"environment {environment} refuses it: {refusal.message}")
+    problem = Problem(file=str(path), reason=f"environment {environment} refuses it: {refusal.message.splitlines()[0]}")
     return replace(_general(path), problems=(problem,), environment=environment, remedy=refusal.remedy)
 
 
@@ -349,22 +353,23 @@ def _summary(report: CheckReport) -> Iterator[str]:
     for name, value in report.statistics.items():
         yield f"  {_label(name):<{width}}  {_value(value)}"
     for one in report.findings:
-        yield f"{one.text}: {one.count}, for example {_cut(one.examples[0])}"
+        yield f"warning: {one.text}: {one.count}, for example {_cut(one.examples[0])}"
     yield from (" ".join(str(problem).split()) for problem in report.problems[:_SHOWN])
     if len(report.problems) > _SHOWN:
         yield f"... and {len(report.problems) - _SHOWN} more; --json lists all"
-    count = len(report.problems)
+    count, warnings = len(report.problems), len(report.findings)
+    found = f"No errors, but {warnings} warning{'s' * (warnings != 1)}" if warnings else "No problems found"
     if count:
         yield f"{count} problem{'s' * (count != 1)}."
     elif report.environment:
-        yield f"No problems found: environment {report.environment} can use this data."
+        yield f"{found}: environment {report.environment} can use this data."
     elif report.kind == "layout":
-        yield "No problems found."
+        yield f"{found}."
     else:
         prepared = any(column["column"] == "input_text" for column in report.schema)
         reader = "finqa-text" if report.kind == "finqa" or prepared else "ENVIRONMENT"
         path = shlex.quote(str(report.path))
-        yield f"No problems found in the rows. To check them for an environment: finqa data check {path} --for {reader}"
+        yield f"{found} in the rows. To check them for an environment: finqa data check {path} --for {reader}"
         if reader == "ENVIRONMENT" and reads_as_questions(report.path):
             yield f"For questions about tables: finqa data import tables SOURCE --questions {path} --out DIR"
 

@@ -9,6 +9,9 @@ from typing import Any
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.errors import DataError
 
+_LISTED = 20
+"""Problems that an error message lists below the first one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -45,9 +48,14 @@ class ProblemError(Exception):
 
 
 def as_data_error(problems: Sequence[Problem], *, remedy: str = "") -> DataError:
-    """Returns the first problem as an error that also counts the others."""
-    more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
-    return DataError(f"{problems[0]}{more}", remedy=remedy)
+    """Returns the problems as an error: the first one with the number of the others, which are listed below it."""
+    rest = problems[1:]
+    more = f" ({len(rest)} more problem{'s' * (len(rest) != 1)})" if rest else ""
+    lines = [f"{problems[0]}{more}", *(f"  {problem}" for problem in rest[:_LISTED])]
+    lines += [f"  and {len(rest) - _LISTED} more: --json lists all"] if len(rest) > _LISTED else []
+    error = DataError("\n".join(lines), remedy=remedy)
+    error.problems = [problem.document() for problem in problems]
+    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

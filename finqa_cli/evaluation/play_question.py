@@ -27,11 +27,14 @@ class WatchedEpisode:
         trajectory: The episode.
         truth: Result of `compare_with_truth` for the episode.
         has_expert: Whether the environment can demonstrate the task.
+        lacks_experts: Whether the environment cannot demonstrate some question of the evaluation split; not looked up
+            if a model played.
     """
 
     trajectory: Trajectory
     truth: Mapping[str, Any]
     has_expert: bool
+    lacks_experts: bool = False
 
 
 async def play(
@@ -73,6 +76,7 @@ async def play(
             trajectory=trajectory,
             truth=compare_with_truth(parts.environment, trajectory),
             has_expert=_has_expert(parts.environment, trajectory),
+            lacks_experts=settings.engine.name in ("human", "scripted") and _lacks_experts(parts.environment, settings),
         )
 
 
@@ -83,6 +87,17 @@ def _has_expert(environment: Environment, trajectory: Trajectory) -> bool:
         return environment.demonstrate_task(trajectory.task.id, trajectory.messages) is not None
     except FinqaError:
         return False  # for example, the data has no gold query for this question
+
+
+def _lacks_experts(environment: Environment, settings: Settings) -> bool:
+    """Returns whether the environment refuses to demonstrate a question that `finqa eval scripted` would play."""
+    try:
+        for task in environment.tasks(eval_split(environment, settings)):
+            if (prompt := environment.opening(task)) is not None:
+                environment.demonstrate_task(task.id, prompt.messages)
+    except FinqaError:
+        return True
+    return False
 
 
 def _choose_task(environment: Environment, settings: Settings, question: str | None) -> Task:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from finqa_cli.extend.plugin_calls import definition
 _NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _LONGEST = 600
 """Most characters of a message, because compared values may be long."""
+
+
+_OWN_ERROR = re.compile(r"\Afinqa_cli\.errors\.\w+: ")
 
 
 class CheckedKind(StrEnum):
@@ -153,7 +157,7 @@ class _Observer:
     def _add(self, name: str, status: Literal["passed", "failed", "skipped"], detail: str) -> None:
         lines = [line for line in detail.splitlines() if line.strip()]
         told = [line for line in lines if not line.startswith((" +", "assert "))]
-        shown = " ".join(told or lines[:1])[:_LONGEST]
+        shown = _OWN_ERROR.sub("", " ".join(told or lines[:1]))[:_LONGEST]
         self._outcomes.setdefault(name, []).append(Promise(name=name, status=status, detail=shown))
 
 

@@ -28,11 +28,10 @@ def test_generate_check_and_spoil(tmp_path: Path) -> None:
     made = json.loads(run("generate", "--companies", 3, "--questions", 4, "--seed", 1, "--out", out, "--json"))
     assert (made["companies"], made["questions"], made["evaluation_only"]) == (3, 12, False)
     assert json.loads(run("check", out, "--json"))["ok"]
-    text = run("check", out)
-    assert "No problems found." in text
-    report = Path(text.splitlines()[-1].removeprefix("Report: "))
-    assert report.parent.parent == Path("runs")
-    assert {path.name for path in report.parent.iterdir()} == {"check_report.json", "check_report.md", "manifest.json"}
+    assert run("check", out).endswith("No problems found.\n") and list(Path().iterdir()) == [Path("data")]
+    assert run("check", out, "--out", "report").endswith("Report: report/check_report.md\n")
+    names = {"check_report.json", "check_report.md", "manifest.json"}
+    assert {path.name for path in Path("report").iterdir()} == names
     with (out / "benchmark_questions/finqa.csv").open("a") as file:
         file.write("broken\n")
     checked = json.loads(run("check", out, "--json", code=65))

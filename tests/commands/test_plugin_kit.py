@@ -206,6 +206,17 @@ def test_tools_of_an_environment_are_named(
     assert found["kept"] and found["tools"] == ["look"]
 
 
+def test_one_error_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(f"{OWN}\n    def __init__(self):\n        raise KeyError('x')\n")
+    assert main(["plugins", "check", "./own.py"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("each time: the constructor of ./own.py raised KeyError: 'x' (") == said.count("KeyError") == 1
+    assert said.count(": the same error\n") == 3
+
+
 def test_what_cannot_be_checked_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, said = failure(["plugins", "check", "grppo", "--kind", "optimizer"], capsys)
     assert status == 78 and "grpo" in said

@@ -98,3 +98,14 @@ def test_without_gold_sql_and_programs_the_expert_says_so(capsys: pytest.Capture
     error = capsys.readouterr().err
     assert "There is no expert for" in error and "(0 of 12 questions have)" in error
     assert "finqa data import tables --with-expert" in error
+
+
+def test_where_only_some_questions_have_an_expert_play_suggests_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "answer": row["answer"] or "1", "program": "", "split": "test"} for row in question_rows()[:4]]
+    source, questions = as_csv(Path("own")), write_questions(Path("questions.csv"), rows)
+    command = ["data", "import", "tables", str(source), "--questions", str(questions)]
+    for name, more, target in (("some", [], "MODEL"), ("all", ["--with-expert"], "scripted")):
+        assert main([*command, f"--out={name}", f"--snapshot-name={name}", *more]) == 0
+        played = ["play", f"--snapshot={name}", "--engine=scripted", "--split=test", "--question=ardenhill-1"]
+        assert main(played) == 0
+        assert f"Next: finqa eval {target} --snapshot {name}" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import itertools
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,6 +38,7 @@ from finqa_cli.data.check_data import (
     write_report,
 )
 from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
+from finqa_cli.data.dataset import Cell
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
@@ -45,7 +47,6 @@ from finqa_cli.data.question_files.show_question import Shown, show_in_path, sho
 from finqa_cli.errors import DataError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings import EMBEDDED, Settings, dotenv_variables
 from finqa_cli.types import Task
 from finqa_cli.wiring.build import try_environment
@@ -183,15 +184,16 @@ def check(
         Path,
         typer.Argument(
             help="A data folder, a file of the original FinQA, any question file, or `embedded`: the "
-            "embedded data is first written to `data` in the folder of the report."
+            "embedded data, which --out also writes, to DIR/data."
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
+            metavar="DIR",
             help="Folder for check_report.json, check_report.md and manifest.json.",
-            show_default="runs/check_YYYYMMDD_HHMMSS",
+            show_default="none: nothing is written",
         ),
     ] = None,
     quick_test: Annotated[
@@ -221,7 +223,7 @@ def check(
     With --for the exit code shows whether that environment accepts the data; --set environment.options.KEY=VALUE sets
     its options. Code in the data is not executed.
 
-    Writes the whole report and a manifest with the checksums of what was checked.
+    With --out the whole report is written, and a manifest with the checksums of what was checked.
 
     Exit codes: 0 nothing is wrong (quirks are no errors), 65 something is missing or malformed, 74 writing failed,
     78 there is no such environment, or an option of it is wrong.
@@ -229,20 +231,24 @@ def check(
     Example: finqa data check my-data --for finqa --out report
     """
     _refuse_idle_flags(line, path)
-    folder = out or new_run_path(Path("runs"), "check_")
     embedded = path == Path(EMBEDDED) and not path.exists()
-    data = embedded_layout(folder / "data") if embedded else path
-    if environment is None:
-        report = check_path(data, most=QUICK_ROWS if quick_test else None)
-    else:
-        loaded = line.load({"environment.name": environment, "data.path": data}, quiet=True)
-        report = _check_for(loaded.settings, data, against)
-    write_report(report, folder, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
-    document = {**report.document(), "report": str(folder)}
-    part = f"At most {QUICK_ROWS} rows were checked.\n" if quick_test else ""
-    advice = f"fix: {report.remedy}\n" if report.remedy else ""
-    text = f"{summary(report)}\n{advice}{part}Report: {folder / 'check_report.md'}"
-    emit(document, as_json=line.as_json, text=text)
+    with tempfile.TemporaryDirectory(prefix="finqa-check-") as temporary:
+        data = embedded_layout((out or Path(temporary)) / "data") if embedded else path
+        if environment is None:
+            report = check_path(data, most=QUICK_ROWS if quick_test else None)
+        else:
+            loaded = line.load({"environment.name": environment, "data.path": data}, quiet=True)
+            report = _check_for(loaded.settings, data, against)
+        if out is not None:
+            write_report(report, out, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
+    if embedded and out is None:
+        report = replace(report, path=path)
+    lines = [summary(report)]
+    lines += [f"fix: {report.remedy}"] if report.remedy else []
+    lines += [f"At most {QUICK_ROWS} rows were checked."] if quick_test else []
+    lines += [f"Report: {out / 'check_report.md'}"] if out is not None else []
+    document = {**report.document(), "report": None if out is None else str(out)}
+    emit(document, as_json=line.as_json, text="\n".join(lines))
     if report.problems:
         raise typer.Exit(65)
 
@@ -332,10 +338,15 @@ def _lines(shown: Shown, answer: bool) -> Iterator[str]:
     for table in shown.tables:
         title = str(table.metadata.get("title") or "")
         yield f"\n{table.name}{f': {title}' if title else ''}"
-        yield plain_table(table.columns, table.rows)
+        yield plain_table(table.columns, [[_exact(cell) for cell in row] for row in table.rows])
     if shown.other_tables:
         more = "Other tables" if shown.tables else "Tables"
         yield f"\n{more} of {shown.facts.get('company', 'the company')}: {', '.join(shown.other_tables)}"
+
+
+def _exact(cell: Cell) -> Cell:
+    """Return a cell with all digits of its number, which `plain_table` would round."""
+    return repr(cell) if isinstance(cell, float) else cell
 
 
 @app.command("generate")

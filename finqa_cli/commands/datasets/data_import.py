@@ -27,6 +27,7 @@ from finqa_cli.data import (
 )
 from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.import_advice import snapshot_name
+from finqa_cli.data.openenv_layout.replace_layout import write_import
 from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
@@ -37,6 +38,7 @@ from finqa_cli.data.own_tables.import_options import (
     read_mapping,
 )
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
+from finqa_cli.data.worded_columns import WORDED_COLUMNS, worded_columns
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
 
@@ -150,6 +152,9 @@ Source = Annotated[
         help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
     ),
 ]
+OwnOut = Annotated[
+    Path, typer.Option("--out", help="Folder to write; it must not contain a data set, except with --overwrite.")
+]
 Questions = Annotated[Path, typer.Option("--questions", help="Questions: .csv, .json, .jsonl or .parquet.")]
 MappingFile = Annotated[
     Path | None,
@@ -229,6 +234,12 @@ SnapshotName = Annotated[
     str | None,
     typer.Option("--snapshot-name", help="Also compile a snapshot with this name.", show_default="none"),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace the files that an earlier import wrote to --out, if they are unchanged since."
+    ),
+]
 
 
 @app.command()
@@ -237,7 +248,7 @@ def tables(
     line: CommandLine,
     source: Source,
     questions: Questions,
-    out: Out,
+    out: OwnOut,
     mapping: MappingFile = None,
     column: Columns = None,
     company: CompanyRule = None,
@@ -252,6 +263,7 @@ def tables(
     with_expert: WithExpert = None,
     skip_bad: SkipBadTables = False,
     snapshot: SnapshotName = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Import own tables and questions, in the forms in which people keep them; docs/own-tables.md describes them.
 
@@ -269,8 +281,8 @@ def tables(
     if snapshot and snapshots:
         snapshots.versions(snapshot)  # an invalid name is an error before anything is written
     report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
-    write_layout(report.report.dataset, out)
-    document = {**import_document(report.report, out), **_tables_document(report)}
+    overwritten = write_import(report.report.dataset, out, overwrite=overwrite)
+    document = {**import_document(report.report, out), **_tables_document(report), "overwritten": overwritten}
     following = next_step(out)
     if snapshot and snapshots:
         before = snapshots.current(snapshot)
@@ -283,7 +295,8 @@ def tables(
         following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
         if replaced is not None:
             following = f"{replaced_text(replaced)}\n{following}"
-    text = "\n".join([import_text(report.report, out), *_tables_lines(report), following])
+    notes = [f"The data set that an import wrote to {out} before was replaced."] if overwritten else []
+    text = "\n".join([import_text(report.report, out), *notes, *_tables_lines(report), following])
     emit(document, as_json=line.as_json, text=text)
 
 
@@ -310,6 +323,7 @@ def _tables_document(report: TablesReport) -> dict[str, Any]:
         "company_rule": report.rule,
         "columns": dict(report.columns),
         "conversions": [dict(each) for each in report.conversions],
+        "worded_columns": [each.document() for each in worded_columns(report.report.dataset.tables)],
         "experts": report.experts,
         "unused": [asdict(each) for each in report.unused],
         "not_read": list(report.not_read),
@@ -339,6 +353,7 @@ def _tables_lines(report: TablesReport) -> list[str]:
         *not_read,
         *(["Changes during the import:"] if changes else []),
         *changes,
+        *_listed(f"Warning: {WORDED_COLUMNS}:", list(map(str, worded_columns(report.report.dataset.tables)))),
         *_listed("Gold SQL and programs that are not used:", unused),
         *([refused] if crossing else []),
         expert if report.experts else none,

@@ -47,7 +47,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
         for name in (table.company, table.name):
             if reason := name_fault(name):
                 raise DataError(f"The company or table name {name[:80]!r} {reason}, so it cannot be a file.")
-    if (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists():
+    if contains_data(folder):
         raise StorageError(
             f"{folder} already contains a data set; it is not overwritten.",
             remedy=f"--out {shlex.quote(free_name(folder))}",
@@ -59,6 +59,11 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
             path.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise StorageError(f"Writing the data set to {folder} failed: {error.strerror or error}.") from error
+
+
+def contains_data(folder: Path) -> bool:
+    """Returns whether a folder has questions or tables of a data set."""
+    return (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists()
 
 
 def free_name(folder: Path) -> str:

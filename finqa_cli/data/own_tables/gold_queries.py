@@ -6,8 +6,8 @@ import decimal
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 from finqa_cli.data.dataset import Cell, Table
 from finqa_cli.data.question_files.field_values import MAX_TEXT
@@ -17,6 +17,11 @@ from finqa_cli.grading.programs.execute import number
 
 DEADLINE_S = 2.0
 _STEPS_PER_CHECK = 1000
+_NO_COLUMN = "no such column"
+_QUOTED = re.compile(
+    r"""'(?:[^']|'')*'|"(?P<name>(?:[^"]|"")*)"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL
+)
+"""What SQL has in quotes, and its comments."""
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _NOT_CALLED = frozenset({"load_extension", "readfile", "writefile", "fts3_tokenizer", "random", "randomblob"})
 _ARITHMETIC = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
@@ -35,18 +40,11 @@ def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
     Raises:
         GoldQueryError: The query does not run, takes too long, or does not return one row of one column.
     """
-    with closing(sqlite3.connect(":memory:")) as database:
-        for table in tables:
-            _copy(database, table)
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
-        end = time.monotonic() + DEADLINE_S
-        database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_PER_CHECK)
-        database.set_authorizer(_authorize)
+    with _copies(tables) as database:
         try:
             rows = database.execute(query).fetchmany(2)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            columns = "; ".join(f"{table.name} has: {', '.join(table.columns)[:200]}" for table in tables[:3])
-            hint = f" ({columns})" if "no such column" in str(error) else ""
+            hint = f" ({_columns(tables)})" if _NO_COLUMN in str(error) else ""
             raise GoldQueryError(f"does not run: {error}{hint}") from error
     if len(rows) != 1 or len(rows[0]) != 1:
         what = "no row" if not rows else "several rows" if len(rows) > 1 else f"{len(rows[0])} columns"
@@ -55,6 +53,57 @@ def run_gold_query(tables: Sequence[Table], query: str) -> Cell:
     if value is None or isinstance(value, bytes):
         raise GoldQueryError("yields no value")
     return value
+
+
+def find_missing_column(tables: Sequence[Table], query: str) -> str:
+    """Returns why a query that runs may not do what is meant; empty where all its names are columns.
+
+    SQLite reads a name in double quotes that is no column as a text (sqlite.org/quirks.html, 8), so that
+    `SELECT "2025"` returns '2025'. It never does so with names in backticks. Names that are the text of a cell are
+    meant as texts.
+    """
+    cells = {cell for table in tables for row in table.rows for cell in row if isinstance(cell, str)}
+    texts: set[str] = set()
+
+    def quoted(found: re.Match[str]) -> str:
+        if found["name"] is None:
+            return found[0]
+        name = found["name"].replace('""', '"')
+        return _literal(name) if name in texts else "`" + name.replace("`", "``") + "`"
+
+    with _copies(tables) as database:
+        while True:
+            try:
+                database.execute(_QUOTED.sub(quoted, query))
+            except sqlite3.Error as error:
+                reason, _, name = str(error).partition(f"{_NO_COLUMN}: ")
+                if reason or not name:
+                    return ""
+                if name not in cells or name in texts:
+                    reason = f'{error} ({_columns(tables)}), so SQLite reads "{name}" as a text'
+                    return (
+                        f"does not run as meant: {reason}; write columns as they are named, and texts in single quotes"
+                    )
+                texts.add(name)
+            else:
+                return ""
+
+
+@contextmanager
+def _copies(tables: Sequence[Table]) -> Iterator[sqlite3.Connection]:
+    """Yields a database with copies of tables, which queries can only read, for a limited time."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for table in tables:
+            _copy(database, table)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT)
+        end = time.monotonic() + DEADLINE_S
+        database.set_progress_handler(lambda: time.monotonic() > end, _STEPS_PER_CHECK)
+        database.set_authorizer(_authorize)
+        yield database
+
+
+def _columns(tables: Sequence[Table]) -> str:
+    return "; ".join(f"{table.name} has: {', '.join(table.columns)[:200]}" for table in tables[:3])
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from finqa_cli.data.own_tables.gold_queries import (
     GoldQueryError,
     answer_text,
     as_program_table,
+    find_missing_column,
     program_query,
     run_gold_query,
     tables_of_query,
@@ -33,12 +35,15 @@ from finqa_cli.data.own_tables.import_options import FIELDS, ImportOptions
 from finqa_cli.data.own_tables.table_cells import Decimal, read_number
 from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
 from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
-from finqa_cli.data.worded_answers import WORDED_ANSWERS, is_worded
+from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
 
 _HELP = "finqa data import tables --help"
+_MISSPELLED = 0.82
+"""Similarity (difflib) from which a column is a misspelled name: `awnser` has 0.83, but `answer_id` 0.80."""
+
 GOLD = "gold"
 """Value of `DataSet.expert` if gold SQL, and nothing else, demonstrates the questions."""
 
@@ -181,14 +186,24 @@ class _Asked:
         for field, known in FIELDS.items():
             if field not in self.columns and (column := next((name for name in known if name in names), "")):
                 self.columns[field] = column
-        if self.rows and "question" not in self.columns:
-            reason = f"no column for the question was found; the columns are {', '.join(sorted(names))[:300]}"
-            raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column question=NAME")
+        for field in ("question", "answer"):
+            misspelled = self._near(field, names) if field not in self.columns else ""
+            if misspelled or (self.rows and field == "question" and field not in self.columns):
+                hint = f"near it: {misspelled}" if misspelled else f"the columns are {', '.join(sorted(names))[:300]}"
+                reason = f"no column for the {field} was found; {hint}"
+                remedy = f"--column {field}={shlex.quote(misspelled) if misspelled else 'NAME'}"
+                raise ProblemError(Problem(file=str(path), reason=reason), remedy=remedy)
         if self.rows and not {"answer", "sql", "program"} & set(self.columns):
             reason = (
                 f"there is no column of answers, gold SQL or programs; the columns are {', '.join(sorted(names))[:300]}"
             )
             raise ProblemError(Problem(file=str(path), reason=reason), remedy="--column answer=NAME")
+
+    def _near(self, field: str, names: Set[str]) -> str:
+        """Returns the column that may be a misspelled name of a field; empty if there is none."""
+        free = sorted(names - set(self.columns.values()))
+        near = (difflib.get_close_matches(known, free, n=1, cutoff=_MISSPELLED) for known in FIELDS[field])
+        return next((found[0] for found in near if found), "")
 
     def key(self, fields: Mapping[str, object]) -> Key:
         """Returns company and first table as a row names them; each is empty if the row does not name it."""
@@ -275,10 +290,8 @@ class _Importer:
             self.unused.append(UnusedSolution(id=identity, row=number, reason=unused))
         if is_worded(answer):
             self._tables.found.add(WORDED_ANSWERS, f"{asked.path} row {number}", answer)
-        elif 2 * sum(character.isdigit() for character in answer) > len(answer) and read_number(answer) is None:
-            self._tables.found.add(
-                "answers with digits that are no single number", f"{asked.path} row {number}", answer
-            )
+        elif is_odd(answer):
+            self._tables.found.add(ODD_ANSWERS, f"{asked.path} row {number}", answer)
         self._ids.add(identity)
         self.questions.append(
             Question(
@@ -340,14 +353,13 @@ class _Importer:
             answer = answer.translate({ord("."): None, ord(","): "."})  # graders read numbers with a point
         result = unused = ""
         if query:
-            names, result = self._run(number, company, names, query)
+            names, result = self._run(number, company, names, query, answer)
         elif program:
             result, query = self._of_program(number, program, company, names)
             unused = "" if query else "the program cannot be executed on the tables"
         if not answer and not result:
-            raise asked.problem(
-                number, "answer", "must not be empty: there is neither an answer nor gold SQL nor a program"
-            )
+            missing = "must not be empty" if "answer" in asked.columns else "no column for the answer was found"
+            raise asked.problem(number, "answer", f"{missing}: there is neither an answer nor gold SQL nor a program")
         if answer and result and not grade(result, answer).reward:
             kind = "gold SQL" if asked.text(fields, "sql") else "programs"
             place = f"{asked.path} row {number}"
@@ -358,8 +370,10 @@ class _Importer:
             query = ""
         return answer or result, names, query, unused
 
-    def _run(self, number: int, company: str, names: list[str], query: str) -> tuple[list[str], str]:
+    def _run(self, number: int, company: str, names: list[str], query: str, answer: str) -> tuple[list[str], str]:
         """Runs gold SQL on the tables of the row. If there are none, tries each table in the query, then all of them.
+
+        A name that is no column, which SQLite reads as a text, is an error unless the query returns the answer.
 
         Returns:
             The tables that the query ran on, and its result.
@@ -373,9 +387,13 @@ class _Importer:
         reason = f"names no table of {company!r}: {', '.join(sorted(tables))[:200]}"
         for chosen in tries:
             try:
-                return chosen, answer_text(run_gold_query([tables[name] for name in chosen], query))
+                result = answer_text(run_gold_query([tables[name] for name in chosen], query))
             except GoldQueryError as error:
                 reason = str(error)
+                continue
+            right = bool(answer) and grade(result, answer).reward > 0
+            if right or not (reason := find_missing_column([tables[name] for name in chosen], query)):
+                return chosen, result
         raise self._asked.problem(number, "sql", reason)
 
     def _of_program(self, number: int, text: str, company: str, names: list[str]) -> tuple[str, str]:

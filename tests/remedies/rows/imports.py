@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fixtures.data_files import edit_question, finqa_row, write_folder, write_json, write_rllm
 from remedies.faults import Fault, new, own, text
+from remedies.following import run
 from remedies.rows.command_lines import question_file, tables
 
 from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
@@ -22,6 +23,13 @@ def rows(*found: object) -> None:
 def one_table(questions: str) -> None:
     text("tables/income.csv", "item,2023\nSales,5\n")()
     text("questions.csv", questions)()
+
+
+def imported(edited: str = "") -> None:
+    tables()
+    run(TABLES)
+    if edited:
+        Path("p", QUESTIONS_FILE).write_text(edited)
 
 
 def spoilt() -> None:
@@ -105,6 +113,12 @@ IMPORTS = {
         f"{TABLES} --map m.toml",
         lambda: (tables(), text("m.toml", "decimal = 'x'\n")()),
         by_hand=text("m.toml", "decimal = '.'\n"),
+    ),
+    "an import that is there": Fault(TABLES, imported),
+    "an import over other data": Fault(f"{TABLES.removesuffix('p')}own --overwrite", lambda: (tables(), own())),
+    "an import over what was edited": Fault(f"{TABLES} --overwrite", lambda: imported("x\n")),
+    "a misspelled column of answers": Fault(
+        f"{TABLES} --company name:acme", lambda: one_table("question,anser\nhow?,5\n")
     ),
     "no rule of companies": Fault(f"{TABLES} --company nosuch", tables, then=(65, 0)),
     "tables of an unknown company": Fault(TABLES, lambda: one_table("question,answer\nhow?,5\n"), {"NAME": "acme"}),

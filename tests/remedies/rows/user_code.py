@@ -85,6 +85,7 @@ USER_CODE = {
     "no such attribute": Fault(
         f"{PLAY} --set environment.options.attribute=Nosuch", text("env.py", GOOD), fill={"NAME": "Sum"}
     ),
+    "a value that tasks lack": mistaken("    def add", "    def __init__(self, price): ...\n\n    def add"),
     "two environments": Fault(PLAY, text("env.py", GOOD + GOOD.replace("class Sum", "class Other"))),
     "an option that the name says": Fault(
         f"{PLAY} --set environment.options.source=x", text("env.py", GOOD), by_hand=new(PLAY)

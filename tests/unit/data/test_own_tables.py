@@ -30,12 +30,14 @@ from finqa_cli.data.own_tables.gold_queries import (
     GoldQueryError,
     answer_text,
     as_program_table,
+    find_missing_column,
     program_query,
     run_gold_query,
 )
 from finqa_cli.data.own_tables.import_options import ImportOptions
 from finqa_cli.data.own_tables.table_cells import CellRules, Conversions, convert_columns, read_number
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
+from finqa_cli.data.worded_columns import worded_columns
 from finqa_cli.errors import FinqaError
 from finqa_cli.grading.programs import ProgramError, execute, parse
 
@@ -264,6 +266,59 @@ def test_gold_sql_is_tried_and_left_out_where_it_is_wrong(tmp_path: Path) -> Non
     (unused,) = report.unused
     assert (unused.id, unused.row) == ("2", 3)
     assert unused.reason == "the gold SQL returns '11240', but the answer is '5'"
+
+
+QUOTED = {
+    'SELECT "2025" FROM t WHERE item = "Sales"': "",  # a text in double quotes that is a cell
+    'SELECT "ITEM" FROM t AS "x" WHERE "x"."item" = \'"2026"\' -- "2026"': "",
+    'SELECT "2026" FROM t': 'no such column: 2026 (t has: item, 2025), so SQLite reads "2026" as a text',
+    'SELECT "2025" - "20""26" FROM t': 'no such column: 20"26',
+    'SELECT "2025" FROM t WHERE item = "Sales" AND "Costs" > 1': "no such column: Costs",
+}
+
+
+@pytest.mark.parametrize(("query", "reason"), QUOTED.items())
+def test_names_in_double_quotes_that_are_no_columns_are_found(query: str, reason: str) -> None:
+    table = Table(company="acme", name="t", columns=("item", "2025"), rows=(("Sales", 5),))
+    found = find_missing_column([table], query)
+    assert reason in found and bool(found) == bool(reason)
+
+
+def test_a_name_that_is_no_column_is_an_error_unless_the_answer_is_right(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("item,2025\nSales,5\n")
+    options = ImportOptions(company="name:acme")
+    for answer, kept in (("", 0), ("7", 0), ("2026", 1)):
+        rows = [{"question": "q?", "answer": answer, "sql": 'SELECT "2026" FROM t', "table": "t"}]
+        rows += [{"question": "r?", "answer": "5", "sql": 'SELECT "2025" FROM t', "table": "t"}]
+        write_questions(tmp_path / "q.json", rows)
+        report = import_tables(tmp_path / "t.csv", tmp_path / "q.json", options, skip_bad=True).report
+        assert report.kept == 1 + kept and len(report.problems) == 1 - kept
+
+
+WORDED = ("$88.0m", "61.5 million", "US$ 5m", "EUR 12 thousands", "-$8bn", "($4m)", "1.5x", "20 bps", "7m$")
+
+
+@pytest.mark.parametrize("text", WORDED)
+def test_columns_of_numbers_with_units_are_found(text: str) -> None:
+    def found(*cells: Cell) -> list[str]:
+        rows = tuple((f"r{place}", cell) for place, cell in enumerate(cells))
+        return list(map(str, worded_columns([Table(company="a", name="t", columns=("x", "y"), rows=rows)])))
+
+    assert found(text, text, 5, None) == [f"a/t, column 'y': {text!r} and 1 more cell"]
+    assert found(text, 5, 6) == found(text, "Main Street", "Q3 2024") == found("30 June", "3 Main Street", 5) == []
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_the_import_warns_of_columns_of_numbers_with_units(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deals.csv").write_text("deal,price\nA,$88.0m\nB,$210.0m\n")
+    Path("q.csv").write_text("question,answer\nWhat is the price of A in millions?,88\n")
+    command = ["data", "import", "tables", "deals.csv", "--questions=q.csv", "--company=name:acme"]
+    assert main([*command, "--out=mine"]) == main([*command, "--out=again", "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "Warning: columns are numbers with a unit in each cell, which stay texts, so that an agent cannot" in said
+    assert "\n  acme/deals, column 'price': '$88.0m' and 1 more cell\n" in said
+    column = {"table": "acme/deals", "column": "price", "cells": 2, "example": "$88.0m"}
+    assert json.loads(said[said.index("\n{") :])["worded_columns"] == [column]
 
 
 def test_a_program_needs_no_table_where_its_numbers_tell_it(tmp_path: Path) -> None:

@@ -182,6 +182,13 @@ KINDS = [
         "no answer column", asked("id,question\n1,2\n", "q.csv"), "no column of answers", questions="q.csv", fatal=True
     ),
     Kind(
+        "a misspelled answer column",
+        asked("id,question,anser,sql\n1,2,3,\n", "q.csv"),
+        "q.csv: no column for the answer was found; near it: anser",
+        questions="q.csv",
+        fatal=True,
+    ),
+    Kind(
         "a chosen column that is missing",
         row(),
         "field 'Antwort': this column does not exist",
@@ -273,6 +280,19 @@ def test_it_is_named_and_can_be_left_out(kind: Kind, capsys: pytest.CaptureFixtu
 
 def test_there_are_more_than_twenty_kinds() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS) >= 40
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_all_problems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    as_csv(Path())
+    rows = [{**row, "question": ""} for row in question_rows()] * 2
+    write_questions(Path("q.csv"), [*rows, question_rows()[0]])
+    assert main(["data", "import", "tables", "tables", "--questions=q.csv", "--out=p", "--json"]) == 65
+    said = capsys.readouterr()
+    listed = [f"q.csv, row {row}, field 'question': must not be empty" for row in range(2, 26)]
+    lines = [f"error: {listed[0]} (23 more problems)", *(f"  {each}" for each in listed[1:21])]
+    assert said.err.splitlines()[:22] == [*lines, "  and 3 more: --json lists all"]
+    assert [each["row"] for each in json.loads(said.out)["error"]["problems"]] == list(range(2, 26))
 
 
 @pytest.mark.timeout(30)  # a guard against hanging, not a measurement

@@ -161,12 +161,14 @@ def test_an_unknown_question_names_near_ones(tmp_path: Path) -> None:
         show_in_path(tmp_path / "data", "1")
 
 
-def test_the_only_table_of_a_company_is_shown_also_where_the_question_names_none(tmp_path: Path) -> None:
+def test_the_only_table_of_a_company_is_shown_also_where_the_question_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for folder, count in (("one", 1), ("two", 2)):
         tables = tmp_path / folder / "acme"
         tables.mkdir(parents=True)
         for number in range(count):
-            (tables / f"income{number}.csv").write_text("item,2023\nRevenue,13\n")
+            (tables / f"income{number}.csv").write_text('item,2023\nRevenue,"1,240.5"\nCost,123456.75\n')
         questions = tmp_path / f"{folder}.csv"
         questions.write_text("company,question,answer\nacme,What was the revenue?,13\n")
         out = str(tmp_path / f"{folder}-data")
@@ -175,6 +177,9 @@ def test_the_only_table_of_a_company_is_shown_also_where_the_question_names_none
         )
     shown = show_in_path(tmp_path / "one-data", "q00002")
     assert [table.name for table in shown.tables] == ["income0"] and shown.other_tables == ()
+    capsys.readouterr()
+    assert main(["data", "show", "q00002", "--data", str(tmp_path / "one-data")]) == 0
+    assert "Revenue  1240.5\nCost     123456.75\n" in capsys.readouterr().out
     several = show_in_path(tmp_path / "two-data", "q00002")
     assert several.tables == () and several.other_tables == ("income0", "income1")
 

@@ -32,13 +32,13 @@ from finqa_cli.data import (
     read_layout,
     write_layout,
 )
-from finqa_cli.data.check_data import check_path
+from finqa_cli.data.check_data import check_path, summary
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.finqa.check_finqa import disagreement, odd_cells
 from finqa_cli.data.finqa.finqa_rows import finqa_row as read_finqa_row
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.worded_answers import is_worded
+from finqa_cli.data.worded_answers import is_odd, is_worded
 from finqa_cli.errors import DataError, MissingDependencyError
 from finqa_cli.grading import openenv
 from finqa_cli.types.splits import choose_split, split_of_name
@@ -282,14 +282,34 @@ def test_a_check_of_a_folder_lists_answers_that_are_a_number_with_words(tmp_path
     (found,) = [each for each in check_path(folder).findings if each.code == "worded_answer"]
     assert found.count == 1 and found.examples[0].endswith(": '9875 EUR thousands'")
     assert "write the number alone" in found.text
+    edit_question(folder, 3, "answer", "540.100.5")
+    report = check_path(folder)
+    assert {"worded_answer", "odd_answer"} <= {each.code for each in report.findings}
+    assert summary(report).count("warning: ") == len(report.findings) and "No errors, but " in summary(report)
 
 
 @pytest.mark.parametrize(
-    "text", ["9875 EUR thousands", "9.8 million", "$9.8 million", "EUR 9,875", "€9,875", "12 percent", "12 % of sales"]
+    "text",
+    [
+        "9875 EUR thousands",
+        "9.8 million",
+        "$9.8 million",
+        "EUR 9,875",
+        "€9,875",
+        "$9.8m",
+        "9.8bn",
+        "12 percent",
+        "12 % of sales",
+    ],
 )
 def test_numbers_with_words_are_compared_as_text(text: str) -> None:
     number = "".join(each for each in text if each in "0123456789,.")
     assert is_worded(text) and not openenv.grade(number, text).reward and openenv.grade(text, text).reward
+
+
+@pytest.mark.parametrize("text", ["2023: 59, 2024: 58", "5; 6", "1,234", "(5)", "\\boxed{12345678}", "3M", ""])
+def test_numbers_and_lists_of_numbers_are_not_odd(text: str) -> None:
+    assert not is_odd(text) and is_odd("1.234.56")
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False).map(str), st.text(max_size=99))

@@ -43,7 +43,7 @@ from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.python_file.config import PythonFileConfig
 from finqa_plugins.environments.python_file.session_thread import SessionThread
 from finqa_plugins.environments.python_file.tool_methods import WrongArgumentsError
-from finqa_plugins.environments.python_file.user_code import RESERVED, UserCode, fill, load
+from finqa_plugins.environments.python_file.user_code import RESERVED, UserCode, check_values, fill, load
 
 _REASONING = re.compile(r"\A.*</think>", re.DOTALL)
 _OVER = Observation(text="Error: the episode is over.", done=True, is_error=True)
@@ -56,7 +56,8 @@ class PythonEnvironment(Environment):
         """Import the file and read its tasks, so that mistakes are found before anything is started.
 
         Raises:
-            ConfigError: The file is missing or has no usable environment, or a reward or data is given.
+            ConfigError: The file is missing or has no usable environment, a task lacks a value that it needs, or a
+                reward or data is given.
             DataError: The tasks of the file cannot be used.
         """
         if context.reward is not None:
@@ -75,6 +76,8 @@ class PythonEnvironment(Environment):
                 )
             given["data"] = context.data
         self._tasks = {each.task.id: each for each in self._read(given)}
+        every = [(each.task.id, each.values.keys()) for each in self._tasks.values()]
+        check_values(self._code, every, config.arguments.keys())
         self._splits = group_by_split((each.task.split, each.task) for each in self._tasks.values())
 
     def data(self) -> DataInfo:

@@ -21,7 +21,7 @@ import importlib.util
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -107,6 +107,43 @@ def fill(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return partial(function, **values)
     return partial(function, **{name: value for name, value in values.items() if name in parameters})
+
+
+def check_values(code: UserCode, tasks: Sequence[tuple[str, Set[str]]], arguments: Set[str]) -> None:
+    """Check that each task has a value for every parameter that is filled in and has no default.
+
+    Args:
+        code: The environment.
+        tasks: Id and keys of each task.
+        arguments: Names of further values, which every task has.
+
+    Raises:
+        ConfigError: A value is missing; the message names parameter, line, and the keys of the task.
+    """
+    filled: dict[str, Any] = {"the constructor": code.make}
+    filled |= {f"{name}()": code.methods[name] for name in ("reset", "expert") if code.has(name)}
+    if code.make.__module__ == __name__ and code.has("reward"):  # functions without a class get values of the task too
+        filled["reward()"] = code.methods["reward"]
+    for name, function in filled.items():
+        given = {*arguments, *FACTS, *({"answer"} if name == "reward()" else ())}
+        for parameter in [each for each in _required(function) if each not in given]:
+            lacking = next((each for each in tasks if parameter not in each[1]), None)
+            if lacking is not None:
+                constructor = getattr(function, "__init__", None) if isinstance(function, type) else None
+                place = definition(constructor if inspect.isfunction(constructor) else function)
+                raise ConfigError(
+                    f"{name} of {code.name} needs {parameter!r} ({place}), but task {lacking[0]!r} has only: "
+                    f"{', '.join(sorted(lacking[1]))}.",
+                    remedy=f"give each task {parameter!r}, or give the parameter a default in {place}",
+                )
+
+
+def _required(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the parameters without a default that can be passed by name."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for number, (name, each) in enumerate(inspect.signature(function).parameters.items()):
+        if each.kind in named and each.default is each.empty and not (number == 0 and name in ("self", "cls")):
+            yield name
 
 
 def _import(source: str) -> tuple[ModuleType, Path]:

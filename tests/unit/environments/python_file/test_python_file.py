@@ -322,6 +322,9 @@ MISTAKES = {
     INVENTORY.replace('{"prompt"', '{"id": 1, "prompt"'): "id '1' belongs to two tasks",
     INVENTORY.replace('{"prompt"', '{"id": [number], "prompt"'): "id is a list",
     INVENTORY.replace('{"prompt"', '{"split": "dev" if number else None, "prompt"'): "has no split, but 39 others",
+    INVENTORY.replace("(self, stock)", "(self, stock, price)"): r"constructor .* needs 'price' \(.*own_0.py:10\), but "
+    "task '00001' has only: prompt, stock",
+    INVENTORY.replace("expert(self)", "expert(self, *, price)"): r"expert\(\) .* needs 'price' \(.*own_0.py:29\)",
     INVENTORY.replace("range(size)", "range(0)"): "no tasks",
     INVENTORY.replace("for number", "raise KeyError('stock')\n        for number"): "tasks.* raised KeyError: 'stock'",
 }
@@ -339,7 +342,6 @@ def test_mistakes_in_a_file_are_found_before_anything_starts(
 
 EPISODES = [
     ("self.stock, self.answered = stock, None", "raise KeyError('stock')", "raised KeyError: 'stock'", "raise Key"),
-    ("def __init__(self, stock)", "def __init__(self, stock, price)", "missing 1 required .* 'price'", "class Inv"),
     ("return self.answered ==", "return None and", "reward of .* is None, not a number", "def reward"),
     ("return self.answered ==", "return 1 / 0 ==", "raised ZeroDivisionError: division by zero", "1 / 0"),
     ('yield "submit"', 'yield "sbmit"', "calls 'sbmit'; the tools are count, submit", "def expert"),

@@ -8,6 +8,7 @@ the loopback's latencies, and costs that were measured at 100 sandboxes; nothing
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -26,15 +27,20 @@ from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design
 CALIBRATED_AT, SIZES = 100, (500, 1000)
 QUICK_AT, QUICK_SIZES = 10, (20,)
 AGREEMENT = 0.15
+IDLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealRun:
-    """A run as it was measured: seconds and CPU seconds of this process while it filled, and its rollouts."""
+    """A run as it was measured: seconds and CPU seconds of this process while it filled, and its rollouts.
+
+    `idle_s` is the CPU of a sandbox without an episode for a second; 0.0 where it was not measured.
+    """
 
     sandboxes: int
     fill_s: float
     fill_cpu_s: float
+    idle_s: float
     rollouts: Rollouts
 
 
@@ -44,12 +50,13 @@ async def simulator(scale: Scale, home: Path, *, quick: bool = False) -> list[Fi
     with world(replace(scale, sandboxes=1), 0, home / "imports") as account:
         async with fleet(account):
             pass  # the first start in a process imports the SDK, which is no cost of a sandbox
-    small = await _run(scale, home / "calibration", first)
+    small = await _run(scale, home / "calibration", first, idle_for=IDLE_S / 10 if quick else IDLE_S)
     costs = await _costs(scale, small, home)
     figures = [
         note(f"CPU ms of a {name}, measured at {first} sandboxes", 1000 * value)
         for name, value in (("turn", costs.turn_s), ("start", costs.create_s), ("record", costs.record_s))
     ]
+    figures.append(note("CPU ms of an idle sandbox for a second", 1000 * costs.idle_s))
     figures.append(note("ms of a tool call (median)", 1000 * costs.tool_s))
     for size in sizes:
         figures += _compared(scale, costs, await _run(scale, home / str(size), size))
@@ -57,13 +64,21 @@ async def simulator(scale: Scale, home: Path, *, quick: bool = False) -> list[Fi
     return figures
 
 
-async def _run(scale: Scale, home: Path, sandboxes: int) -> RealRun:
+async def _run(scale: Scale, home: Path, sandboxes: int, *, idle_for: float = 0.0) -> RealRun:
     with world(replace(scale, sandboxes=sandboxes), 0, home) as account:
         cpu = time.process_time()
         async with fleet(account) as ready:
-            fill_cpu_s = time.process_time() - cpu
+            filled = time.process_time()
+            await asyncio.sleep(idle_for)
+            idle_s = (time.process_time() - filled) / idle_for / sandboxes if idle_for else 0.0
             rollouts = await collect(ready, target_groups=0)
-            return RealRun(sandboxes=sandboxes, fill_s=ready.ready_s, fill_cpu_s=fill_cpu_s, rollouts=rollouts)
+            return RealRun(
+                sandboxes=sandboxes,
+                fill_s=ready.ready_s,
+                fill_cpu_s=filled - cpu,
+                idle_s=idle_s,
+                rollouts=rollouts,
+            )
 
 
 async def _costs(scale: Scale, run: RealRun, home: Path) -> Costs:
@@ -72,11 +87,14 @@ async def _costs(scale: Scale, run: RealRun, home: Path) -> Costs:
     played, calls = run.rollouts, run.rollouts.tool_calls
     episodes = len(played.episodes)
     engine_s = played.schedule.engine_load * played.schedule.seconds
-    turn_s = (played.cpu_s - episodes * (controller.bookkeeping_s + controller.record_s)) / calls
+    idle_s = max(0.0, run.sandboxes * played.schedule.seconds - sum(each.seconds for each in played.episodes))
+    known_s = episodes * (controller.bookkeeping_s + controller.record_s) + run.idle_s * idle_s
+    turn_s = (played.cpu_s - known_s) / calls
     waited_s = sum(trajectory.seconds for trajectory in played.episodes) - engine_s - calls * turn_s
     return Costs(
         turn_s=turn_s,
         create_s=run.fill_cpu_s / run.sandboxes,
+        idle_s=run.idle_s,
         episode_s=controller.bookkeeping_s,
         receive_s=controller.receive_s,
         record_s=controller.record_s,

@@ -181,6 +181,7 @@ class Simulation:
         change = [after - earlier for after, earlier in zip(self._state(), before, strict=True)]
         seconds, episodes, turns, reply_s, idle_reply_s, served, leased_s, controller, *workers = change
         span = seconds or 1.0
+        idle = self._idle_share(span, leased_s)
         return Outcome(
             seconds=seconds,
             episodes=int(episodes),
@@ -188,8 +189,8 @@ class Simulation:
             turns=int(turns),
             ready=sorted(self._ready),
             creates=[sorted(account.counted) for account in self._accounts],
-            controller=controller / span,
-            workers=[busy / span for busy in workers],
+            controller=controller / span + (0.0 if workers else idle),
+            workers=[busy / span + idle for busy in workers],
             lags=[0.0] * self._on_time + sorted(self._lags),
             engine_load=served / span,
             engine_slowdown=reply_s / idle_reply_s if idle_reply_s else 1.0,
@@ -201,6 +202,18 @@ class Simulation:
 
     def _latency_s(self, median_s: float) -> float:
         return median_s * next(self._factors)
+
+    def _idle_share(self, span: float, leased_s: float) -> float:
+        """Return the share of a core that sandboxes without an episode cost each process that has sandboxes.
+
+        It is added to what was simulated, and delays nothing.
+        """
+        design = self._design
+        if design.fresh:  # a sandbox gets its only episode at once
+            return 0.0
+        there_s = sum(min(span, self._now - ready) for ready in self._ready)
+        idle_s = max(0.0, there_s - leased_s / design.sessions_per_sandbox)
+        return self._costs.idle_s * idle_s / span / max(1, design.workers)
 
     def _sample_lags(self, until: float) -> None:
         """Sample how late the controller's timers are until the next event, between which nothing changes."""

@@ -23,6 +23,7 @@ class Costs:
     Attributes:
         turn_s: CPU of one turn in the process that plays it: engine client over HTTP, codec, session, scheduler.
         create_s: CPU of one start of a sandbox.
+        idle_s: CPU of one sandbox without an episode for a second, mostly health checks.
         episode_s: CPU of the controller for an episode: choice of the next attempt, groups and credit.
         record_s: CPU for making one record in the process that plays the episode; without workers, also for writing it.
         receive_s: CPU of the controller for an attempt of a rollout worker in addition to `episode_s`: sending the
@@ -37,6 +38,7 @@ class Costs:
 
     turn_s: float = 0.003
     create_s: float = 0.015
+    idle_s: float = 0.00016
     episode_s: float = 0.00006
     record_s: float = 0.0002
     receive_s: float = 0.00015

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,9 @@ from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
 
 TURNS = draw_turns(4.5)
 UNCROWDED = LatencyModel(step_s=0.02, step_s_per_request=0.0)
-FREE = Costs(turn_s=0.0, create_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, relay_s=0.0, message_s=0.0)
+FREE = Costs(
+    turn_s=0.0, create_s=0.0, idle_s=0.0, episode_s=0.0, record_s=0.0, receive_s=0.0, relay_s=0.0, message_s=0.0
+)
 
 
 def simulate(design: Design, costs: Costs = FREE, latency: LatencyModel = UNCROWDED, *, seed: int = 0) -> Outcome:
@@ -89,6 +92,16 @@ def test_a_full_core_gives_what_its_cpu_allows(workers: int) -> None:
     assert found.episodes_per_s == pytest.approx(max(1, workers) / cpu_s, rel=0.06)
     busy = found.workers or [found.controller]
     assert all(share == pytest.approx(1.0, abs=0.03) for share in busy)
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_sandboxes_without_an_episode_cost_the_process_that_has_them(workers: int) -> None:
+    design = Design(sandboxes=100, episodes_at_once=20, workers=workers)
+    found = simulate(design, replace(FREE, idle_s=0.002))
+    idle = 0.002 * (100 - found.in_sandboxes)
+    assert found.in_sandboxes == pytest.approx(20, rel=0.05)
+    shares = found.workers or [found.controller]
+    assert shares == [pytest.approx(idle / max(1, workers), rel=0.01)] * max(1, workers)
 
 
 def test_a_crowded_engine_is_slower_and_more_replicas_are_not() -> None:

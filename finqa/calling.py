@@ -24,8 +24,11 @@ from finqa_cli.training.torchrun import leading
 from finqa_cli.types import Trajectory
 
 OnEpisode = Callable[[Episode], object]
+"""Callback for each episode, once it is on disk."""
 OnProgress = Callable[[Progress], object]
+"""Callback for the progress of a phase."""
 OnMessage = Callable[[str], object]
+"""Callback for each line that the command would print to stderr."""
 
 Result = TypeVar("Result")
 

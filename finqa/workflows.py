@@ -38,8 +38,6 @@ from finqa_cli.settings.offered import (
 from finqa_cli.training.rl import rl_run
 from finqa_cli.wiring.command_settings import check_command, fetch_run, run_path, stored_parameter, stored_settings
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 _OWN = ("target", "resume", "fresh", "quick_test", "config", "settings", "on_episode", "on_progress", "on_message")
 _OF_SAMPLE = ("num_candidates", "temperature", "top_p", "split", "limit")
 
@@ -51,7 +49,7 @@ def evaluate(
     fresh: bool = False,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,
@@ -88,7 +86,7 @@ async def evaluate_async(
     fresh: bool = False,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,
@@ -105,7 +103,7 @@ def train(
     resume: str | Path | None = None,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,
@@ -138,7 +136,7 @@ async def train_async(
     resume: str | Path | None = None,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,
@@ -161,7 +159,7 @@ def sample(
     resume: str | Path | None = None,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,
@@ -208,7 +206,7 @@ async def sample_async(
     resume: str | Path | None = None,
     quick_test: bool = False,
     config: Files = (),
-    settings: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = MappingProxyType({}),
     on_episode: OnEpisode | None = None,
     on_progress: OnProgress | None = None,
     on_message: OnMessage | None = None,

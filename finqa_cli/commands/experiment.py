@@ -48,7 +48,7 @@ def run(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="An experiment file, or the name of an included one: financial_qa, financial_qa_tiny.",
         ),
     ] = None,

@@ -24,7 +24,9 @@ Form = Literal["peft", "merged", "gguf-ready", "trl-sft", "trl-preference", "ope
 WeightType = Annotated[
     Dtype | None,
     typer.Option(
-        "--dtype", help="Number format of the weights of a complete model.", show_default="float32, gguf-ready bfloat16"
+        "--dtype",
+        help="Number format of the weights of a complete model.",
+        show_default="float32, or bfloat16 for gguf-ready",
     ),
 ]
 BaseModel = Annotated[

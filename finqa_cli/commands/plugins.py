@@ -168,7 +168,7 @@ def _print_details(document: Mapping[str, Any]) -> None:
         print(f"  plugin {component['plugin']}, {component['status']}")
         if component["remedy"]:
             print(f"  fix: {component['remedy']}")
-        _print_options(component["kind"], component["options"])
+        _print_options(component["kind"], component["name"], component["options"])
     for plugin in document["plugins"]:
         version = f"{plugin['distribution']} {plugin['version']}".strip() or "no distribution"
         print(f"plugin {plugin['name']}: {plugin['module']} ({version}), {plugin['status']}")
@@ -179,16 +179,23 @@ def _print_details(document: Mapping[str, Any]) -> None:
             print(f"  {line}")
 
 
-def _print_options(kind: str, fields: list[dict[str, Any]] | None) -> None:
+def _print_options(kind: str, name: str, fields: list[dict[str, Any]] | None) -> None:
     if fields is None:
         print("  options: known after its packages are installed")
     elif not fields:
         print("  options: none")
     else:
-        print(f"  options, as --set {kind}.options.NAME=VALUE:")
+        print(f"  options, as {option_flag(kind, name)}:")
         headers = ("name", "type", "default", "meaning")
         rows = [[part["name"], part["type"], _default(part), part["doc"]] for part in fields]
         print_table(headers, rows)
+
+
+def option_flag(kind: str, name: str) -> str:
+    """Return how an option of a component is given on a command line."""
+    if kind == "tracker":  # a run may have several
+        return f"""--set 'trackers=[{{name="{name}",options={{NAME="VALUE"}}}}]'"""
+    return f"--set {kind}.options.NAME=VALUE"
 
 
 def _default(field: Mapping[str, Any]) -> object:

@@ -97,7 +97,7 @@ class Learner(ABC):
 
     @abstractmethod
     def logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """[N][L] log-probability of each masked token under the current weights, 0.0 elsewhere."""
+        """`[N][L]` log-probability of each masked token under the current weights, 0.0 elsewhere."""
 
     @abstractmethod
     def publish(self, folder: Path, number: int) -> PolicyVersion:
@@ -121,7 +121,7 @@ class Learner(ABC):
         """
 
     def reference_logprobs(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """[N][L] log-probability of each masked token under the reference policy, 0.0 elsewhere.
+        """`[N][L]` log-probability of each masked token under the reference policy, 0.0 elsewhere.
 
         The temperature is that of `logprobs`. Weights, gradients and random state do not change.
 
@@ -131,7 +131,7 @@ class Learner(ABC):
         raise ConfigError(f"Learner {type(self).__name__} keeps no reference policy.")
 
     def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
-        """[N][L] value of the state in which each masked token was sampled, 0.0 elsewhere.
+        """`[N][L]` value of the state in which each masked token was sampled, 0.0 elsewhere.
 
         Raises:
             ConfigError: The learner has no value function.

@@ -23,7 +23,7 @@ class RewardRequest:
         solution: The policy's answer: the submitted answer, or the whole text of a single-turn reply.
         truth: The right answer from the data set.
         program: The right program in FinQA's language; empty when the data has none.
-        table: [R][C] the table for programs, header first; empty if there is none.
+        table: `[R][C]` the table for programs, header first; empty if there is none.
         data_source: Name of the data set: the first argument of verl's reward functions.
         extra_info: Further facts about the row (`question_type`, `uncertainty`, ...).
     """

@@ -36,7 +36,14 @@ class ExecutionLimits:
 
 
 class Ending(StrEnum):
-    """Why an execution ended. The code causes all of these endings; a sandbox that fails raises a SandboxError."""
+    """Why an execution ended. The code causes all of these endings; a sandbox that fails raises a SandboxError.
+
+    Attributes:
+        EXITED: The process exited, with any status.
+        TIME: It exceeded a limit of time.
+        OUTPUT: It exceeded the limit of output.
+        KILLED: A signal ended it, for example because it exceeded the limit of memory.
+    """
 
     EXITED = "exited"
     TIME = "time"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
+"""Role of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

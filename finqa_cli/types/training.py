@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 IdRow: TypeAlias = "npt.NDArray[np.int32]"
 MaskRow: TypeAlias = "npt.NDArray[np.bool_]"
 FloatRow: TypeAlias = "npt.NDArray[np.float32]"
+"""[L] numbers of a sample, one per token."""
 RowLike: TypeAlias = "Sequence[float] | npt.NDArray[Any]"
 """Numbers that become a row of a sample."""
 
 Normalization = Literal["trained", "token", "sequence", "constant"]
+"""How the losses of tokens are averaged, see `Loss.normalization`."""
 KlEstimator = Literal["k1", "k3"]
+"""Estimator of the KL divergence, see `KlPenalty`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

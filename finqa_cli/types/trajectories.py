@@ -12,7 +12,18 @@ from finqa_cli.types.tasks import Message, Observation, Rewards, Task, ToolCall,
 
 
 class Status(StrEnum):
-    """Why an attempt ended. The first five are caused by the policy and are scored; the last three are faults."""
+    """Why an attempt ended. The first five are caused by the policy and are scored; the last three are faults.
+
+    Attributes:
+        COMPLETED: The policy answered, or the environment ended the episode.
+        MAX_TURNS: The limit of turns was reached.
+        MAX_TOKENS: The conversation left no room for another turn.
+        TIMEOUT: The time limit of the episode was reached.
+        PARSE_ERROR: Several turns in a row contained no readable tool call.
+        SANDBOX_ERROR: The sandbox failed.
+        ENGINE_ERROR: The engine failed.
+        ENVIRONMENT_ERROR: The environment or the reward failed.
+    """
 
     COMPLETED = "completed"
     MAX_TURNS = "max_turns"
@@ -31,7 +42,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One call and its reply. The reply is None if the episode ended before the call was carried out."""
+    """One call and its reply.
+
+    Attributes:
+        call: The call.
+        observation: The reply; None if the episode ended before the call was carried out.
+    """
 
     call: ToolCall
     observation: Observation | None

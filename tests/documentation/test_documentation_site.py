@@ -58,7 +58,8 @@ def test_a_mistake_fails_the_build(text: str, reason: str, tmp_path: Path) -> No
         (docs / f"{name}.md").write_text(f"# {name}\n\n{text if name == 'index' else ''}\n", encoding="utf-8")
     (docs / "_site").symlink_to(ROOT / "docs/_site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
-    settings = settings.replace("hooks: [docs", f"hooks: [{ROOT / 'docs'}")
+    hook = ROOT / "docs/_site/repository_links.py"
+    settings = re.sub(r"^hooks: .*$", f"hooks: [{hook}]", settings, flags=re.MULTILINE)
     pages = "".join(
         f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing", "security")
     )

@@ -32,17 +32,19 @@ UNKNOWN = "unknown"
 
 
 class ScriptedConfig(BaseModel):
-    """Options of the scripted expert: how often it is careless.
-
-    Attributes:
-        unquoted_years: Probability per episode that all year columns are left unquoted.
-        undivided_percentages: Probability per episode that growth rates and margins are computed times 100.
-    """
+    """Options of the scripted expert: how often it is careless."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    unquoted_years: float = Field(default=0.0, ge=0.0, le=1.0)
-    undivided_percentages: float = Field(default=0.0, ge=0.0, le=1.0)
+    unquoted_years: float = Field(
+        default=0.0, ge=0.0, le=1.0, description="Probability per episode that all year columns are left unquoted"
+    )
+    undivided_percentages: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Probability per episode that growth rates and margins are computed times 100",
+    )
 
 
 class ScriptedEngine(ChatEngine):

@@ -50,7 +50,7 @@ class TorchLearnerConfig(BaseModel):
         "if the model supports it; off: padded to the longest sequence.",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: PyTorch's default.")
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
     value_learning_rate: float = Field(
         default=2e-2,
         gt=0,

@@ -68,7 +68,7 @@ LENGTHS = {"minLength": "at least {} character", "minItems": "at least {}", "pat
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Show the version in the header."""
     if "MIKE_DOCS_VERSION" in os.environ:
-        config.extra["version"] = {"provider": "mike", "default": "latest"}
+        config.extra["version"] = {"provider": "mike", "default": "latest", "alias": True}
     else:
         config.site_name = f"{config.site_name} {__version__}"
     return config

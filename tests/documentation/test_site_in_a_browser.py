@@ -5,25 +5,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from fixtures.chromium import Tab, browser, needs_chromium
+from fixtures.documentation import QuietHandler
 
 pytest.importorskip("material", reason="the site needs finqa[docs]: make docs installs it")
 
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     """Address of the site on loopback; the search needs a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(site))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"

@@ -49,7 +49,7 @@ CODE = re.compile(
     r"|(?<![\w/.-])--?[a-zA-Z][\w-]*(?:=[\w./:,-]*\w| \d[\d.]*\b| [A-Z_]{2,}\b| [\w.]+\.[A-Za-z]+=[A-Z]+)?"  # flags
     r"|(?<![\w/])(?:\.?/)?[\w-]+(?:/[\w-]+)*\.(?:jsonl?|toml|yaml|html|md|py|env|csv|txt|tar\.gz)\b"  # files
     r"|\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b"  # variables
-    r"|(?<![\w/.-])(?:[a-z_]+\.)*[a-z0-9]+(?:_[a-z0-9]+)+\b"  # settings and names
+    r"|(?<![\w/.-])(?:[a-z_]+\.)*[a-z0-9]+(?:_[a-z0-9]+)+(?:\.[a-z_]+)*\b"  # settings and names
     r"|</?[\w.-]+>"  # tags
     r"|\bfinqa (?:" + "|".join(COMMANDS) + r")\b"
 )
@@ -61,7 +61,6 @@ FLAGS = re.compile(r"^(?:--?[\w-]+(?:, | / |; | |$))+")
 WORDS = {"int": "integer", "float": "number", "str": "text", "int range": "integer", "float range": "number"}
 TYPES = {"boolean": "yes or no", "string": "text", "object": "mapping"}
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
-LENGTHS = {"minLength": "at least {} character", "minItems": "at least {}", "pattern": "pattern `{}`"}
 """Keys of JSON schemas, with their meaning on the page."""
 
 
@@ -294,14 +293,17 @@ def _schema_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> s
         return " or ".join(_schema_type(each, definitions) for each in known)
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " or ".join(f"`{value}`" for value in values)
-    kind = TYPES.get(schema["type"], schema["type"])
+    kind = {"path": "path", "password": "secret text"}.get(schema.get("format", ""), "")
+    kind = kind or TYPES.get(schema["type"], schema["type"])
     if kind == "array":
-        inner = schema.get("items") or schema["prefixItems"][0]
-        kind = f"list of {schema.get('maxItems', '')} {_schema_type(inner, definitions)}".replace("  ", " ")
-    kind = {"path": "path", "password": "secret text"}.get(schema.get("format", ""), kind)
-    limits = " and ".join(text.format(schema[key]) for key, text in BOUNDS.items() if key in schema)
-    lengths = [text.format(schema[key]) for key, text in LENGTHS.items() if key in schema and "maxItems" not in schema]
-    return " ".join(filter(None, (kind, limits, *(f"({length})" for length in lengths))))
+        inner = _schema_type(schema.get("items") or schema["prefixItems"][0], definitions)
+        inner = re.sub(r"^(integer|number|text)", r"\1s", inner)
+        kind = f"list of {schema['maxItems']} {inner}" if "maxItems" in schema else f"list of {inner}"
+    if {"minimum", "maximum"} <= schema.keys():
+        return f"{kind} from {schema['minimum']:g} to {schema['maximum']:g}"
+    return " ".join(
+        [kind, " and ".join(text.format(schema[key]) for key, text in BOUNDS.items() if key in schema)]
+    ).strip()
 
 
 def _default(schema: Mapping[str, Any], description: str) -> str:
@@ -311,7 +313,8 @@ def _default(schema: Mapping[str, Any], description: str) -> str:
         return f"default {'yes' if value else 'no'}"
     if value in (None, "", [], {}):
         explained = re.search(r"default|unset|empty", description, re.IGNORECASE)
-        return "" if explained else "default unset" if value is None else "default empty"
+        empty = value is not None or schema.get("type") == "object"  # made by a factory
+        return "" if explained else "default empty" if empty else "default unset"
     return f"default `{value if isinstance(value, str) else json.dumps(value)}`"
 
 

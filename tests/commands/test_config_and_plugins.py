@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,14 @@ def test_plugins_show_documents_options_with_defaults(capsys: pytest.CaptureFixt
     assert by_name["kl_coef"]["default"] == 0.05 and by_name["clip_low"]["doc"]
     assert main(["plugins", "show", "grpo"]) == 0
     assert "--set optimizer.options.NAME=VALUE" in capsys.readouterr().out
+
+
+def test_plugins_show_prints_a_flag_for_the_options_of_a_tracker_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "wandb"]) == 0
+    (written,) = re.findall(r"options, as --set '(.+)':", capsys.readouterr().out)
+    assignment = written.replace("NAME", "mode").replace("VALUE", "offline")
+    trackers = document(["config", "show", "--set", assignment], capsys)["settings"]["trackers"]
+    assert trackers == [{"name": "wandb", "options": {"mode": "offline"}}]
 
 
 def test_every_component_that_is_ready_shows_documented_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,9 +114,9 @@ def test_a_component_is_on_the_page_with_all_options(component: Component, site:
         if isinstance(field.default, (int, float, str)) and not isinstance(field.default, bool) and field.default != "":
             assert f"default {field.default}" in meaning, name
         for limit in field.metadata:
-            for mark, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
+            for mark, attribute, word in (("≥", "ge", "from"), (">", "gt", ">"), ("≤", "le", "to"), ("<", "lt", "<")):
                 if (bound := getattr(limit, attribute, None)) is not None:
-                    assert f"{mark} {bound}" in meaning, name
+                    assert f"{mark} {bound}" in meaning or f"{word} {bound:g}" in meaning, name
 
 
 def test_pages_link_to_the_generated_ones(site: Path) -> None:

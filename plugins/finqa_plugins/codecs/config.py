@@ -16,11 +16,11 @@ class CodecConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     call_format: str = Field(
-        "auto", description="how calls are written and found; auto: as the model's chat template writes them"
+        "auto", description="How calls are written and found; auto: as the model's chat template writes them"
     )
     history: HistoryMode = Field(
         "auto",
-        description="earlier turns: append keeps them as sampled; template uses the chat template's rendering, in "
+        description="Earlier turns: append keeps them as sampled; template uses the chat template's rendering, in "
         "a new sequence wherever it changes them; auto: append if the template only appends",
     )
 
@@ -28,7 +28,7 @@ class CodecConfig(BaseModel):
 class ThinkingCodecConfig(CodecConfig):
     """Options of the codecs `qwen3` and `auto`."""
 
-    thinking: bool = Field(False, description="let the model reason between <think> tags before it speaks")
+    thinking: bool = Field(False, description="Let the model reason between <think> tags before it speaks")
 
 
 class PlainCodecConfig(BaseModel):
@@ -36,12 +36,12 @@ class PlainCodecConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    call_format: str = Field("auto", description="how calls are written and found; auto: hermes")
+    call_format: str = Field("auto", description="How calls are written and found; auto: hermes")
 
 
 class LlamaCodecConfig(CodecConfig):
     """Options of codec `llama3`."""
 
     date: str = Field(
-        LLAMA_DATE, description="date in the system text; fixed, so that prompts do not depend on the current day"
+        LLAMA_DATE, description="Date in the system text; fixed, so that prompts do not depend on the current day"
     )

@@ -38,7 +38,7 @@ class PolicyGradientOptions(BaseModel):
     normalization_length: float = Field(default=512, gt=0, description="Divisor of normalization=constant, in tokens.")
     kl: Literal["off", "reward", "loss"] = Field(default="off", description="Where the KL penalty is applied.")
     kl_coef: float = Field(default=0.05, gt=0, description="Coefficient of the KL to the policy before training.")
-    kl_estimator: KlEstimator | None = Field(default=None, description="unset: k1 in the reward, k3 in the loss.")
+    kl_estimator: KlEstimator | None = Field(default=None, description="Estimator; unset: k1 in reward, k3 in loss")
     entropy_coef: float = Field(default=0, ge=0, description="Coefficient of the entropy bonus; 0: off.")
 
     @model_validator(mode="after")

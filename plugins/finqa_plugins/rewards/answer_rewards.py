@@ -41,7 +41,10 @@ class SpecConfig(Strict):
     """Options of a reward that follows a specification; given options have priority over the file."""
 
     spec: Path | None = Field(default=None, description="A reward_spec.yaml; `finqa rewards show weighted` prints one.")
-    tolerances: Tolerances = Field(default=Tolerances(), description="{numerical=..., percentage=...}: what is close.")
+    tolerances: Tolerances = Field(
+        default=Tolerances(),
+        description="Largest relative errors of close answers; percentage: if the truth has a %.",
+    )
     format: Format = Field(default="json", description="`json`: replies are JSON; `plain`: the solution is the answer.")
 
 
@@ -61,7 +64,8 @@ class WeightedConfig(SpecConfig):
     """Options of the weighted reward."""
 
     weights: Annotated[RewardWeights, BeforeValidator(weights_of)] = Field(
-        default=RewardWeights(), description="'exact=1.0,numerical=0.8,program=0.3,format=-0.2', any of them."
+        default=RewardWeights(),
+        description="Weights of the parts, some or all, also as a text: 'exact=1.0,numerical=0.8'.",
     )
     decay: Decay = Field(
         default="linear",
@@ -144,7 +148,9 @@ def _share_of_steps(program: Program, right: str) -> float:
 class TernaryConfig(SpecConfig):
     """Options of the ternary reward."""
 
-    ternary_mapping: TernaryMapping = Field(default=TernaryMapping(), description="{exact=..., close=..., wrong=...}")
+    ternary_mapping: TernaryMapping = Field(
+        default=TernaryMapping(), description="Rewards of exact, close and wrong answers."
+    )
 
 
 class Ternary(SpecReward):
@@ -190,7 +196,7 @@ class GradedConfig(Strict):
     """Options of the graded reward."""
 
     profile: Annotated[Profile, AfterValidator(versioned)] = Field(
-        default="strict", validate_default=True, description="Rules of finqa_cli.grading; strict is its newest version."
+        default="strict", validate_default=True, description="Grading profile; strict: the newest version of its rules."
     )
     format: Format = Field(
         default="plain",

@@ -105,7 +105,7 @@ class TrackioConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    project: str | None = Field(default=None, min_length=1, description="Unset: run.project (--project).")
+    project: str | None = Field(default=None, min_length=1, description="Project; unset: run.project (--project).")
 
 
 class TrackioTracker(Tracker):
@@ -152,10 +152,11 @@ class WandbConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    project: str | None = Field(default=None, min_length=1, description="Unset: run.project (--project).")
+    project: str | None = Field(default=None, min_length=1, description="Project; unset: run.project (--project).")
     entity: str | None = Field(default=None, description="Team or user; unset: the default of the account.")
     mode: Literal["online", "offline"] | None = Field(
-        default=None, description="offline: `wandb sync` uploads it later. Unset: WANDB_MODE, else online."
+        default=None,
+        description="Mode; offline: `wandb sync` uploads the run later; unset: WANDB_MODE, else online.",
     )
 
 

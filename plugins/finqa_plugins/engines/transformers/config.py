@@ -14,26 +14,30 @@ class TransformersEngineConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA if there is a device")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: float32 on CPU, bfloat16 on CUDA")
-    max_batch: int = Field(128, ge=1, description="rows decoded together")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device; auto: CUDA if there is one")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Data type of the computation; auto: float32 on CPU, bfloat16 on CUDA"
+    )
+    max_batch: int = Field(128, ge=1, description="Rows decoded together")
     lockstep: bool | None = Field(
         None,
-        description="start a batch only when every live episode waits for it, so that batches do not depend on "
+        description="Start a batch only when every live episode waits for it, so that batches do not depend on "
         "timing; unset: yes on CPU, no on CUDA",
     )
-    threads: int | None = Field(None, ge=1, description="torch threads of the whole process; unset: torch's default")
+    threads: int | None = Field(
+        None, ge=1, description="Threads of torch, in the whole process; unset: torch's default"
+    )
     prompt_threads: int = Field(
         1,
         ge=1,
         le=MAX_PROMPT_THREADS,
-        description="on a CPU, parts of prompts that are computed in parallel, each with the threads of torch; "
+        description="On a CPU, parts of prompts that are computed in parallel, each with the threads of torch; "
         "useful for small models, which do not benefit from more threads of torch",
     )
     kv_cache_gb: float | None = Field(
         None,
         ge=0,
-        description="memory for the keys and values of one batch, and the same again for those cached between "
+        description="Memory in GB for the keys and values of one batch, and the same again for those cached between "
         "turns; 0: recompute every prompt; unset: 2 on CPU, on CUDA half of the memory that "
         "gpu_memory_utilization leaves",
     )

@@ -42,66 +42,66 @@ class VllmEngineConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    url: str | None = Field(None, description="a running server, such as http://127.0.0.1:8000/v1; unset: start one")
-    urls: tuple[str, ...] = Field((), description="running servers, one per engine replica")
-    api_key_env: str | None = Field(None, min_length=1, description="variable with the key of running servers")
+    url: str | None = Field(None, description="Running server, such as http://127.0.0.1:8000/v1; unset: start one")
+    urls: tuple[str, ...] = Field((), description="Running servers, one per engine replica")
+    api_key_env: str | None = Field(None, min_length=1, description="Variable with the key of running servers")
     python: Path | None = Field(
-        None, description="interpreter with vllm; unset: that of `finqa setup vllm`, else finqa's own"
+        None, description="Interpreter with vllm; unset: that of `finqa setup vllm`, else finqa's own"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 on a GPU, else float32, as for the learner"
+        "auto", description="Data type of the model; auto: bfloat16 on a GPU, else float32, as for the learner"
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="maximum number of sequences per batch; unset: vLLM's default"
+        None, ge=1, description="Maximum number of sequences per batch; unset: vLLM's default"
     )
     max_loras: int | None = Field(
-        None, ge=1, description="maximum number of loaded adapters; unset: one more than the policy versions in use"
+        None, ge=1, description="Maximum number of loaded adapters; unset: one more than the policy versions in use"
     )
     enforce_eager: bool | None = Field(
-        None, description="no compilation and no CUDA graphs; unset: compiled on a GPU, else eager"
+        None, description="No compilation and no CUDA graphs; unset: compiled on a GPU, else eager"
     )
-    prefix_caching: bool = Field(True, description="prefix caching: a turn computes only its new tokens")
+    prefix_caching: bool = Field(True, description="Prefix caching: a turn computes only its new tokens")
     kv_cache_gb: float | None = Field(
         None,
         gt=0,
-        description="memory of the KV cache per device; unset: the memory that gpu_memory_utilization leaves, 1 "
+        description="Memory of the KV cache per device, in GB; unset: the memory that gpu_memory_utilization leaves, 1 "
         "without a GPU",
     )
     start_timeout_s: float = Field(
-        900.0, gt=0, description="timeout until a started server responds; loading takes minutes"
+        900.0, gt=0, description="Timeout until a started server responds, in seconds; loading takes minutes"
     )
     request_timeout_s: float = Field(
-        600.0, gt=0, description="timeout of one completion, including its time in the server's queue"
+        600.0, gt=0, description="Timeout of one completion, including its time in the server's queue, in seconds"
     )
     sync_timeout_s: float = Field(
-        120.0, gt=0, description="timeout for loading an adapter or weights, sleeping and waking"
+        120.0, gt=0, description="Timeout for loading an adapter or weights, sleeping and waking, in seconds"
     )
     health_timeout_s: float = Field(
         120.0,
         gt=0,
-        description="time without a response, or without tokens for waiting requests, after which a server is "
+        description="Seconds without a response, or without tokens for waiting requests, after which a server is "
         "considered hung",
     )
-    restarts: int = Field(3, ge=0, description="maximum number of restarts of a dead or hung server in a run")
+    restarts: int = Field(3, ge=0, description="Maximum number of restarts of a dead or hung server in a run")
     probe_tolerance: float | None = Field(
         None,
         gt=0,
-        description="largest difference (nats) of any token to the learner's log-probabilities after a sync; unset: "
+        description="Largest difference (nats) of any token to the learner's log-probabilities after a sync; unset: "
         "1e-4 where both compute in float32, else measured: on average twice that of the first version, 0.04 to 0.2",
     )
     seeded: bool | None = Field(
         None,
-        description="send a seed with each request, for reproducible samples if batches do not change logits; "
+        description="Send a seed with each request, for reproducible samples if batches do not change logits; "
         "vLLM samples seeded rows one by one, so unset: only for servers that are started without a "
         "GPU",
     )
     max_concurrent: int = Field(
-        1024, ge=1, description="maximum number of simultaneous requests; vLLM queues the others"
+        1024, ge=1, description="Maximum number of simultaneous requests; vLLM queues the others"
     )
-    extra_args: tuple[str, ...] = Field((), description="additional arguments of `vllm serve`")
+    extra_args: tuple[str, ...] = Field((), description="Additional arguments of `vllm serve`")
     env: dict[str, str] = Field(
         default_factory=dict,
-        description="additional environment variables of the server; it does not inherit keys, tokens or proxies",
+        description="Additional environment variables of the server; it does not inherit keys, tokens or proxies",
     )
 
     @field_validator("url", "urls")

@@ -21,12 +21,12 @@ class ForecastConfig(BaseModel):
 
     profile: Profile = Field(
         default="strict",
-        description="versatile: the published scores, including their errors; strict: without the errors",
+        description="Rules of the scores; versatile: as published, including their errors; strict: without the errors",
     )
     reward: Literal["score", "rlcr"] = Field(
         default="score",
-        description="score: that of the profile; rlcr: 1 or 0 for right or wrong, minus the squared error of the "
-        "confidence",
+        description="Reward of an answer; score: that of the profile; rlcr: 1 or 0 for right or wrong, minus the "
+        "squared error of the confidence",
     )
     confidence: bool = Field(default=False, description="Also ask for a <confidence>; always on with reward=rlcr")
     correct_at: float = Field(default=0.7, gt=0, le=1, description="Score from which an answer counts as right")

@@ -22,7 +22,7 @@ class TorchLearnerConfig(BaseModel):
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda|cuda:\d{1,3})$",
-        description="cpu, cuda, cuda:N, or auto: the last CUDA device (engines count from the first), else cpu.",
+        description="Device: cpu, cuda or cuda:N; auto: the last CUDA device (engines start at the first), else cpu.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
@@ -56,9 +56,9 @@ class TorchLearnerConfig(BaseModel):
         gt=0,
         description="Learning rate of the value head, for methods that have one: about how far one step moves a value.",
     )
-    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW's running averages.")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="Decay rates of AdamW's running averages.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="linear and cosine fall from the learning rate to 0 at total_steps."
+        default="constant", description="Schedule of the learning rate; linear and cosine fall to 0 at total_steps."
     )
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the rate rises from 0 to its full value.")
     total_steps: int = Field(default=0, ge=0, description="Length of the schedule; needed by linear and cosine.")

@@ -36,7 +36,7 @@ class CoreWeaveSandboxConfig(BaseModel):
     network: bool = Field(default=False, description="Whether a sandbox may reach the network")
     placement: Literal["auto", "serverless", "cks"] = Field(
         default="auto",
-        description="Where sandboxes run: CoreWeave's own pool or your cluster (default: as configured in the account)",
+        description="Where sandboxes run: CoreWeave's own pool or your cluster; auto: as configured in the account",
     )
     max_lifetime_s: int = Field(
         default=21_600, ge=60, description="Seconds after which a sandbox that was never removed ends"

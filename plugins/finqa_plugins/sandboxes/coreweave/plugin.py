@@ -32,7 +32,7 @@ def register_components() -> list[Component]:
             readiness="finqa_plugins.sandboxes.coreweave.config:aviato_readiness",
             target="finqa_plugins.sandboxes.coreweave.coreweave_provider:aviato_provider",
             config="finqa_plugins.sandboxes.coreweave.config:CoreWeaveSandboxConfig",
-            summary="the old name of cwsandbox, with the variables of its time",
+            summary="former name of cwsandbox, with its former environment variables",
             requires=("cwsandbox",),
             extra="coreweave",
         ),

@@ -3,6 +3,7 @@
 A page of `docs/reference` names a table by a comment on a line of its own:
 
     <!-- fields: NAME [TYPE] -->   fields of a schema, or of one type in it, with a link to the schema
+    <!-- schema: NAME -->          only the link
     <!-- schemas -->               all schemas with the files that they describe
     <!-- metrics: TYPE -->         keys of a type in `recorded_metrics`, with units and advice
     <!-- events: TYPE ... -->      events of types in `recorded_events`
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 FOLDER = "reference"
-COMMENT = re.compile(r"^<!-- (fields|schemas|metrics|events|messages):? ?([^\n]*?) -->$", re.MULTILINE)
+COMMENT = re.compile(r"^<!-- (fields|schemas?|metrics|events|messages):? ?([^\n]*?) -->$", re.MULTILINE)
 WHEN = Path(__file__).with_name("log_messages.yaml")
 EVENT_KEYS = ("schema_version", "event", "time")
 
@@ -56,6 +57,11 @@ def address(name: str) -> str:
     return f"schemas/{name}.schema.json"
 
 
+def link(name: str, before: str = "Schema: ") -> str:
+    """Return a link to a schema."""
+    return f"{before}[{name}.schema.json]({address(name)})"
+
+
 def table_of(kind: str, names: list[str]) -> str:
     """Return the table that a comment names.
 
@@ -67,10 +73,11 @@ def table_of(kind: str, names: list[str]) -> str:
             whole = schema(names[0])
             part = whole["$defs"][names[1]] if names[1:] else whole
             rows = [[f"`{each.path}`", each.type_text, each.text] for each in walk(part, whole.get("$defs", {}))]
-            return f"{markdown_table(['field', 'type', 'meaning'], rows)}\n\nSchema: [{names[0]}]({address(names[0])})"
+            return f"{markdown_table(['field', 'type', 'meaning'], rows)}\n\n{link(names[0])}"
+        case "schema":
+            return link(names[0])
         case "schemas":
-            rows = [[form.title, f"[{name}]({address(name)})"] for name, form in FORMATS.items()]
-            return markdown_table(["file", "schema"], rows)
+            return markdown_table(["file", "schema"], [[form.title, link(name, "")] for name, form in FORMATS.items()])
         case "metrics":
             rows = [row for name in names for row in metric_rows(getattr(recorded_metrics, name))]
             return markdown_table(["key", "unit", "meaning", "signs of trouble, and what to do"], rows)

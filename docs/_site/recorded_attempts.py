@@ -125,11 +125,11 @@ class TurnRecord(Written):
 
 
 class ReadNumbers(Written):
-    """Numbers that were read from two texts (`12.5%` is `0.125`)."""
+    """Numbers that were read from two texts, as texts (`12.5%` is `0.125`); empty if there are none."""
 
-    answer: list[float]
+    answer: str
     """Numbers in the answer."""
-    truth: list[float]
+    truth: str
     """Numbers in the truth."""
 
 

@@ -339,9 +339,6 @@ _MEMORY = "Near `train.token_budget` per micro-batch: [GPU memory](../guides/gpu
 
 GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "schema_version": ("", ""),
-        "kind": ("", ""),
-        "iteration": ("number", ""),
         "step": ("number", ""),
         "policy_version": ("number", ""),
         "rounds": (
@@ -374,10 +371,7 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "staleness_max": ("versions", _STALE),
         "staleness_tokens_N": ("tokens", ""),
         "updates": (_COUNT, "0: no group had signal; see `informative`"),
-        "loss": (
-            f"{_NATS} times advantage; of `sft` and `dpo` {_NATS}",
-            "Not a measure of success of `train`; see `reward_mean`",
-        ),
+        "loss": ("nats times advantage", "It does not measure success; see `reward_mean`"),
         "grad_norm": ("", "Jumps: lower `--lr`, or `train.max_grad_norm`"),
         "learning_rate": ("", ""),
         "tokens": ("tokens", _MEMORY),
@@ -413,7 +407,7 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "probe_largest": (_NATS, "Above 3: not rounding; the engine serves other weights"),
         "probe_looks": (_COUNT, "2: see the event `probe_differs`"),
         "timing": (_S, _SPEED),
-        "timing.rollout_s": (_S, "The largest part: more sandboxes or `pool.concurrency`, or a faster engine"),
+        "timing.rollout_s": (_S, "The largest part: more sandboxes (`--sandboxes`), or a faster engine"),
         "timing.learner_waits_s": (_S, f"Near `iteration_s`: the rollouts are the bottleneck. {_SPEED}"),
         "timing.rollouts_wait_s": (_S, f"Near `iteration_s`: the learner is the bottleneck. {_SPEED}"),
         "timing.update_s": (_S, "The largest part: larger micro-batches (`train.token_budget`), more GPUs"),
@@ -449,6 +443,26 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "reward_rejected": (_NATS, ""),
         "ranking_accuracy": (_SHARE, ""),
         "margin": (_NATS, ""),
+        "EvalLine.reward_mean": ("reward", "As `accuracy`"),
+        "RolloutLine.reward_mean": ("reward", f"0 with `scripted`: reward or data are wrong. {_REWARDS}"),
+        "SftLine.loss": (f"{_NATS} per token", "Does not fall: higher `--lr`. Jumps: lower `--lr`"),
+        "ValidationLine.accuracy": (_SHARE, "Stays at 0: more demonstrations, or more `--epochs`"),
+        "ValidationLine.reward_mean": ("reward", "As `accuracy`"),
+        "DpoLine.loss": (_NATS, "Stays at its first value (`sigmoid`: 0.693): higher `--lr`. Near 0: overfitting"),
+        "PairsLine.accuracy": (
+            _SHARE,
+            "Of pairs, stays at 0.5: the pairs are too alike; `finqa prefs` with `--margin`",
+        ),
+        "PairsLine.accuracy_interval": (_SHARE, "Wide: more held-out pairs (`finqa prefs` with `--held-out-share`)"),
+        "PairsLine.reward_mean": (
+            "reward",
+            "Falls while the share of preferred pairs grows: overfitting; fewer `--epochs`",
+        ),
+        "PairsLine.kl": (
+            f"{_NATS} per token",
+            "Grows without end: overfitting; fewer `--epochs`, or a larger `--beta`",
+        ),
     }
 )
-"""Key -> its unit, and the sign of trouble with what to do or where to read on. Keys of `timing` have its prefix."""
+"""Key -> its unit, and the sign of trouble with what to do or where to read on. Keys of `timing` have its prefix; an
+entry for one type of line has the name of the type before the key."""

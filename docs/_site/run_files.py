@@ -15,8 +15,8 @@ from finqa_cli.training.sft.sft_loop import Validation
 DIGESTS = {
     "^.+ digest$": {
         "type": "string",
-        "description": "Digest of something that the run depends on, such as `policy digest`, `data digest` (of "
-        "`finqa train`: `snapshot digest`), `reward digest` or `pairs digest`. A resumed run must have the same.",
+        "description": "Digest or name of something that the run depends on: `policy digest`, `data digest` (of `finqa "
+        "train`: `snapshot digest`), `reward digest`, `pairs digest`. A resumed run must have the same.",
     }
 }
 Text = dict[str, str]

@@ -93,12 +93,13 @@ def table_of(kind: str, names: list[str]) -> str:
 
 
 def metric_rows(kind: type) -> Iterator[list[str]]:
-    """Yield the rows of the keys of a type."""
-    found = schema_of(kind)
+    """Yield the rows of the keys of a type, without those of all lines."""
+    found, guide = schema_of(kind), recorded_metrics.GUIDE
     for each in walk(found, found.get("$defs", {}), deep=False):
         key = f"timing.{each.path}" if kind is recorded_metrics.Timing else each.path
-        unit, trouble = recorded_metrics.GUIDE[key]
-        yield [f"`{key}`", unit, each.text, trouble]
+        if key not in recorded_metrics.MetricsLine.model_fields:
+            unit, trouble = guide.get(f"{kind.__name__}.{key}") or guide[key]
+            yield [f"`{key}`", unit, each.text, trouble]
 
 
 def event_row(name: str) -> list[str]:

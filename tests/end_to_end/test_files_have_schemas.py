@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +10,9 @@ from typing import Any
 
 import file_schemas
 import pytest
+from fixtures.document_blocks import blocks_of
 from fixtures.file_checks import check_folder, errors
+from jsonschema import Draft202012Validator, ValidationError
 
 from finqa_cli.app import main
 from finqa_cli.data import LocalSnapshots
@@ -19,6 +20,7 @@ from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
+ROOT = Path(__file__).parents[2]
 TEXT = ("--environment=finqa-text", "--quiet")
 LENGTH = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return len(solution_str)\n"
 REWARD = ("--reward=function", "--set=reward.options.function=length.py:compute_score")
@@ -26,18 +28,18 @@ TRAIN = (
     *("--engine=transformers", "--limit=2", "--group-size=2", "--target-groups-per-iter=1", "--iterations=1"),
     *("--max-rollout-rounds=1", "--max-gen-tokens=6", "--max-staleness=0"),
 )
-FILE = ("--validation-samples=2", "--validate-every=2", "--max-gen-tokens=6", "--quiet")
+FILE = ("--validation-samples=2", "--validate-every=4", "--set=generation.max_gen_tokens=6", "--epochs=1", "--quiet")
 RUNS = {
-    "eval": ("eval", "scripted", *TEXT, "--limit=6", "--attempts=2"),
+    "eval": ("eval", "scripted", *TEXT, "--limit=2", "--attempts=2", "--split=train"),
     "tools": ("eval", "scripted", "--limit=2", "--max-steps=3", "--sandboxes=2", "--quiet"),
-    "right": ("eval", "scripted", "--limit=2", "--sandboxes=2", "--quiet"),
+    "policy": ("eval", "tiny", "--limit=2", "--attempts=2", "--split=train", "--max-gen-tokens=6", *TEXT),
     "again": ("eval", "--rescore=tools", "--grader=strict", "--quiet"),
     "train": ("train", "--model=tiny", *TRAIN, *REWARD, *TEXT),
     "dry": ("train", "--dry-run", "--engine=scripted", "--num-steps=1", "--batch-size=2", *TEXT),
     "sample": ("sample", "tiny", "--limit=4", "-k2", "--split=train", "--max-gen-tokens=6", *REWARD, *TEXT),
     "prefs": ("prefs", "sample", "--held-out-share=0.3", "--quiet"),
-    "sft": ("sft", "eval", "--model=train", "--epochs=1", "--batch-tokens=900", *FILE),
-    "dpo": ("dpo", "prefs", "--model=tiny", "--epochs=1", "--pairs-per-step=2", *FILE),
+    "sft": ("sft", "eval", "--model=train", "--batch-tokens=3000", *FILE),
+    "dpo": ("dpo", "prefs", "--model=tiny", "--pairs-per-step=2", *FILE),
 }
 """Folder -> words of the command that writes it, in the order in which they run."""
 
@@ -55,14 +57,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("length.py").write_text(LENGTH)
         for name, words in RUNS.items():
             assert main([*words, f"--run-dir={name}"]) == 0, name
-        assert main(["compare", "tools", "right", "--out=compared", "--no-plots", "--quiet"]) == 0
+        assert main(["compare", "eval", "policy", "--out=compared", "--no-plots"]) == 0
         Path("tables").mkdir()
         Path("tables/acme.csv").write_text("item,2024,2025\nrevenue,100,120\ncosts,80,90\n")
         question = {"question": "What was the revenue of 2025?", "answer": 120}
         assert not errors("own-question", question)
         Path("questions.jsonl").write_text(json.dumps(question) + "\n")
         own = ["data", "import", "tables", "tables", "--questions=questions.jsonl", "--out=own", "--company=name:Acme"]
-        assert main([*own, "--quiet"]) == 0
+        assert main(own) == 0
         yield home
 
 
@@ -80,54 +82,55 @@ def values(written: Path) -> Values:
 def test_real_files_match_their_schemas(values: Values) -> None:
     elsewhere = {"own-question", "fetch"}  # written by users, and by downloads
     assert set(values) == set(file_schemas.FORMATS) - elsewhere
-    assert {line["kind"] for line in values["metrics"]} == {
-        *("train", "rollout", "sft", "validation", "dpo", "held_out"),
-        *("eval",),
-    }
+    kinds = {"train", "eval", "rollout", "sft", "validation", "dpo", "held_out"}
+    assert {line["kind"] for line in values["metrics"]} == kinds
     assert {line["event"] for line in values["event"]} >= {"run_start", "run_end", "pool", "sandbox_ready", "weights"}
 
 
-USERS = {"own-question", "question", "dataset", "table", "prediction"}
-OPEN = {"TrainLine", "DpoLine"}
+def test_the_page_shows_how_to_check_a_file(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
+    (program,) = (block.text for block in blocks_of(page) if block.language == "python")
+    monkeypatch.chdir(written)
+    Path("metrics.schema.json").write_text(json.dumps(file_schemas.schema("metrics")))
+    Path("runs/first").mkdir(parents=True)
+    lines = Path("train/metrics.jsonl").read_text()
+    Path("runs/first/metrics.jsonl").write_text(lines)
+    exec(program, {})
+    Path("runs/first/metrics.jsonl").write_text(lines.replace('"iteration"', '"round"'))
+    with pytest.raises(ValidationError):
+        exec(program, {})
 
 
-def spoiled(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield copies of an object with one mistake each."""
-    required = [key for key in value if key in _required(name, value)]
-    assert required, name
-    for key in required:
-        lacking = copy.deepcopy(value)
-        del lacking[key]
-        yield f"without {key}", lacking
-        if value[key] is not None and not isinstance(value[key], bytearray):
-            yield f"{key} of another type", {**value, key: bytearray()}  # of no JSON type
-    yield "with a further field", {**value, "no_such_field": "text"}
+READ_FROM_USERS = {"question", "dataset"}
+"""Objects with further fields are valid."""
 
 
-def _required(name: str, value: Any) -> list[str]:
+def branch(name: str, value: Any) -> dict[str, Any]:
+    """Return the part of a schema that describes an object, in schemas of several kinds of objects."""
     whole = file_schemas.schema(name)
-    parts = [whole, *whole.get("$defs", {}).values()]
-    mark = next((key for key in ("event", "kind") if name in ("event", "metrics") and key in value), None)
-    for part in parts:
-        fits = mark is None or part.get("properties", {}).get(mark, {}).get("const") == value[mark]
-        if "required" in part and fits and set(part["required"]) <= set(value):
-            return list(part["required"])
-    return []
+    parts = [whole, *whole.get("$defs", {}).values()] if "properties" not in whole else [whole]
+    alone = [{**part, "$defs": whole.get("$defs", {})} for part in parts if "properties" in part]
+    return next(part for part in alone if Draft202012Validator(part).is_valid(value))
 
 
-@pytest.mark.parametrize("name", sorted(set(file_schemas.FORMATS) - {"table", "fetch", "own-question", "dataset"}))
+@pytest.mark.parametrize("name", sorted(set(file_schemas.FORMATS) - {"table", "fetch", "own-question"}))
 def test_a_schema_refuses_what_is_missing_of_another_type_or_unknown(name: str, values: Values) -> None:
     kinds = {
         value.get("kind", value.get("event")) if name in ("metrics", "event") else None: value for value in values[name]
     }
     for value in kinds.values():
-        for mistake, wrong in spoiled(name, value):
-            accepted = mistake == "with a further field" and name in USERS - {"prediction"}
-            assert bool(errors(name, wrong)) is not accepted, f"{name}: {mistake}"
+        part = branch(name, value)
+        for key in part.get("required", ()):
+            assert errors(name, {other: value[other] for other in value if other != key}), f"without {key}"
+        for key in part["properties"].keys() & value.keys():
+            typed = part["properties"][key].keys() & {"type", "anyOf", "$ref", "const", "enum"}
+            assert not typed or errors(name, {**value, key: b"of no JSON type"}), key
+        assert bool(errors(name, {**value, "no_such_field": "text"})) is (name not in READ_FROM_USERS)
 
 
-def test_numbers_are_no_texts_and_rows_of_tables_are_flat() -> None:
+def test_what_users_and_downloads_write_is_checked() -> None:
     assert errors("table", {"item": 1}) and errors("table", [["item"]]) and errors("table", [{"item": [1]}])
     assert not errors("table", [{"item": "revenue", "2025": 1.5, "2024": None}])
-    assert errors("own-question", {"answer": 1}) and errors("dataset", {"evaluation_only": "false"})
-    assert errors("fetch", {}) and not errors("dataset", {"source": "my books"})
+    assert errors("own-question", {"answer": 1}) and not errors("own-question", {"question": "?", "mine": True})
+    assert errors("dataset", {"evaluation_only": "false"}) and not errors("dataset", {"source": "my books"})
+    assert errors("fetch", {}) and errors("question", {"id": "q1"})

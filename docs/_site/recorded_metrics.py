@@ -335,7 +335,6 @@ _STALE = "Lower `--max-staleness`; [rollouts ahead](../guides/rollouts-ahead.md)
 _SPEED = "[Placement](../guides/placement.md)"
 _FORM = "Low: teach the format with `finqa sft`"
 _METHODS = "[Methods](../guides/methods.md)"
-_MEMORY = "Near `train.token_budget` per micro-batch: [GPU memory](../guides/gpu-memory.md)"
 
 GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -374,7 +373,7 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "loss": ("nats times advantage", "It does not measure success; see `reward_mean`"),
         "grad_norm": ("", "Jumps: lower `--lr`, or `train.max_grad_norm`"),
         "learning_rate": ("", ""),
-        "tokens": ("tokens", _MEMORY),
+        "tokens": ("tokens", ""),
         "loss_tokens": ("tokens", ""),
         "entropy": (
             f"{_NATS} per token",

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FOLDER = "reference"
 COMMENT = re.compile(r"^<!-- (fields|schemas?|metrics|events|messages):? ?([^\n]*?) -->$", re.MULTILINE)
 WHEN = Path(__file__).with_name("log_messages.yaml")
+MOST_ROWS = 8
+"""Longest table of fields that is not folded."""
+
 EVENT_KEYS = ("schema_version", "event", "time")
 
 
@@ -73,16 +76,16 @@ def table_of(kind: str, names: list[str]) -> str:
             whole = schema(names[0])
             part = whole["$defs"][names[1]] if names[1:] else whole
             rows = [[f"`{each.path}`", each.type_text, each.text] for each in walk(part, whole.get("$defs", {}))]
-            return f"{markdown_table(['field', 'type', 'meaning'], rows)}\n\n{link(names[0])}"
+            return f"{folded(markdown_table(['field', 'type', 'meaning'], rows), len(rows))}\n\n{link(names[0])}"
         case "schema":
             return link(names[0])
         case "schemas":
             return markdown_table(["file", "schema"], [[form.title, link(name, "")] for name, form in FORMATS.items()])
         case "metrics":
             rows = [row for name in names for row in metric_rows(getattr(recorded_metrics, name))]
-            return markdown_table(["key", "unit", "meaning", "signs of trouble, and what to do"], rows)
+            return markdown_table(["key, unit", "meaning", "signs of trouble, and what to do"], rows)
         case "events":
-            return markdown_table(["event", "when", "fields"], [event_row(name) for name in names])
+            return markdown_table(["event", "when it is recorded, and its fields"], list(map(event_row, names)))
     when = yaml.safe_load(WHEN.read_text(encoding="utf-8"))
     rows = [
         [each.text, ", ".join(f"`{name}`" for name in each.fields), when[each.text]]
@@ -99,7 +102,7 @@ def metric_rows(kind: type) -> Iterator[list[str]]:
         key = f"timing.{each.path}" if kind is recorded_metrics.Timing else each.path
         if key not in recorded_metrics.MetricsLine.model_fields:
             unit, trouble = guide.get(f"{kind.__name__}.{key}") or guide[key]
-            yield [f"`{key}`", unit, each.text, trouble]
+            yield [f"`{key}`" + (f"<br>{unit}" if unit else ""), each.text, trouble]
 
 
 def event_row(name: str) -> list[str]:
@@ -107,7 +110,7 @@ def event_row(name: str) -> list[str]:
     found = schema_of(getattr(recorded_events, name))
     fields = [each for each in walk(found, found.get("$defs", {}), deep=False) if each.path not in EVENT_KEYS]
     texts = [f"`{each.path}`{' (optional)' * each.optional}: {each.text}" for each in fields]
-    return [f"`{found['properties']['event']['const']}`", found["description"], "<br>".join(texts)]
+    return [f"`{found['properties']['event']['const']}`", "<br>".join((found["description"], *texts))]
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,13 @@ def type_text(field: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
     if kind == "object" and isinstance(field.get("additionalProperties"), Mapping):
         return f"object of {type_text(field['additionalProperties'], defs)}"
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def folded(table: str, rows: int) -> str:
+    """Return a table, folded if it is long, so that the page can be overlooked."""
+    if rows <= MOST_ROWS:
+        return table
+    return f'<details markdown="1"><summary>{rows} fields</summary>\n\n{table}\n\n</details>'
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:

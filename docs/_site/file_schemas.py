@@ -61,6 +61,7 @@ def _recorded(model: type[BaseModel], section: str = "") -> Any:
 
 _RUN = functools.reduce(operator.or_, (run_files.RunFile, run_files.StepsFile))
 _STATE = functools.reduce(operator.or_, (run_files.TrainState, run_files.FileState))
+_SCORED = recorded_attempts.ScoredAnswer | recorded_attempts.ScoredGroup
 _METRICS = Annotated[functools.reduce(operator.or_, recorded_metrics.LINES), Field(discriminator="kind")]
 _EVENT = Annotated[functools.reduce(operator.or_, recorded_events.EVENTS), Field(discriminator="event")]
 
@@ -86,7 +87,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "prediction": Format(recorded_attempts.PredictionLine, "samples/predictions.jsonl, a line"),
         "held-out-answer": Format(recorded_attempts.HeldOutLine, "valid_samples/step_N.jsonl, a line"),
         "candidates": Format(recorded_attempts.CandidatesLine, "candidates.jsonl, a line"),
-        "scores": Format(recorded_attempts.ScoresLine, "scores.jsonl, a line"),
+        "scores": Format(recorded_attempts.ScoresLine, "scores.jsonl of finqa sample, a line"),
+        "scored": Format(_SCORED, "scores.jsonl of finqa rewards score, a line", "Verdicts of a reward."),
         "pair": Format(recorded_attempts.PairLine, "pairs.jsonl, a line"),
         "comparison": Format(run_reports.ComparisonFile, "comparison.json"),
         "compared-run": Format(run_reports.ComparedRun, "summary.csv, a row"),

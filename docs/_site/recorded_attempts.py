@@ -322,3 +322,40 @@ class PairLine(Written):
     """The other attempt."""
     held_out: bool
     """The pair is for evaluation, not for training."""
+
+
+class ScoredVerdict(Written):
+    """The verdict of a reward on one answer."""
+
+    reward: float
+    """Total reward."""
+    components: Components
+    """Named parts of the reward."""
+    explanation: str
+    """The reason; empty if the reward gives none."""
+
+
+class ScoredAnswer(ScoredVerdict):
+    """A line of `scores.jsonl` of `finqa rewards score`: one answer."""
+
+    id: str
+    """Id of the row, or its number."""
+    parse_ok: bool = ABSENT
+    """The answer has the requested JSON form; absent if the reward requests none."""
+
+
+class ScoredGroup(Written):
+    """A line of `scores.jsonl` of `finqa rewards score`: the candidates of one question."""
+
+    id: str
+    """Id of the row, or its number."""
+    parse_rate: float = ABSENT
+    """Share of candidates in the requested JSON form; absent if the reward requests none."""
+    mean_reward: float
+    """Mean reward."""
+    max_reward: float
+    """Largest reward."""
+    min_reward: float
+    """Smallest reward."""
+    candidates: list[ScoredVerdict]
+    """Verdicts in the order of the candidates."""

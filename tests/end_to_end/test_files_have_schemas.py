@@ -80,7 +80,7 @@ def values(written: Path) -> Values:
 
 
 def test_real_files_match_their_schemas(values: Values) -> None:
-    elsewhere = {"own-question", "fetch"}  # written by users, and by downloads
+    elsewhere = {"own-question", "fetch", "scored"}  # written by users, by downloads, and in `test_rewards_score.py`
     assert set(values) == set(file_schemas.FORMATS) - elsewhere
     kinds = {"train", "eval", "rollout", "sft", "validation", "dpo", "held_out"}
     assert {line["kind"] for line in values["metrics"]} == kinds
@@ -113,7 +113,7 @@ def branch(name: str, value: Any) -> dict[str, Any]:
     return next(part for part in alone if Draft202012Validator(part).is_valid(value))
 
 
-@pytest.mark.parametrize("name", sorted(set(file_schemas.FORMATS) - {"table", "fetch", "own-question"}))
+@pytest.mark.parametrize("name", sorted(set(file_schemas.FORMATS) - {"table", "fetch", "own-question", "scored"}))
 def test_a_schema_refuses_what_is_missing_of_another_type_or_unknown(name: str, values: Values) -> None:
     kinds = {
         value.get("kind", value.get("event")) if name in ("metrics", "event") else None: value for value in values[name]
@@ -133,4 +133,5 @@ def test_what_users_and_downloads_write_is_checked() -> None:
     assert not errors("table", [{"item": "revenue", "2025": 1.5, "2024": None}])
     assert errors("own-question", {"answer": 1}) and not errors("own-question", {"question": "?", "mine": True})
     assert errors("dataset", {"evaluation_only": "false"}) and not errors("dataset", {"source": "my books"})
+    assert errors("scored", {"id": "a"}) and errors("scored", {"id": "a", "reward": 1.0, "components": {}})
     assert errors("fetch", {}) and errors("question", {"id": "q1"})

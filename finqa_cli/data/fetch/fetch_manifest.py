@@ -55,7 +55,7 @@ class Manifest(BaseModel):
 
     Attributes:
         format: Version of this file's layout.
-        source: Name of the source, as in `finqa data fetch SOURCE`.
+        source: Name of the source, such as `snorkel`.
         endpoint: Address of the service.
         repository: Repository of the service.
         revision: Commit of every file.

@@ -308,10 +308,9 @@ class PairsLine(MetricsLine, Rates):
     """Same as `iteration`. This and the next fields up to `kl` are absent without held-out pairs."""
     pairs: int = ABSENT
     """Number of held-out pairs."""
-    accuracy: float | None = ABSENT
-    """Share of right answers to held-out questions. In a line without `questions`: share of held-out pairs whose chosen
-    attempt the policy prefers, relative to the reference."""
-    accuracy_interval: tuple[float, float] = ABSENT
+    preference_accuracy: float = ABSENT
+    """Share of held-out pairs whose chosen attempt the policy prefers, relative to the reference."""
+    preference_accuracy_interval: tuple[float, float] = ABSENT
     """95 % interval of the share of preferred pairs, clustered by company."""
     ranking_accuracy: float = ABSENT
     """Share of pairs whose chosen attempt has the higher probability, without the reference."""
@@ -448,11 +447,14 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ValidationLine.accuracy": (_SHARE, "Stays at 0: more demonstrations, or more `--epochs`"),
         "ValidationLine.reward_mean": ("reward", "As `accuracy`"),
         "DpoLine.loss": (_NATS, "Stays at its first value (`sigmoid`: 0.693): higher `--lr`. Near 0: overfitting"),
-        "PairsLine.accuracy": (
+        "PairsLine.preference_accuracy": (
             _SHARE,
-            "Of pairs, stays at 0.5: the pairs are too alike; `finqa prefs` with `--margin`",
+            "Stays at 0.5: the pairs are too alike; `finqa prefs` with `--margin`",
         ),
-        "PairsLine.accuracy_interval": (_SHARE, "Wide: more held-out pairs (`finqa prefs` with `--held-out-share`)"),
+        "PairsLine.preference_accuracy_interval": (
+            _SHARE,
+            "Wide: more held-out pairs (`finqa prefs` with `--held-out-share`)",
+        ),
         "PairsLine.reward_mean": (
             "reward",
             "Falls while the share of preferred pairs grows: overfitting; fewer `--epochs`",

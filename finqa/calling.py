@@ -73,7 +73,7 @@ class CallbackReporter(Reporter):
         """Pass on a line, with secrets masked."""
         self._call(self._callbacks.on_message, Masker()(text))
 
-    def start(self, phase: str, total: int | None) -> None:
+    def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         """Report the start of a phase."""
         self._show(Progress(phase=phase, done=0, total=total))
 

@@ -24,7 +24,7 @@ class GroupStatistics:
         groups: All groups.
         informative: Groups that carry signal.
         zero_variance_all_0: Dropped because every scored member got 0: too hard for this policy.
-        zero_variance_all_1: Dropped because every scored member got 1: learnt already.
+        zero_variance_all_1: Dropped because every scored member got 1: learned already.
         zero_variance_other: Dropped because every scored member got the same other reward.
         over_age: Dropped because a token was sampled by too old a version.
         too_few: Dropped because faults left too few members.
@@ -35,7 +35,7 @@ class GroupStatistics:
         episodes_trained: Members whose weighted advantage is neither excluded nor 0, in informative groups.
         reward_mean: Mean over scored members; 0.0 when there is none.
         reward_std: Population standard deviation over them.
-        length_bias: See `length_bias`, in turns.
+        length_bias: Mean number of turns of the scored members, divided by that of all members, minus 1.
     """
 
     groups: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from finqa_cli.data.dataset import Cell, Table
 from finqa_cli.data.own_tables.table_cells import LONGEST_NUMBER, read_number
@@ -45,10 +44,6 @@ class WordedColumn:
     def __str__(self) -> str:
         more = f" and {self.cells - 1} more cell{'s' * (self.cells != 2)}" if self.cells > 1 else ""
         return f"{self.table}, column {self.column!r}: {self.example!r}{more}"
-
-    def document(self) -> dict[str, Any]:
-        """Returns a JSON object."""
-        return {"table": self.table, "column": self.column, "cells": self.cells, "example": self.example}
 
 
 def worded_columns(tables: Iterable[Table]) -> Iterator[WordedColumn]:

@@ -57,9 +57,15 @@ class Component:
         summary: One line for `finqa plugins`.
         requires: Import names that must be installed to use it.
         extra: The extra of `finqa` that installs them; the remedy of the error when they are missing.
-        readiness: `package.module:function` that reports what it lacks on this machine besides `requires`, for `finqa
-            plugins`. Called with the mapping of `doctor_checks`, returns `Check`s: with a `fail` it cannot be used,
-            with a `warn` in part. Imports nothing heavy and opens no connection. Empty: it lacks nothing.
+        readiness: `package.module:function` that reports what it lacks on this machine besides `requires`. Empty: it
+            lacks nothing. Called as `readiness(settings)` if all of `requires` are installed: by `finqa plugins` for
+            every component, by `finqa plugins show NAME` for those that it shows, and by `finqa doctor --cluster` on
+            each node for the engine and the learner that run on nodes. Other commands do not call it. `settings` are
+            all settings as JSON values with secrets masked, or the defaults if a settings file is wrong; they may name
+            another component of the kind, with its options. Returns `Check`s: with a `fail` the component cannot be
+            used, with a `warn` only in part; each `ok` is ignored. An exception counts as a `fail` that contains its
+            text, and the command continues. The call has no time limit, so the function imports nothing heavy, calls
+            no remote service, and returns within seconds.
         venv: An environment of its own that `finqa setup NAME` makes; None: it needs none.
         modelless: For an engine: it uses no model (an expert, a person).
         remote: For an engine: a remote server runs the model, so its name is used unchanged and needs no local files.
@@ -133,8 +139,8 @@ def survey_nodes(
     """Return facts of each node of the cluster at `cluster.address`, the controller's process first.
 
     None when the cluster is not yours. `components` are kind and name of the components that will run on nodes, such as
-    `("engine", "ray:vllm")`. `model` is the folder or hub id of their base model, and `settings` are those of
-    `doctor_checks`. With `brief`, return only addresses and sizes, and be quick.
+    `("engine", "ray:vllm")`. `model` is the folder or hub id of their base model, and `settings` are all settings
+    as JSON values with secrets masked. With `brief`, return only addresses and sizes, and be quick.
     """
 
 

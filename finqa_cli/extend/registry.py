@@ -462,7 +462,7 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
     Args:
         registry: The registry of the component.
         component: The component.
-        settings: Settings as for the hook `doctor_checks`; they contain the component's options if it is chosen.
+        settings: All settings as JSON values; they contain the component's options if it is chosen.
     """
     if missing := missing_requirements(component):
         remedy = f"pip install 'finqa[{component.extra}]'" if component.extra else f"pip install {' '.join(missing)}"

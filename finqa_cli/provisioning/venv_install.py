@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError, StorageError
+from finqa_cli.masking import is_secret_variable
 from finqa_cli.runs.durable_files import storage
 
 InstallerName = Literal["auto", "pip", "uv"]
@@ -28,6 +29,9 @@ _TAIL_BYTES = 32 * 2**10
 
 _NOT_OURS = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT", "VIRTUAL_ENV")
 """Environment variables that would make an installer write to another place than the environment."""
+
+_INSTALLERS_OWN = re.compile(r"(PIP|UV)_.*|(HTTPS?|ALL|NO)_PROXY|GOOGLE_APPLICATION_CREDENTIALS", re.IGNORECASE)
+"""Variables with secrets that an installer needs: those of its indexes, of proxies, and of keyrings."""
 
 _NETWORK = re.compile(
     r"Failed to establish a new connection|Max retries exceeded|Name or service not known|name resolution"
@@ -80,6 +84,8 @@ def install_command(uv: Sequence[str], python: Path, arguments: Sequence[str], i
 def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *, hold: int) -> None:
     """Runs a command that writes to a log. On Linux it is killed if this process ends for any reason.
 
+    Packages may run code while they are installed, so the command gets no secrets but those that are an installer's.
+
     Args:
         command: The command line.
         log: File to which the output is appended.
@@ -90,7 +96,7 @@ def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *
         FinqaError: The command failed; see `explain_failure`.
         StorageError: The log cannot be written.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+    environment = {name: value for name, value in os.environ.items() if _is_passed(name, value)}
     with storage(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -157,6 +163,11 @@ def _last_words(output: str) -> list[str]:
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.lstrip().startswith("WARNING")]
     errors = [line for line in lines if _ERROR_LINE.search(line)]
     return [line[:300] for line in (errors or lines)[-TAIL_LINES:]]
+
+
+def _is_passed(name: str, value: str) -> bool:
+    own = _INSTALLERS_OWN.fullmatch(name) is not None
+    return name not in _NOT_OURS and (own or not is_secret_variable(name, value))
 
 
 def _name(command: Sequence[str]) -> str:

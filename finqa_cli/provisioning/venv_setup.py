@@ -20,6 +20,7 @@ from pathlib import Path
 
 from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.extend import Component, VenvSpec, registry
+from finqa_cli.masking import without_secrets
 from finqa_cli.provisioning.venv_install import InstallerName, find_installer, install_command, run_logged
 from finqa_cli.runs.durable_files import lock_folder, now, storage, write_json
 from finqa_cli.runs.reporter import Reporter
@@ -224,7 +225,9 @@ def _texts(file: Path) -> Iterator[str]:
 def _version(python: Path) -> str:
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        ended = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+        command: list[str | Path] = [python, "-I", "-c", asked]
+        plain = without_secrets(os.environ)
+        ended = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{python} is not valid Python: {error}.", remedy="--python PATH of one that runs") from error
     return ended.stdout.strip()

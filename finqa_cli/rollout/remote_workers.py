@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -63,7 +62,7 @@ Make = Callable[[int, int], Callable[[], object]]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An attempt that is not finished; `ticket` is the number of its present try, -1 while no worker plays it."""
+    """An attempt that is not finished; `ticket` is the number of its latest try, -1 before the first."""
 
     attempt: Attempt
     rules: Rules
@@ -77,7 +76,6 @@ class _Worker:
 
     Attributes:
         number: Number of the worker.
-        share: Number of its sandboxes.
         generation: Number of its present start, from 1.
         process: The process of that start; None while no process plays.
         tickets: Tickets of the attempts that it plays.
@@ -89,7 +87,6 @@ class _Worker:
     """
 
     number: int
-    share: int
     generation: int = 0
     process: WorkerProcess | None = None
     tickets: set[int] = field(default_factory=set)
@@ -98,6 +95,11 @@ class _Worker:
     asked: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     stats: PoolStats = field(default_factory=PoolStats)
     before: PoolStats = field(default_factory=PoolStats)
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Number and generation, which identify the present start."""
+        return self.number, self.generation
 
     def send(self, delivery: Delivery) -> None:
         if self.process is not None:
@@ -148,14 +150,13 @@ class RemoteWorkers(Pool):
         """
         self._processes, self._make, self._engine = processes, make, engine
         self._lending = engine if isinstance(engine, LendingEngine) else None
-        self._shares = shares
-        self._sandboxed, self._digest = sandboxed, digest
+        self._shares, self._sandboxed, self._digest = shares, sandboxed, digest
         self._breaker, self._engine_breaker = breaker, engine_breaker
         self._restarted, self._on_lost, self._on_event = restarted, on_lost, on_event
-        self._workers = [_Worker(number, share) for number, share in enumerate(shares)]
+        self._workers = [_Worker(number) for number in range(len(shares))]
         self._tickets = itertools.count()
         self._pending: dict[int, _Pending] = {}
-        self._homeless: deque[_Pending] = deque()
+        self._unplaced: list[_Pending] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._inputs: dict[str, str] = {}
@@ -226,11 +227,10 @@ class RemoteWorkers(Pool):
             self._alarm.cancel()
         try:
             await asyncio.gather(*(self._end(worker) for worker in self._workers))
-            for task in self._tasks:
+            tasks = (*self._tasks, *self._looking.values())
+            for task in tasks:
                 task.cancel()
-            for task in self._looking.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks, *self._looking.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(self._end_sandboxes(*start) for start in self._looking))
         finally:
             await self._processes.close()
@@ -254,7 +254,7 @@ class RemoteWorkers(Pool):
             worker.generation += 1
             process: WorkerProcess | None = None
             try:
-                process = await self._processes.start(worker.number, self._make(worker.number, worker.generation))
+                process = await self._processes.start(worker.number, self._make(*worker.start))
                 await self._begin(worker, process)
                 tries = 0
                 await self._converse(worker, process)
@@ -297,8 +297,8 @@ class RemoteWorkers(Pool):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        homeless, self._homeless = self._homeless, deque()
-        for pending in homeless:
+        unplaced, self._unplaced = self._unplaced, []
+        for pending in unplaced:
             self._place(pending)
         self._changed()
 
@@ -311,7 +311,7 @@ class RemoteWorkers(Pool):
         async def send(offer: Offer) -> None:
             await process.call("offer", generation, offer.seen_from(process.node, self._processes.here))
 
-        await self._lending.join((worker.number, generation), send)
+        await self._lending.join(worker.start, send)
 
     async def _converse(self, worker: _Worker, process: WorkerProcess) -> None:
         """Send deliveries and collect reports, until the process is lost.
@@ -334,7 +334,7 @@ class RemoteWorkers(Pool):
             return
         lived, worker.process = worker.process is not None, None
         if self._lending is not None:
-            self._lending.leave((worker.number, worker.generation))
+            self._lending.leave(worker.start)
         for task in worker.asked.values():
             task.cancel()
         worker.asked.clear()
@@ -354,7 +354,7 @@ class RemoteWorkers(Pool):
 
     def _look_for_sandboxes(self, worker: _Worker) -> None:
         """Search several times for sandboxes that a start of a worker left, and end them; `close` searches again."""
-        start = worker.number, worker.generation
+        start = worker.start
         if start in self._looking:
             return
 
@@ -385,8 +385,7 @@ class RemoteWorkers(Pool):
     def _place(self, pending: _Pending) -> None:
         loads = {worker.number: len(worker.tickets) for worker in self._workers if worker.process is not None}
         if not loads:
-            pending.ticket = -1
-            self._homeless.append(pending)
+            self._unplaced.append(pending)
             return
         worker = self._workers[choose_worker(loads, self._shares)]
         pending.ticket = next(self._tickets)
@@ -396,8 +395,8 @@ class RemoteWorkers(Pool):
 
     def _forget(self, pending: _Pending) -> None:
         """Cancel an attempt if it was not played to its end."""
-        if pending in self._homeless:
-            self._homeless.remove(pending)
+        if pending in self._unplaced:
+            self._unplaced.remove(pending)
         if self._pending.pop(pending.ticket, None) is not None:
             worker = next(worker for worker in self._workers if pending.ticket in worker.tickets)
             worker.tickets.discard(pending.ticket)
@@ -451,7 +450,7 @@ class RemoteWorkers(Pool):
                 self._judge(worker, report.fault)
             case Unused():
                 if self._lending is not None:
-                    self._lending.unused((worker.number, worker.generation), report.offer)
+                    self._lending.unused(worker.start, report.offer)
             case EngineFault():
                 self._engine_breaker.fault(report.fault)
                 if self._engine_breaker.error is not None:
@@ -484,7 +483,7 @@ class RemoteWorkers(Pool):
     def _fail(self, error: FinqaError) -> None:
         """Fail all present and later attempts with this error, or with an earlier one."""
         self._failure = self._failure or error
-        for pending in (*self._pending.values(), *self._homeless):
+        for pending in (*self._pending.values(), *self._unplaced):
             if not pending.played.done():
                 pending.played.set_exception(error.with_traceback(None))
         self._changed()

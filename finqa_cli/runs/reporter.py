@@ -22,8 +22,14 @@ class Reporter:
     def line(self, text: str) -> None:
         """Show one sentence that stays on the screen."""
 
-    def start(self, phase: str, total: int | None) -> None:
-        """Begin a phase of `total` steps; None: the number is not known."""
+    def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
+        """Begin a phase.
+
+        Args:
+            phase: Name of the phase.
+            total: Number of its steps; None: it is not known.
+            own_lines: The phase prints a line about each step, so a display that is not live shows nothing else of it.
+        """
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
         """Show that `done` steps of the phase are finished in all, with `fields` such as `reward=0.4`."""

@@ -44,7 +44,12 @@ class Section(BaseModel):
 
 
 class Choice(Section):
-    """One component by name, with its own options; `finqa plugins show NAME` lists them."""
+    """One component by name, with its own options; `finqa plugins show NAME` lists them.
+
+    Attributes:
+        name: Name of the component.
+        options: Options of the component; those that are absent have their defaults.
+    """
 
     name: str = Field(min_length=1)
     options: dict[str, Any] = Field(default_factory=dict)

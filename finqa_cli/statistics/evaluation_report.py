@@ -23,7 +23,13 @@ _BARE_YEAR = re.compile(r"(?<![\w.'\"`\[])(?:19|20)\d{2}(?![\w.'\"`\]])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindReport:
-    """Results of one question type."""
+    """Results of one question type.
+
+    Attributes:
+        episodes: Graded episodes.
+        accuracy: Share of right episodes.
+        reward_mean: Mean total reward.
+    """
 
     episodes: int
     accuracy: float

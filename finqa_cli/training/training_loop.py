@@ -78,7 +78,7 @@ class TrainingLoop(ABC):
 
     Attributes:
         phase: Name of the progress display.
-        prints_steps: `step` prints a line about each iteration, so a display that is not overwritten shows no other.
+        own_lines: `step` prints a line about each iteration; see `Reporter.start`.
         context: Common parts of the run.
         learner: The learner, started.
         total: Number of iterations of the run.
@@ -87,7 +87,7 @@ class TrainingLoop(ABC):
     """
 
     phase: ClassVar[str]
-    prints_steps: ClassVar[bool] = False
+    own_lines: ClassVar[bool] = False
 
     def __init__(
         self, context: RunContext, learner: Learner, *, total: int, evaluate_every: int, checkpoint_every: int
@@ -118,22 +118,20 @@ class TrainingLoop(ABC):
     async def run(self) -> None:
         """Run all remaining iterations, or those until a stop is requested."""
         reporter = self.context.reporter
-        is_shown = reporter.live or not self.prints_steps
         await self.begin()
-        reporter.start(self.phase, self.total)
+        reporter.start(self.phase, self.total, own_lines=self.own_lines)
         while self.done < self.total:
             if self.context.stopper.requested:
                 await self.stop()
                 break
             shown = await self.step(self.done + 1)
             self.done += 1
-            if is_shown:
-                reporter.advance(self.phase, self.done, **shown)
+            reporter.advance(self.phase, self.done, **shown)
             if self._is_due(self._evaluate_every):
                 await self.evaluate()
             if self._is_due(self._checkpoint_every):
                 await self.checkpoint()
-        (reporter.finish if is_shown else reporter.drop)(self.phase)
+        reporter.finish(self.phase)
 
     async def checkpoint(self) -> None:
         """Write `checkpoints/step_N`, and before it `checkpoints/best` if the policy is the best so far.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.file_checks import check_folder, errors
 from fixtures.small_experiments import SMALL, InThisProcess
 
 from finqa_cli.app import main
@@ -56,6 +57,7 @@ def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
     assert "comparison/report.md" in report
     facts = json.loads((folder / "run.json").read_text())
     assert facts["status"] == "completed" and facts["command"] == "experiment" and (folder / "manifest.json").is_file()
+    assert not errors("run", facts) and check_folder(folder / "comparison")
 
     again = document(["experiment", "run", "--resume=outputs/small"], capsys)
     assert len(relay.ran) == 5 and again == told, "what is done is not done again"

@@ -140,6 +140,11 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
         now[0] += 6.0
         reporter.advance("told already", 1)
         reporter.finish("told already")
+        reporter.start("own lines", 1, own_lines=True)
+        now[0] += 6.0
+        reporter.advance("own lines", 1)
+        reporter.line("step 1: its own line")
+        reporter.finish("own lines")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
@@ -151,6 +156,7 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
         "slow: 9/10 in 18 s",
         "slow: 10/10 in 20 s",
         "told already: 1/1 in 6 s",
+        "step 1: its own line",
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure, write_rows
+from fixtures.file_checks import errors
 
 from finqa_cli.app import main
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
@@ -39,7 +40,10 @@ FINQA = {
 
 
 def lines(path: Path | str) -> list[Any]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    found = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    if Path(path).name == "scores.jsonl":
+        assert not [fault for line in found for fault in errors("scored", line)]
+    return found
 
 
 def test_rows_are_scored(capsys: pytest.CaptureFixture[str]) -> None:

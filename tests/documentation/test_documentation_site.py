@@ -59,7 +59,7 @@ def test_a_mistake_fails_the_build(text: str, reason: str, tmp_path: Path) -> No
     (docs / "_site").symlink_to(ROOT / "docs/_site")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[0]
     hook = ROOT / "docs/_site/repository_links.py"
-    settings = re.sub(r"^hooks: .*$", f"hooks: [{hook}]", settings, flags=re.MULTILINE)
+    settings = re.sub(r"^hooks:\n(?:  - .*\n)+", f"hooks: [{hook}]\n", settings, flags=re.MULTILINE)
     pages = "".join(
         f"  - {name}.md\n" for name in ("index", "runs", "plugins", "results", "changelog", "contributing", "security")
     )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from fixtures import finqa_text_rows
 from fixtures.command_calls import document, failure
+from fixtures.file_checks import errors
 
 from finqa_cli.app import main
 from finqa_cli.errors import DataError, FinqaError, InterruptedRun
@@ -55,6 +56,8 @@ def test_steps_leave_folders_with_manifests_logs_and_a_record(begun: Path) -> No
     recorded = facts(begun)
     names = ["00_data_validation", "01_dataset", "01_dataset/demonstrations", "02_rewards"]
     assert recorded["command"] == "pipeline" and recorded["status"] == "stopped" and list(recorded["steps"]) == names
+    assert not errors("run", recorded) and not errors("run", {**recorded, "status": "failed"})
+    assert errors("run", {**recorded, "steps": {names[0]: {}}}) and errors("run", {**recorded, "status": "crashed"})
     for name in names:
         step, manifest = recorded["steps"][name], json.loads((begun / name / "manifest.json").read_text())
         assert step["status"] == "completed" and step["manifest"] == sha256_of(begun / name / "manifest.json")

@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import file_schemas
 import pytest
+import recorded_metrics
 from fixtures.command_calls import document, failure
+from fixtures.file_checks import check_folder
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 
@@ -47,6 +50,9 @@ def test_it_trains_and_a_resumed_run_is_bit_for_bit_the_unbroken_one(
         assert record["kl_last_step"] > 0 and record["value_loss"] > 0
     assert first["value_mean"] == first["explained_variance"] == 0
     assert second["value_mean"] != 0 and second["kl_reference"] > 1e-6 > first["kl_reference"]
+    check_folder(whole)
+    known = set(file_schemas.schema_of(recorded_metrics.TrainLine)["properties"])
+    assert {name for name in second if not name.startswith("staleness_tokens_")} <= known
 
     shutil.copytree(whole, broken)
     shutil.rmtree(broken / "checkpoints" / "step_2")

@@ -115,6 +115,9 @@ def test_the_embedded_policy_learns_from_its_own_attempts_what_is_preferred(
     assert not taught & {record["task"]["cluster"] for record in generations}
     measured = [line for line in lines("d/metrics.jsonl") if line["kind"] == "held_out"]
     assert [line.get("questions") for line in measured] == [None, *[3] * (len(measured) - 1)]
+    after = trained["after"]
+    assert measured[-1]["preference_accuracy"] == after["accuracy"]
+    assert measured[-1]["accuracy"] == after["samples"]["accuracy"]
 
 
 def test_an_interrupted_sampling_run_plays_only_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

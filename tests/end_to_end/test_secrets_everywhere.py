@@ -49,7 +49,7 @@ SINKS = (
     "logs and events",
     "metrics and trackers",
     "process arguments",
-    "environments of servers and sandboxes",
+    "environments of started programs",
     "FINQA_HOME and temporary files",
     "records, reports, exports and comparisons",
     "standard output, doctor and plugins",
@@ -146,6 +146,8 @@ def collect(bench: Bench, training: Sequence[str]) -> dict[str, bytes]:
     for failure in (*failures, *crashes):
         assert failure.status not in (0, None), failure.err
     assert b"Traceback" in crashes[1].err and b"Traceback" not in crashes[0].err
+    started = (bench.site / "started").read_bytes()
+    assert b"reaper" in started  # servers of sandboxes
     works = (bench.folder,)
     everything = (own, served, keyed, cloud)
     records = ("trajectories.jsonl", "report.*", "*.csv", "run.json", "metrics.json", "openai-jsonl/*", "inspect/*")
@@ -158,8 +160,8 @@ def collect(bench: Bench, training: Sequence[str]) -> dict[str, bytes]:
         "logs and events": texts(trained, out=False) + evaluated.err + content(*works, names=["events.jsonl"]),
         "metrics and trackers": content(*works, names=["metrics.jsonl", "leaky.json", "*.tfevents.*"]),
         "process arguments": b"\n".join(each for commands in everything for each in commands.command_lines),
-        "environments of servers and sandboxes": b"\n".join(
-            each for commands in everything for each in commands.environments
+        "environments of started programs": b"\n".join(
+            (*(each for commands in everything for each in commands.environments), started)
         ),
         "FINQA_HOME and temporary files": content(bench.home, bench.temporary),
         "records, reports, exports and comparisons": texts(*exported, compared) + content(*works, names=records),

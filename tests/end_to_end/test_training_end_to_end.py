@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.file_checks import check_folder
 from fixtures.warm_python import WarmProcess
 
 from finqa_cli.app import main
@@ -140,6 +141,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
     ids = [json.loads(line)["id"] for line in (run / "trajectories.jsonl").read_text().splitlines()]
     assert len(set(ids)) == len(ids) == sum(record["episodes"] for record in metrics(run))
     assert (run / "trajectories.superseded.jsonl").exists()
+    check_folder(run)
 
 
 @pytest.mark.slow
@@ -157,6 +159,7 @@ def test_a_run_whose_machine_is_lost_is_resumed_from_its_mirror_bit_for_bit(
     finish(finqa("train", f"--resume={run}", mirror))
     resumed = json.loads((run / "run.json").read_text())["resumed"]
     assert [each["iteration"] for each in resumed] in ([1], [2])
+    assert "mirrored" in {each["event"] for each in check_folder(run)["event"]}
     assert metrics(run) == metrics(unbroken)
     assert weights(run, 3) == weights(unbroken, 3)
 
@@ -285,6 +288,7 @@ def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_onc
     assert state["unsettled"] == [] and state["cursor"] == len(groups) == len(set(groups.values()))
     newest = state["policy_version"]
     assert sorted(path.name for path in (run / "policies").iterdir()) == [f"v{newest - 1:05d}", f"v{newest:05d}"]
+    check_folder(run)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from finqa_cli.data.own_tables.import_options import (
     read_mapping,
 )
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
-from finqa_cli.data.worded_columns import WORDED_COLUMNS, worded_columns
+from finqa_cli.data.worded_columns import WORDED_COLUMNS
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
 
@@ -323,7 +323,7 @@ def _tables_document(report: TablesReport) -> dict[str, Any]:
         "company_rule": report.rule,
         "columns": dict(report.columns),
         "conversions": [dict(each) for each in report.conversions],
-        "worded_columns": [each.document() for each in worded_columns(report.report.dataset.tables)],
+        "worded_columns": [asdict(each) for each in report.worded],
         "experts": report.experts,
         "unused": [asdict(each) for each in report.unused],
         "not_read": list(report.not_read),
@@ -353,7 +353,7 @@ def _tables_lines(report: TablesReport) -> list[str]:
         *not_read,
         *(["Changes during the import:"] if changes else []),
         *changes,
-        *_listed(f"Warning: {WORDED_COLUMNS}:", list(map(str, worded_columns(report.report.dataset.tables)))),
+        *_listed(f"Warning: {WORDED_COLUMNS}:", list(map(str, report.worded))),
         *_listed("Gold SQL and programs that are not used:", unused),
         *([refused] if crossing else []),
         expert if report.experts else none,

@@ -246,10 +246,11 @@ class PlainReporter(Reporter):
         """Print a line at once, with secrets masked."""
         print(self._mask(text), file=sys.stderr, flush=True)
 
-    def start(self, phase: str, total: int | None) -> None:
-        """Store the time of the start; a short phase prints only its end."""
-        now = time.monotonic()
-        self._phases[phase] = _Phase(total=total, started=now, shown=now)
+    def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
+        """Store the time of the start; a short phase prints only its end, and one with lines of its own nothing."""
+        if not own_lines:
+            now = time.monotonic()
+            self._phases[phase] = _Phase(total=total, started=now, shown=now)
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
         """Print when the last line of this phase is old enough."""
@@ -312,7 +313,7 @@ class BarReporter(Reporter):
         """Print a line above the bars, with secrets masked."""
         self._bars.console.print(self._mask(text), markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, phase: str, total: int | None) -> None:
+    def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         """Show a bar; it replaces an unfinished bar of the same phase."""
         self.finish(phase)
         self._tasks[phase] = self._bars.add_task(phase, total=total, details="")

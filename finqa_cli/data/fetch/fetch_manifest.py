@@ -15,7 +15,15 @@ from finqa_cli.errors import DataError
 
 
 class FileRecord(BaseModel):
-    """One downloaded file: path in the folder, address, bytes, SHA-256 and whether training on it is forbidden."""
+    """One downloaded file.
+
+    Attributes:
+        path: Path in the folder.
+        url: Address.
+        bytes: Size in bytes.
+        sha256: SHA-256 of the content.
+        evaluation_only: Training on it is forbidden.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,7 +35,13 @@ class FileRecord(BaseModel):
 
 
 class UnpackedRecord(BaseModel):
-    """Number of files and bytes in an unpacked archive; the checksum of the archive covers them."""
+    """An unpacked archive, whose checksum covers its files.
+
+    Attributes:
+        archive: Path of the archive in the folder.
+        files: Number of files.
+        bytes: Size of the files in bytes.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,13 +55,18 @@ class Manifest(BaseModel):
 
     Attributes:
         format: Version of this file's layout.
+        source: Name of the source, such as `snorkel`.
         endpoint: Address of the service.
+        repository: Repository of the service.
         revision: Commit of every file.
-        licence: Licence that finqa knows; `licence_announced` is the one that the repository announced, if it was read.
+        licence: Licence that finqa knows.
+        licence_announced: Licence that the repository announced; empty if it was not read.
         terms: Conditions of the owner beyond the licence.
         evaluation_only: True when no file can be used for training.
         fetched_at: Time of the last change, ISO 8601 in UTC.
         complete: False until every file has arrived and is checked.
+        files: The downloaded files.
+        unpacked: The unpacked archive; None if there is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

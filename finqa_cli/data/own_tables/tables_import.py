@@ -36,6 +36,7 @@ from finqa_cli.data.own_tables.table_cells import Decimal, read_number
 from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
 from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
 from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
+from finqa_cli.data.worded_columns import WordedColumn, worded_columns
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
@@ -72,6 +73,7 @@ class TablesReport:
         rule: The company rule that was applied.
         conversions: What the import changed: kind, count, example.
         columns: Field -> column of the questions that it was read from.
+        worded: Columns of the tables that are numbers with a unit.
         experts: Number of questions that the expert can solve.
         unused: Gold SQL and programs that are not used.
         not_read: Files of other kinds, and files of tables that no question names (rule `questions`).
@@ -81,6 +83,7 @@ class TablesReport:
     rule: str
     conversions: Sequence[Mapping[str, object]]
     columns: Mapping[str, str]
+    worded: tuple[WordedColumn, ...]
     experts: int
     unused: tuple[UnusedSolution, ...]
     not_read: tuple[str, ...]
@@ -142,6 +145,7 @@ def import_tables(
         rule=tables.rule,
         conversions=tables.found.document(),
         columns=asked.columns,
+        worded=tuple(worded_columns(report.dataset.tables)),
         experts=sum(bool(question.gold_sql) for question in importer.questions),
         unused=tuple(importer.unused),
         not_read=(*found.ignored, *tables.unused),

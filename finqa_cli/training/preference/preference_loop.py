@@ -31,6 +31,9 @@ PAIRS_PER_FORWARD = 64
 
 _CHOSEN, _REJECTED = 1.0, -1.0
 
+_RECORDED = {"accuracy": "preference_accuracy", "accuracy_interval": "preference_accuracy_interval"}
+"""Name of a figure -> its key in a line of metrics.jsonl."""
+
 TIE = 1e-4
 """Nats. A smaller difference is rounding of the forward passes, and counts as half right."""
 
@@ -130,8 +133,8 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
         return summarize_pairs(outcomes, self.done)
 
     def describe(self, found: HeldOut) -> tuple[Mapping[str, Any], str]:
-        """Return the figures on the held-out pairs."""
-        fields = {name: value for name, value in asdict(found).items() if name != "samples"}
+        """Return the figures on the held-out pairs. `accuracy` in a line is that of answers to held-out questions."""
+        fields = {_RECORDED.get(name, name): value for name, value in asdict(found).items() if name != "samples"}
         low, high = found.accuracy_interval
         return fields, (
             f"preference accuracy {found.accuracy:.3f} [{low:.3f}, {high:.3f}] on {found.pairs} held-out pairs, "

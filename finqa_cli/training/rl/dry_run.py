@@ -135,14 +135,14 @@ class _Rollouts:
         tasks = await training_tasks(self._parts, self._settings, self._context.reporter)
         walk = TaskWalk(tasks, seed=train.seed)
         result = DryRunResult(run=self._context.folder.path, planned=train.iterations)
-        self._context.reporter.start("train", train.iterations)
+        self._context.reporter.start("train", train.iterations, own_lines=True)
         for step in range(train.iterations):
             attempts = self._attempts(walk, step)
             played = await self._step(step, attempts)
             result.steps += len(played) == len(attempts)
             if self._context.stopper.requested:
                 break
-        (self._context.reporter.finish if self._context.reporter.live else self._context.reporter.drop)("train")
+        self._context.reporter.finish("train")
         self._sum_up(result, seconds=time.perf_counter() - began)
         if self._context.stopper.requested:
             self._context.reporter.line(f"{'-' * _RULE}\nStopped.\n{closing(result)}")
@@ -192,8 +192,7 @@ class _Rollouts:
             self._played += played
             metrics = self._metrics(step, played, seconds)
             self._context.tracking.record(metrics)
-            if self._context.reporter.live:  # elsewhere the line below is the only one
-                self._context.reporter.advance("train", step + 1, reward_mean=metrics["reward_mean"])
+            self._context.reporter.advance("train", step + 1, reward_mean=metrics["reward_mean"])
             self._context.reporter.line(iteration_line(step + 1, played, seconds=seconds))
             self._check_faults(step, played)
         return played

@@ -59,7 +59,7 @@ class Trainer(TrainingLoop):
     """
 
     phase = "train"
-    prints_steps = True
+    own_lines = True
 
     def __init__(
         self,

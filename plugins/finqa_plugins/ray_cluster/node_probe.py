@@ -47,7 +47,7 @@ class NodeProbe:
         Args:
             model: Folder or hub id of the base model; empty: no model is looked for.
             components: Kind and name of the components that will run there.
-            settings: Those of the hook `doctor_checks`.
+            settings: Those of the hook `survey_nodes`.
         """
         return {
             "machine": _machine(),

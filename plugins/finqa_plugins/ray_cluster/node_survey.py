@@ -34,7 +34,7 @@ def survey(
         address: As `cluster.join` takes it.
         model: Folder or hub id of the base model; empty: no model is looked for.
         components: Kind and name of the engine and the learner that will run on the nodes.
-        settings: Those of the hook `doctor_checks`.
+        settings: Those of the hook `survey_nodes`.
 
     Raises:
         ServiceUnavailableError: There is no cluster.

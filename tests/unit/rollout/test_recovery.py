@@ -85,14 +85,18 @@ class Lossy(ToyEnvironment):
         if fault := self.faults.get((session, -1)):
             self.closed += 1
             raise fault
-        return (LossyTexts if self.texts else LossySession)(self, session, seed)
+        return (LossyTexts if self.texts else LossySession)(self, session, seed, sandbox)
+
+    async def delay(self, session: LossyBase, said: object) -> None:
+        """Called before a session receives a request, for subclasses that let it wait or fail."""
 
 
 class LossyBase:
-    def __init__(self, world: Lossy, number: int, seed: int) -> None:
+    def __init__(self, world: Lossy, number: int, seed: int, sandbox: Sandbox | None) -> None:
         self.world = world
         self.number = number
         self.seed = seed
+        self.sandbox = sandbox
         self.calls = 0
         self.answer: object = None
 
@@ -102,6 +106,7 @@ class LossyBase:
         return PROMPT
 
     async def hear(self, said: object) -> None:
+        await self.world.delay(self, said)
         await asyncio.sleep(0.1)
         self.world.heard[self.number].append(said)
         if fault := self.world.faults.get((self.number, self.calls)):
@@ -298,19 +303,10 @@ def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost(limit_s: floa
     pool = Boxes()
 
     class Freezing(Lossy):
-        async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
-            session = await super().open(task, seed=seed, sandbox=sandbox)
-            if len(self.heard) == 1:
-                hear = session.hear
-
-                async def freeze(said: object) -> None:
-                    await hear(said)
-                    if session.calls == 2:
-                        asyncio.get_running_loop().call_later(15.0, pool.lose)
-                        await asyncio.sleep(3600.0)
-
-                session.hear = freeze
-            return session
+        async def delay(self, session: LossyBase, said: object) -> None:
+            if (session.number, session.calls) == (0, 2):
+                asyncio.get_running_loop().call_later(15.0, pool.lose)
+                await asyncio.sleep(3600.0)
 
     one = player(Freezing({}), ToyChatEngine(*SCRIPT), pool, 3, limit_s)  # type: ignore[arg-type]
     trajectory, seconds = run_timed(one.play(ATTEMPT, Seat(nullcontext)))
@@ -361,16 +357,8 @@ def test_a_time_limit_that_passes_in_a_call_cuts_after_it(
     """What was answered late is a turn, and an answer counts; only a call that takes forever is cut."""
 
     class Slow(Lossy):
-        async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
-            session = await super().open(task, seed=seed, sandbox=sandbox)
-            hear = session.hear
-
-            async def slow(said: object) -> None:
-                await asyncio.sleep(takes_s if session.calls == call and said != "grade" else 0.0)
-                await hear(said)
-
-            session.hear = slow
-            return session
+        async def delay(self, session: LossyBase, said: object) -> None:
+            await asyncio.sleep(takes_s if session.calls == call and said != "grade" else 0.0)
 
     environment = Slow({})
     trajectory = play(environment, seconds=10.0)
@@ -443,15 +431,11 @@ class Boxed(Lossy):
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
         assert isinstance(sandbox, ToyBox)
         await self.reach(sandbox)
-        session = await super().open(task, seed=seed, sandbox=sandbox)
-        hear = session.hear
+        return await super().open(task, seed=seed, sandbox=sandbox)
 
-        async def hear_in_box(said: object) -> None:
-            await self.reach(sandbox)
-            await hear(said)
-
-        session.hear = hear_in_box
-        return session
+    async def delay(self, session: LossyBase, said: object) -> None:
+        assert isinstance(session.sandbox, ToyBox)
+        await self.reach(session.sandbox)
 
 
 def test_a_fifth_of_the_boxes_dies_and_some_freeze_and_every_episode_is_the_same() -> None:

@@ -28,7 +28,7 @@ class Shown(NullReporter):
         self.states: list[Mapping[str, object]] = []
         self.open: set[str] = set()
 
-    def start(self, phase: str, total: int | None) -> None:
+    def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         self.open.add(phase)
 
     def advance(self, phase: str, done: int, **fields: object) -> None:

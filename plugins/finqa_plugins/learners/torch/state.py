@@ -39,24 +39,17 @@ class Identity:
 
 
 def publish_adapter(model: Any, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Writes `adapter_config.json` and `adapter_model.safetensors` (float32), as PEFT's `save_pretrained` does.
+    """Writes the adapter (float32) and its configuration with PEFT's `save_pretrained`.
 
-    PEFT also writes a README.md without facts, which takes longer than both. `finqa export` writes a model card.
+    PEFT adds an empty template of a model card, README.md; `finqa export` writes a card with content.
 
     Args:
         model: The model with its adapter.
         folder: Folder to write; replaced once everything is written.
         weights: Weights by name, if the model has only shards of them; else None.
     """
-    from peft import get_peft_model_state_dict
-
-    adapter = get_peft_model_state_dict(model, state_dict=weights, save_embedding_layers=False)
-    config = copy.copy(model.peft_config["default"])
-    config.inference_mode = True
     with _replacing(folder) as temporary:
-        contiguous = {name: tensor.contiguous() for name, tensor in adapter.items()}
-        save_file(contiguous, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
-        config.save_pretrained(str(temporary))
+        model.save_pretrained(temporary, save_embedding_layers=False, state_dict=weights)
 
 
 def publish_model(

@@ -12,11 +12,14 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from finqa_cli.masking import without_secrets
 from finqa_cli.types import Check
 
 PROGRAMS = ("docker", "podman")
 READY_TIMEOUT_S = 5.0
 INSTALL_REMEDY = "sudo apt-get install podman, or https://docs.docker.com/engine/install"
+_PROGRAMS_OWN = re.compile(r"(DOCKER|BUILDX|BUILDKIT|CONTAINERS?|REGISTRY)_.*|(HTTPS?|ALL|NO)_PROXY", re.IGNORECASE)
+"""Variables that docker and podman read themselves, such as the key of a registry."""
 _OURS = re.compile(r"--(name|publish|publish-all|detach|rm|pull|restart|network|label-file)(=.*)?|-[dpP].*")
 """Arguments of `run` that finqa sets itself. Other values could lose containers, or open them to the network."""
 
@@ -79,10 +82,22 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     return [Check(name="docker", status="fail", detail=detail, remedy=INSTALL_REMEDY)]
 
 
+def program_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that docker or podman gets: no secrets but those that are meant for it."""
+    own = {name: value for name, value in environment.items() if _PROGRAMS_OWN.fullmatch(name)}
+    return {**without_secrets(environment), **own}
+
+
 def _answers(program: str) -> bool:
     """Return whether a program lists its containers, for which docker needs its daemon."""
     try:
-        found = subprocess.run([program, "ps", "--quiet"], capture_output=True, timeout=READY_TIMEOUT_S, check=False)
+        found = subprocess.run(
+            [program, "ps", "--quiet"],
+            capture_output=True,
+            timeout=READY_TIMEOUT_S,
+            check=False,
+            env=program_variables(os.environ),
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return found.returncode == 0

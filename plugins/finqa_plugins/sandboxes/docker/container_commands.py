@@ -17,7 +17,7 @@ from typing import Any
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ServerSpec
 from finqa_plugins.sandboxes._serving.server_health import HOST
-from finqa_plugins.sandboxes.docker.config import DockerSandboxConfig
+from finqa_plugins.sandboxes.docker.config import DockerSandboxConfig, program_variables
 
 LABELS_LABEL, PROVIDER_LABEL, IMAGE_LABEL = "finqa.labels", "finqa.provider", "finqa.image"
 """On a container: the names of the labels with which it was started, and the provider object that started it. On an
@@ -123,11 +123,11 @@ def container_variables(spec: ServerSpec) -> Mapping[str, str]:
 
 
 def run_variables(environment: Mapping[str, str], spec: ServerSpec) -> Mapping[str, str]:
-    """The environment for `run_command`: that of this process, with the values of the server's variables.
+    """The environment for `run_command`: that of the program, with the values of the server's variables.
 
     Proxy variables are left out: podman would pass them on, and their addresses may contain passwords.
     """
-    own = {name: value for name, value in environment.items() if not _PROXIES.fullmatch(name)}
+    own = {name: value for name, value in program_variables(environment).items() if not _PROXIES.fullmatch(name)}
     return {**own, **container_variables(spec)}
 
 

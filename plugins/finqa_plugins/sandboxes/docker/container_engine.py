@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, SandboxError, ServiceUnavailableError
-from finqa_plugins.sandboxes.docker.config import INSTALL_REMEDY, PROGRAMS
+from finqa_plugins.sandboxes.docker.config import INSTALL_REMEDY, PROGRAMS, program_variables
 from finqa_plugins.sandboxes.docker.container_commands import (
     Container,
     listing_command,
@@ -81,7 +81,7 @@ class Engine:
         Args:
             arguments: Its arguments.
             timeout_s: Seconds that it may take.
-            variables: Its environment; that of this process by default.
+            variables: Its environment; by default that of this process without the secrets of other programs.
             merged: Whether stdout and stderr are one text, in the order of writing.
             on_line: Receives that text line by line; it implies `merged`, and `out` is only the end of the text.
 
@@ -221,7 +221,7 @@ async def _call(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT if merged else asyncio.subprocess.PIPE,
-            env=variables,
+            env=program_variables(os.environ) if variables is None else variables,
             start_new_session=True,
             limit=_LINE_BYTES,
         )

@@ -72,15 +72,17 @@ def test_the_precision_is_that_of_the_computation_unless_set(
     assert {part.dtype for part in weights(tmp_path / "adapter").values()} == {torch.float32}
 
 
-def test_an_adapter_has_the_bytes_that_peft_writes(learner_model: Path, tmp_path: Path) -> None:
-    learner = make_learner(learner_model)
+def test_an_adapter_has_what_a_vllm_server_reads(learner_model: Path, tmp_path: Path) -> None:
+    learner = make_learner(learner_model, lora_alpha=8)
     learner.publish(tmp_path / "v1", 1)
-    learner._model.save_pretrained(tmp_path / "peft")
-    files = ("adapter_config.json", "adapter_model.safetensors")
-    assert sorted(path.name for path in (tmp_path / "v1").iterdir()) == sorted(files)
-    for name in files:
-        assert (tmp_path / "v1" / name).read_bytes() == (tmp_path / "peft" / name).read_bytes()
-    assert not learner._model.peft_config["default"].inference_mode, "it is trained further"
+    config = json.loads((tmp_path / "v1" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
+    assert config["inference_mode"] and not config["modules_to_save"]
+    saved = load_file(tmp_path / "v1" / "adapter_model.safetensors")
+    trained = {name.replace(".default.", "."): part for name, part in learner._trained.items()}
+    assert saved.keys() == trained.keys() and all(torch.equal(part, trained[name]) for name, part in saved.items())
+    modules = {name.rsplit(".", 3)[1] for name in saved}
+    assert modules == set(config["target_modules"])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

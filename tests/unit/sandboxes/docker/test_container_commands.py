@@ -65,7 +65,8 @@ def test_no_value_of_a_variable_is_in_the_command_line() -> None:
     found = command()
     assert {"--env=LEVEL", "--env=HOST", "--env=PORT", "--env=FINQA_REQUIRE_TOKEN"} <= set(found)
     assert not any("s3cret" in argument for argument in found)
-    variables = run_variables({"PATH": "/bin", "HTTPS_PROXY": "http://me:pass@proxy", "no_proxy": "x"}, SPEC)
+    here = {"PATH": "/bin", "HTTPS_PROXY": "http://me:pass@proxy", "no_proxy": "x", "OPENAI_API_KEY": "k"}
+    variables = run_variables(here, SPEC)
     own = {"HOST": "::", "LEVEL": "s3cret", "PORT": "8000", "FINQA_REQUIRE_TOKEN": "0"}
     assert variables == {"PATH": "/bin", **own}
 

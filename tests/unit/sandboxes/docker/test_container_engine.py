@@ -9,6 +9,7 @@ import pytest
 
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, SandboxError, ServiceUnavailableError
 from finqa_cli.processes import start_time
+from finqa_plugins.sandboxes.docker.config import readiness
 from finqa_plugins.sandboxes.docker.container_engine import Engine, Reply, explained, find_engine, missing_image
 
 DOCKER = """#!/bin/sh
@@ -40,6 +41,25 @@ async def test_docker_comes_first_where_its_daemon_answers(programs: Path) -> No
     docker = install(programs, "docker", DOCKER)
     engine = await find_engine("")
     assert (engine.program, engine.podman, engine.name, engine.version) == (docker, False, "docker", "28.2.2")
+
+
+async def test_a_program_gets_no_secret_but_its_own(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(programs, "docker", f'#!/bin/sh\nexport -p >> {tmp_path}/variables\necho "Docker version 28.2.2"\n')
+    for name, value in {
+        "OPENAI_API_KEY": "s3cret",
+        "DATABASE_URL": "postgres://me:s3cret@host/db",
+        "DOCKER_AUTH_CONFIG": "of-a-registry",
+        "https_proxy": "http://me:of-a-proxy@host",
+    }.items():
+        monkeypatch.setenv(name, value)
+    engine = await find_engine("")
+    await engine.call("pull", "image")
+    assert readiness({"sandbox": {"name": "docker", "options": {}}}) == []
+    seen = (tmp_path / "variables").read_text()
+    assert seen.count("of-a-registry") == seen.count("of-a-proxy") == 4
+    assert "s3cret" not in seen
 
 
 async def test_podman_is_taken_where_dockers_daemon_is_away(programs: Path) -> None:

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-thorough, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-browser test-trl test-vllm test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-thorough test-browser test-trl test-vllm test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -30,8 +30,13 @@ demo: install  ## Train the embedded policy and its control on this machine, and
 # Some of the time is spent waiting for processes and clocks, so one worker more than cores pays.
 TEST_WORKERS ?= 3
 
-test: install  ## All tests that need no GPU, no account and less than a minute each.
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+TESTS := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: install  ## The tests for every change; some minutes on 2 cores.
+	$(TESTS) $(ARGS)
+
+test-thorough: install  ## Whole workflows and tests of many cases, which CI runs after `test`; as long again.
+	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray' $(ARGS)
 
 # The server of vLLM has an environment of its own, made as a user makes it, which starts the server once. The kernels that
 # it compiles are kept there.

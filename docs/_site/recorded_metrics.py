@@ -436,6 +436,10 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "parse_rate": (_SHARE, _FORM),
         "pairs": (_COUNT, ""),
         "preference_accuracy": (_SHARE, "Stays at 0.5: the pairs are too alike; a larger `--margin` for `finqa prefs`"),
+        "preference_accuracy_interval": (
+            _SHARE,
+            "Wide: more held-out pairs (`finqa prefs` with `--held-out-share`)",
+        ),
         "reward_margin": (_NATS, "Grows without end: overfitting; see `kl` of `held_out`"),
         "reward_chosen": (_NATS, "Falls with `reward_rejected`: both sides become unlikely; lower `--lr`"),
         "reward_rejected": (_NATS, ""),
@@ -447,14 +451,6 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ValidationLine.accuracy": (_SHARE, "Stays at 0: more demonstrations, or more `--epochs`"),
         "ValidationLine.reward_mean": ("reward", "As `accuracy`"),
         "DpoLine.loss": (_NATS, "Stays at its first value (`sigmoid`: 0.693): higher `--lr`. Near 0: overfitting"),
-        "PairsLine.preference_accuracy": (
-            _SHARE,
-            "Stays at 0.5: the pairs are too alike; `finqa prefs` with `--margin`",
-        ),
-        "PairsLine.preference_accuracy_interval": (
-            _SHARE,
-            "Wide: more held-out pairs (`finqa prefs` with `--held-out-share`)",
-        ),
         "PairsLine.reward_mean": (
             "reward",
             "Falls while the share of preferred pairs grows: overfitting; fewer `--epochs`",

@@ -29,6 +29,7 @@ def relay(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
     return made
 
 
+@pytest.mark.thorough
 def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
     relay: InThisProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_an_experiment_is_trained_compared_answered_and_gone_on_with(
     _redone_and_changed(relay, capsys)
 
 
+@pytest.mark.thorough
 def test_a_cell_is_run_once_for_each_seed_and_reported_over_them(
     relay: InThisProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def checked(kind: str, folder: Path) -> tuple[int, dict[str, str]]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", list(CheckedKind))
 def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: str, tmp_path: Path) -> None:
     folder, module = written(kind, tmp_path / "package")
@@ -76,6 +77,7 @@ def test_a_new_package_is_clean_passes_its_tests_and_keeps_its_contract(kind: st
     assert module.is_file() and (folder / "README.md").read_text().count(f"my-{kind.replace('_', '-')}") > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "old", "new", "promise", "said"),
     [

@@ -76,6 +76,7 @@ def engine_of(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return dict(engine)
 
 
+@pytest.mark.thorough
 def test_from_failures_to_an_environment_that_is_found(
     home: Path, wheels: Path, pins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

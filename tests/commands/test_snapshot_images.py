@@ -39,6 +39,7 @@ def requests(loopback: LoopbackProcess) -> int:
     return sum(sum(by_status.values()) for what, by_status in asked.items() if "/control/" not in what)
 
 
+@pytest.mark.thorough
 def test_building_listing_and_deleting(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshot", "list", *DAYTONA]) == 0
     assert capsys.readouterr().out == "There are no images. Build one: finqa snapshot build --sandbox daytona\n"
@@ -131,6 +132,7 @@ def test_a_failed_build_is_told_with_the_end_of_its_log(
     assert "build_failed: no space left" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_build_that_was_interrupted_is_picked_up_again(
     home: Path, loopback: LoopbackProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def spent(run: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("command", "resume"),
     [
@@ -64,6 +65,7 @@ def test_what_the_service_charges_stops_it(server: OpenAIServer, capsys: pytest.
     )
 
 
+@pytest.mark.thorough
 def test_a_training_stops_and_its_resume_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
     command = [
         "train",

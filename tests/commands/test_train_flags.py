@@ -81,6 +81,7 @@ sys.exit(main({arguments!r}))
 HEAVY = ["torch", "transformers", "peft", "safetensors", "tokenizers", "openenv", "fastmcp", "fastapi", "uvicorn"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [

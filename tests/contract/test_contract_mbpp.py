@@ -14,6 +14,8 @@ from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Tas
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
 
+pytestmark = pytest.mark.thorough
+
 
 class Boxed(Environment):
     """The environment, with one box for all sessions: what the pool does."""

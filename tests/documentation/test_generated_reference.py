@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import html
-import importlib.util
+import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +24,6 @@ from finqa_cli.extend import Component, hookspecs, registry
 from finqa_cli.settings.schema import DECLARATIONS
 
 pytest.importorskip("material", reason="the site needs finqa[docs]: make docs installs it")
-
-HOOK = Path(__file__).parents[2] / "docs/_site/generated_reference.py"
 
 
 def page(site: Path, address: str) -> str:
@@ -163,12 +160,7 @@ def test_the_header_has_the_version(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generated_reference", HOOK)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("generated_reference")  # of docs/_site, as pytest's `pythonpath` has it
 
 
 def _command(function: Any) -> Any:

@@ -19,6 +19,8 @@ from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.types import Batch, Loss, Trajectory, UpdateReport
 
+pytestmark = pytest.mark.thorough
+
 
 def train(run: Path, engine: SimulatedEngine, learner: SimulatedLearner, **train: Any) -> list[dict[str, Any]]:
     return asyncio.run(train_simulated(simulated_settings(**train), run, engine, learner))

@@ -132,6 +132,7 @@ def test_a_comparison_by_hand_in_every_output(
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 def test_a_trained_run_brings_its_cost_and_its_evaluation_the_same_method(finqa: Finqa, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs finqa[train]")
     small = ("--sandboxes=4", "--group-size=2", "--target-groups-per-iter=1", "--max-rollout-rounds=1", "--limit=4")

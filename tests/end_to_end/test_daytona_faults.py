@@ -36,6 +36,7 @@ async def happens(loopback: LoopbackDaytona, what: Callable[[Stats], int]) -> No
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.thorough
 async def test_sixty_boxes_in_a_storm(bench: DaytonaBench) -> None:
     faults = {"rate_limited": 0.3, "server_error": 0.05, "lost_reply": 0.05, "late_error": 0.03}
     limits = {"create_limit": 40, "create_window_s": 1.5}

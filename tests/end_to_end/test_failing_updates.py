@@ -9,6 +9,8 @@ import pytest
 from finqa_cli.app import main
 from finqa_cli.runs import checkpoints
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch", reason="needs finqa[train]")
 
 

@@ -22,7 +22,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import PolicyVersion, Status, Trajectory
 from finqa_cli.wiring.stage import stage
 
-pytestmark = pytest.mark.usefixtures("_cold_servers")
+pytestmark = [pytest.mark.usefixtures("_cold_servers"), pytest.mark.thorough]
 
 
 def settings(home: Path, sandboxes: int = 8) -> Settings:

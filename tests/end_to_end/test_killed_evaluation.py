@@ -21,7 +21,7 @@ COMMAND = ("eval", "scripted", "--limit=48", "--attempts=2", "--sandboxes=2", "-
 RESULTS = ("report.json", "metrics.json", "items.csv")
 INSTANTS = range(0, 60, 3)
 
-pytestmark = pytest.mark.usefixtures("_warm_commands", "empty_folder")
+pytestmark = [pytest.mark.usefixtures("_warm_commands", "empty_folder"), pytest.mark.thorough]
 
 
 def kill_after(recorded: int) -> int:

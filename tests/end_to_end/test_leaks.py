@@ -28,7 +28,7 @@ from finqa_plugins.sandboxes.local.local_ledger import Ledger
 pytest.importorskip("openenv", reason="needs finqa[openenv]")
 pytest.importorskip("daytona", reason="needs finqa[daytona]")
 
-pytestmark = pytest.mark.usefixtures("_warm_commands")
+pytestmark = [pytest.mark.usefixtures("_warm_commands"), pytest.mark.thorough]
 
 PRELOADED = (DAYTONA,)
 PROVIDERS = ("local", "daytona")

@@ -16,6 +16,8 @@ from fixtures.mistaken_plugin import BAD, MARK, MistakenPlugin
 from finqa_cli.app import main
 from finqa_cli.extend.registry import registry
 
+pytestmark = pytest.mark.thorough
+
 EVAL = ("eval", "acme-engine", "--environment=acme-environment", "--split=test", "--run-dir=run")
 SCRIPTED = ("eval", "scripted", *EVAL[2:])
 JUDGED = (*EVAL, "--reward=acme-reward")

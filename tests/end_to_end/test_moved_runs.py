@@ -15,6 +15,8 @@ import finqa_plugins.policies
 from finqa_cli.app import main
 from finqa_cli.runs.links import LINKS, follow, link_of, located
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch", reason="needs finqa[train]")
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,8 @@ from fixtures.command_calls import failure
 from finqa_cli.app import main
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess
 
+pytestmark = pytest.mark.thorough
+
 GUESS = Path(__file__).parents[1] / "fixtures" / "openenv_guess"
 SERVERS = 2
 

@@ -160,6 +160,7 @@ def test_a_failed_step_says_why_and_what_next(empty_folder: Path, capsys: pytest
     assert facts(Path("outputs/run_001"))["steps"]["00_data_validation"]["exit_code"] == 65
 
 
+@pytest.mark.thorough
 def test_a_stopped_step_is_gone_on_with_and_earlier_ones_are_kept(
     empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

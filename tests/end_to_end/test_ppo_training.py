@@ -13,6 +13,8 @@ import recorded_metrics
 from fixtures.command_calls import document, failure
 from fixtures.file_checks import check_folder
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch", reason="needs finqa[train]")
 
 SMALL = [

@@ -63,6 +63,7 @@ def check_candidates(run: str, questions: int, wanted: int) -> None:
                 assert max(turn["logprobs"]) <= 1e-6
 
 
+@pytest.mark.thorough
 def test_the_embedded_policy_learns_from_its_own_attempts_what_is_preferred(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -199,6 +199,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "form",
     [
@@ -267,6 +268,7 @@ TRAINING: dict[str, Any] = {
 }
 
 
+@pytest.mark.thorough
 def test_a_training_is_that_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in TRAINING.items() if name != "preflight"]
     printed = document(["train", *flags, "--no-preflight", "--run-dir=theirs"], capfd)

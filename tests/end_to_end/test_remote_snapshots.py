@@ -62,6 +62,7 @@ def done(loopback: LoopbackProcess, what: str) -> int:
     return sum(loopback.control.stats()["requests"].get(what, {}).values())
 
 
+@pytest.mark.thorough
 def test_from_building_over_a_new_version_to_deleting(settings: Settings, loopback: LoopbackProcess) -> None:
     store = LocalSnapshots(settings.data.home)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from fixtures.report_runs import PAYLOADS, attempt, evaluated, hostile, on_nodes
 
 from finqa_cli.publishing.report.run_report import write_report
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.thorough]
 
 AXE = os.environ.get("FINQA_AXE", "")
 

@@ -12,6 +12,8 @@ from fixtures.command_calls import document
 
 from finqa_cli.app import main
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch", reason="needs finqa[train]")
 
 FEW = ["--limit=2", "--set=sandbox.options.processes=1", "-q"]

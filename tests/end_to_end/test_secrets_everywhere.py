@@ -37,7 +37,10 @@ from finqa_cli.types import Snapshot
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
-pytestmark = pytest.mark.timeout(1200)  # some 50 seconds of the processor, on machines that others use too
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.thorough,
+]  # some 50 seconds of the processor, on machines that others use too
 
 MARKER = "plainmarker"
 SINKS = (

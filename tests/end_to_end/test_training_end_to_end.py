@@ -111,6 +111,7 @@ def unbroken(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.thorough
 def test_engine_and_learner_agree_and_every_clean_episode_lands_in_a_group(unbroken: Path) -> None:
     iterations = [record for record in metrics(unbroken) if record["kind"] == "train"]
     assert [record["iteration"] for record in iterations] == [1, 2, 3]

@@ -20,7 +20,7 @@ from fixtures.written_runs import killed_run
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Trajectory
 
-pytestmark = [needs_chromium, pytest.mark.usefixtures("_warm_commands")]
+pytestmark = [needs_chromium, pytest.mark.usefixtures("_warm_commands"), pytest.mark.thorough]
 
 PRELOADED = VIEW
 

@@ -21,6 +21,8 @@ from finqa_cli.types import UpdateReport
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import grpo_in_one_file as example
 
+pytestmark = pytest.mark.thorough
+
 SMALL = {
     "pool.sandboxes": 1,
     "pool.sessions_per_sandbox": 16,

@@ -21,7 +21,7 @@ import finqa
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "first_run.ipynb"
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+pytestmark = [pytest.mark.usefixtures("empty_folder"), pytest.mark.thorough]
 
 
 @pytest.fixture(autouse=True)

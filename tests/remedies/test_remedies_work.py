@@ -26,6 +26,8 @@ from remedies.shared_folders import SharedFolders
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 
+pytestmark = pytest.mark.thorough
+
 ROWS = all_rows.FAULTS
 
 

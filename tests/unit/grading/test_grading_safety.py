@@ -46,6 +46,7 @@ WORDS = ["0", "5", "12", "1,234", "2023", "2024: ", " to ", " and ", " or ", "e9
 FRAGMENTS = st.lists(st.sampled_from([*SYNTAX, *WORDS, *PROSE]), max_size=30).map("".join)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("profile", "question"),
     [(profile, question) for profile in VERSIONED for question in (QUESTIONS if profile == "strict-2" else [""])],
@@ -165,6 +166,7 @@ def test_the_order_of_a_list_with_years_is_free(version: str, values: dict[int, 
     assert abs(values[shuffled[0]]) > 1000 or grade(off_by_one, truth, version).reward == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", VERSIONS)
 def test_random_answers_are_almost_never_right(version: str) -> None:
     rng = random.Random(0)

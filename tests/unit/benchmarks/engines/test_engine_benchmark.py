@@ -17,6 +17,8 @@ from benchmarks.engines.versions import Versions
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS = {"threads": 1, "lockstep": False}
 
 

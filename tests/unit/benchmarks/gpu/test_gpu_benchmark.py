@@ -31,6 +31,8 @@ from benchmarks.gpu.updates import batch_of, gradient_of, make_learner, relative
 from benchmarks.learner.models import LOSS
 from finqa_plugins.learners.torch import packed_rows
 
+pytestmark = pytest.mark.thorough
+
 
 def failed(figures: list[Figure]) -> list[str]:
     return [f"{figure.name}: {figure.value} {figure.limit} {figure.detail}" for figure in figures if not figure.passed]

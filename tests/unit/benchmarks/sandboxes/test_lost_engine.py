@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.sandboxes.lost_engine import lost_engine
+
+pytestmark = pytest.mark.thorough
 
 
 async def test_a_server_that_dies_before_a_sync_costs_no_group_and_serves_again_under_the_current_version(

@@ -66,6 +66,7 @@ async def test_references_are_right_and_the_question_shows_no_test(identity: str
     assert await answer(made, identity, f"{row['prompt']}{row['canonical_solution']}") == "All tests passed."
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("identity", "code", "said"),
     [
@@ -92,6 +93,7 @@ async def test_solutions_are_judged_by_their_values(identity: str, code: str, sa
     assert said in told and "31337" not in told, told
 
 
+@pytest.mark.thorough
 async def test_a_check_without_a_reference_asks_call_by_call_up_to_a_limit(tmp_path: Path) -> None:
     short = {name: value for name, value in ADAPTIVE.items() if name != "canonical_solution"}
     long = {**short, "task_id": "HumanEval/3", "test": short["test"].replace("n = 9", f"n = {2 * MOST_ROUNDS}")}

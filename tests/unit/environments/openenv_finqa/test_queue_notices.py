@@ -112,6 +112,7 @@ async def test_time_in_the_queue_does_not_count() -> None:
     assert 0.3 < sum(spans) < taken - 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wants", [True, False])
 async def test_a_full_server_says_who_waits_and_answers_everyone(server: RunningServer, wants: bool) -> None:
     """More bombs than processes: those that come late wait, and each gets its own verdict."""

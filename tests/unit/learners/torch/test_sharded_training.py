@@ -86,6 +86,7 @@ def tensors_apart(left: Path, right: Path) -> float:
     return difference / math.hypot(*(float(part.double().norm()) for part in theirs.values()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_measure_what_one_does(
     single: tuple[Path, dict[str, Any]], double: tuple[Path, dict[str, Any]], kind: str

@@ -22,6 +22,8 @@ from finqa_cli.types import ToolCall
 from finqa_plugins.environments.openenv.openenv_environment import OpenEnvEnvironment
 from finqa_plugins.environments.openenv.server_source import SERVE
 
+pytestmark = pytest.mark.thorough
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GUESS = FIXTURES / "openenv_guess"
 ECHO = '''
@@ -30,8 +32,6 @@ from openenv.core.env_server import create_app
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Observation, State
-
-pytestmark = pytest.mark.thorough
 
 class EchoEnvironment(MCPEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True

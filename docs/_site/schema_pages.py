@@ -201,7 +201,7 @@ def type_text(field: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 
 
 def folded(table: str, rows: int) -> str:
-    """Return a table, folded if it is long, so that the page can be overlooked."""
+    """Return a table, folded if it is long, so that the page stays short."""
     if rows <= MOST_ROWS:
         return table
     return f'<details markdown="1"><summary>{rows} fields</summary>\n\n{table}\n\n</details>'

@@ -125,6 +125,7 @@ def test_engine_and_learner_agree_and_every_clean_episode_lands_in_a_group(unbro
             assert record["sync_bytes"] == adapter.stat().st_size
 
 
+@pytest.mark.thorough
 def test_killed_and_resumed_is_bit_for_bit_the_unbroken_run(
     finqa: Callable[..., WarmProcess], unbroken: Path, home: Path, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def without_varying(text: str, folder: Path) -> str:
     return re.sub(r"[0-9a-f]{7,}|\d[\d.:T+_-]{2,}(e-\d+)?", "#", text.replace(str(folder), "FOLDER"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "status"),
     [

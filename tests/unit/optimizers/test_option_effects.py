@@ -234,6 +234,7 @@ def test_every_optimizer_and_every_option_of_it_has_a_case() -> None:
         assert known[component.name] == set(config.model_fields if config else ()), component.name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "option", "case"), EVERY)
 def test_an_option_changes_the_gradient_under_default_settings_or_has_no_effect(
     bench: Bench, name: str, option: str, case: Case

@@ -127,6 +127,7 @@ async def test_the_last_attempt_ends_the_episode(data: Path) -> None:
     assert rewards.total == 0.0 and rewards.explanation == "3 of 3 tests failed."
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "told"),
     [

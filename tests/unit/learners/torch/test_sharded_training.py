@@ -102,6 +102,7 @@ def test_two_processes_measure_what_one_does(
         assert apart(ours[name], theirs[name]) < tolerance
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_write_what_one_does(
     single: tuple[Path, dict[str, Any]], double: tuple[Path, dict[str, Any]], kind: str
@@ -118,6 +119,7 @@ def test_two_processes_write_what_one_does(
             assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_goes_on_with_any_number_of_processes(
     learner_model: Path,
@@ -134,11 +136,13 @@ def test_a_state_goes_on_with_any_number_of_processes(
     assert tensors_apart(tmp_path / file, single[0] / file) > 1e-4
 
 
+@pytest.mark.thorough
 def test_adapters_of_a_base_in_bfloat16_are_float32(double: tuple[Path, dict[str, Any]]) -> None:
     for file in ("state/trained.safetensors", "policy/adapter_model.safetensors"):
         assert {part.dtype for part in load_file(double[0] / "half" / file).values()} == {torch.float32}
 
 
+@pytest.mark.thorough
 def test_models_that_are_computed_in_bfloat16_are_published_in_it_and_saved_in_float32(
     double: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -146,6 +150,7 @@ def test_models_that_are_computed_in_bfloat16_are_published_in_it_and_saved_in_f
         assert {part.dtype for part in load_file(double[0] / "autocast" / file).values()} == {dtype}
 
 
+@pytest.mark.thorough
 def test_one_process_at_a_time_has_the_whole_weights(double: tuple[Path, dict[str, Any]]) -> None:
     notes = (double[0] / "loads").read_text(encoding="utf-8").split("\n")[:-1]
     begun, ended = ([line.split() for line in notes[place::2]] for place in (0, 1))
@@ -154,10 +159,12 @@ def test_one_process_at_a_time_has_the_whole_weights(double: tuple[Path, dict[st
     assert len({process for process, _ in begun}) == 2
 
 
+@pytest.mark.thorough
 def test_a_process_that_fails_ends_the_step_of_all_and_the_first_says_why(double: tuple[Path, dict[str, Any]]) -> None:
     assert double[1]["failure"].endswith("process 2 of 2 failed: MemoryError: no memory is left")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_process_outlives_the_first(learner_model: Path, tmp_path: Path) -> None:
     ended = under_torchrun(str(learner_model), str(tmp_path), "dies")

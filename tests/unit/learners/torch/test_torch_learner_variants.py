@@ -118,6 +118,7 @@ def test_loss_and_gradient_are_those_of_the_definition(learner_model: Path, loss
     assert learner.update(batch, loss).loss == pytest.approx(wanted.item(), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.thorough
 @EVERY
 @pytest.mark.parametrize("caps", WEIGHTS.values(), ids=WEIGHTS)
 def test_no_gradient_depends_on_microbatching(

@@ -168,6 +168,7 @@ def test_advantages_that_need_the_batch_are_made_from_all_its_groups(model: Path
     assert batches == reports == [], "nothing is better than the mean, so there is nothing to learn"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", ["grpo", "dapo", "dr_grpo", "gspo", "cispo"])
 @pytest.mark.parametrize("mode", ["auto", "none", "token", "sequence", "icepop", "geometric"])
 @pytest.mark.parametrize("max_staleness", [0, 1])

@@ -115,9 +115,18 @@ def is_secret_variable(name: str, value: str = "") -> bool:
     return _VARIABLE.search(name) is not None or find_secret(value) is not None
 
 
-def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that other programs may get, because they usually contain no secret."""
-    return {name: value for name, value in variables.items() if not is_secret_variable(name, value)}
+def without_secrets(variables: Mapping[str, str], meant: re.Pattern[str] | None = None) -> dict[str, str]:
+    """Return the variables that another program may get, because they usually contain no secret.
+
+    Args:
+        variables: Names with their values.
+        meant: Matches names of variables that are meant for the program, which gets them even if they are secrets.
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if (meant and meant.fullmatch(name)) or not is_secret_variable(name, value)
+    }
 
 
 def find_secret(value: Any, name: str = "") -> str | None:

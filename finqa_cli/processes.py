@@ -1,11 +1,19 @@
-"""Facts about processes: machine and start time, which distinguish processes with the same pid, and threads."""
+"""Facts about processes: machine and start time, which distinguish processes with the same pid, and threads.
+
+`ask_program` starts a program that answers by its output.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import socket
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+
+from finqa_cli.masking import without_secrets
 
 
 def start_time(pid: int) -> int | None:
@@ -40,3 +48,15 @@ def host_name() -> str:
     except OSError:
         pids = ""
     return f"{name[:56]}-{hashlib.sha256(f'{machine} {pids}'.encode()).hexdigest()[:6]}"
+
+
+def ask_program(command: Sequence[str], *, timeout_s: float, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, without environment variables that may be secrets; return its status and output.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It took longer than `timeout_s`.
+        subprocess.CalledProcessError: Its status is not 0, and `check` is set.
+    """
+    plain = without_secrets(os.environ)
+    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=timeout_s, check=check)

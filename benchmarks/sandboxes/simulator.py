@@ -53,12 +53,11 @@ async def simulator(scale: Scale, home: Path, *, quick: bool = False) -> list[Fi
         async with fleet(account):
             pass  # the first start in a process imports the SDK, which is no cost of a sandbox
     idle_for = IDLE_S / 10 if quick else IDLE_S
-    before = await _costs(scale, await _run(scale, home / "before", first, idle_for=idle_for), home / "before")
+    before = await _costs_at(scale, home / "before", first, idle_for)
     figures: list[Figure] = []
     for size in sizes:
         run = await _run(scale, home / str(size), size)
-        at = home / f"after-{size}"
-        after = await _costs(scale, await _run(scale, at, first, idle_for=idle_for), at)
+        after = await _costs_at(scale, home / f"after-{size}", first, idle_for)
         costs = _mean(before, after)
         figures += [*_measured(costs, first, size), *_compared(scale, costs, run)]
         print(as_table({"simulator": figures}), file=sys.stderr, flush=True)  # the next one takes minutes
@@ -99,8 +98,9 @@ async def _run(scale: Scale, home: Path, sandboxes: int, *, idle_for: float = 0.
             )
 
 
-async def _costs(scale: Scale, run: RealRun, home: Path) -> Costs:
-    """Costs of the parts: of the controller by itself, of all else by what is left."""
+async def _costs_at(scale: Scale, home: Path, sandboxes: int, idle_for: float) -> Costs:
+    """Costs of the parts, from a run: of the controller by itself, of all else by what is left."""
+    run = await _run(scale, home, sandboxes, idle_for=idle_for)
     controller = await controller_cost(home, episodes=600 if run.sandboxes < CALIBRATED_AT else 6000)
     played, calls = run.rollouts, run.rollouts.tool_calls
     episodes = len(played.episodes)

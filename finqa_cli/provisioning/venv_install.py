@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError, StorageError
-from finqa_cli.masking import is_secret_variable
+from finqa_cli.masking import without_secrets
 from finqa_cli.runs.durable_files import storage
 
 InstallerName = Literal["auto", "pip", "uv"]
@@ -96,7 +96,8 @@ def run_logged(command: Sequence[str], log: Path, tick: Callable[[str], None], *
         FinqaError: The command failed; see `explain_failure`.
         StorageError: The log cannot be written.
     """
-    environment = {name: value for name, value in os.environ.items() if _is_passed(name, value)}
+    passed = without_secrets(os.environ, meant=_INSTALLERS_OWN)
+    environment = {name: value for name, value in passed.items() if name not in _NOT_OURS}
     with storage(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -163,11 +164,6 @@ def _last_words(output: str) -> list[str]:
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.lstrip().startswith("WARNING")]
     errors = [line for line in lines if _ERROR_LINE.search(line)]
     return [line[:300] for line in (errors or lines)[-TAIL_LINES:]]
-
-
-def _is_passed(name: str, value: str) -> bool:
-    own = _INSTALLERS_OWN.fullmatch(name) is not None
-    return name not in _NOT_OURS and (own or not is_secret_variable(name, value))
 
 
 def _name(command: Sequence[str]) -> str:

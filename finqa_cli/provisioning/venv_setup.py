@@ -20,7 +20,7 @@ from pathlib import Path
 
 from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.extend import Component, VenvSpec, registry
-from finqa_cli.masking import without_secrets
+from finqa_cli.processes import ask_program
 from finqa_cli.provisioning.venv_install import InstallerName, find_installer, install_command, run_logged
 from finqa_cli.runs.durable_files import lock_folder, now, storage, write_json
 from finqa_cli.runs.reporter import Reporter
@@ -225,9 +225,7 @@ def _texts(file: Path) -> Iterator[str]:
 def _version(python: Path) -> str:
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        command: list[str | Path] = [python, "-I", "-c", asked]
-        plain = without_secrets(os.environ)
-        ended = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=True)
+        ended = ask_program([str(python), "-I", "-c", asked], timeout_s=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{python} is not valid Python: {error}.", remedy="--python PATH of one that runs") from error
     return ended.stdout.strip()

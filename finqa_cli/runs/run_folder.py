@@ -31,8 +31,8 @@ from finqa_cli.errors import (
     NothingToLearnError,
     UsageError,
 )
-from finqa_cli.masking import Masker, masked, without_secrets
-from finqa_cli.processes import host_name, start_time
+from finqa_cli.masking import Masker, masked
+from finqa_cli.processes import ask_program, host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
 from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
@@ -480,9 +480,8 @@ def source_commit() -> str:
     if not (checkout / ".git").exists():
         return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    plain = without_secrets(os.environ)
     try:
-        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return ask_program(command, timeout_s=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""  # git is not installed, or the checkout belongs to another user
 

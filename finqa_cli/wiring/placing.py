@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
-from finqa_cli.masking import without_secrets
 from finqa_cli.placement.cluster_plan import plan_on_nodes
 from finqa_cli.placement.known_models import known, read_architecture
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import WISHES, plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
+from finqa_cli.processes import ask_program
 from finqa_cli.settings import EMBEDDED, PLACED, Settings
 from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.settings.layers import assignment_text
@@ -352,7 +352,7 @@ def _by_driver() -> tuple[CudaDevice, ...]:
     query = ["nvidia-smi", "--query-gpu=uuid,name,memory.free,memory.total", "--format=csv,noheader,nounits"]
     devices: dict[str, CudaDevice] = {}
     try:
-        text = _output(query, timeout_s=5)
+        text = ask_program(query, timeout_s=5).stdout
         for line in text.splitlines():
             uuid, _, rest = line.partition(",")
             name, free, total = rest.rsplit(",", 2)
@@ -377,17 +377,11 @@ def _by_driver() -> tuple[CudaDevice, ...]:
 
 def _by_torch() -> tuple[CudaDevice, ...]:
     try:
-        text = _output([sys.executable, "-c", _TORCH], timeout_s=60)
+        text = ask_program([sys.executable, "-c", _TORCH], timeout_s=60).stdout
         rows = [line.rsplit(",", 2) for line in text.splitlines()]
         return tuple(CudaDevice(name=name, free=float(free), total=float(total)) for name, free, total in rows)
     except (OSError, subprocess.SubprocessError, ValueError):
         return ()
-
-
-def _output(command: Sequence[str], *, timeout_s: float) -> str:
-    """Return the output of a program, which gets no environment variables that may be secrets."""
-    plain = without_secrets(os.environ)
-    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
 
 
 _NOTHING = Architecture(

@@ -35,6 +35,17 @@ FIXED = {
 """Words that are JSON keys, labels, names of files and users, or of a library's API."""
 
 
+STARTS = re.compile(
+    r"subprocess\.(run|Popen|call|check_call|check_output)|asyncio\.create_subprocess_(exec|shell)|os\.posix_spawnp?"
+)
+INHERITING = {
+    "finqa_cli/experiments/step_runner.py": "finqa itself, which needs the keys",
+    "plugins/finqa_plugins/engines/vllm/vllm_guard.py": "its own environment was chosen for the server",
+    "plugins/finqa_plugins/ray_cluster/node_probe.py": "nvidia-smi, asked on nodes that may have an older finqa",
+}
+"""Modules that start a program with their own environment, and why this gives no secret to a stranger."""
+
+
 def product() -> tuple[Source, ...]:
     return (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"))
 
@@ -203,3 +214,15 @@ def test_the_ways_through_the_code_name_what_is_there() -> None:
 def _defined(tree: ast.Module) -> set[str]:
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def test_a_started_program_gets_an_environment_that_was_chosen() -> None:
+    inheriting = {
+        source.name
+        for source in product()
+        if not source.name.startswith("finqa_cli/testing/")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and STARTS.fullmatch(ast.unparse(node.func))
+        if all(keyword.arg != "env" for keyword in node.keywords)
+    }
+    assert inheriting == set(INHERITING)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
-from finqa_cli.masking import without_secrets
+from finqa_cli.processes import ask_program
 from finqa_cli.types import Check, GenerateRequest, Sampling
 from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines._http.http_client import Client
@@ -63,7 +62,7 @@ def _interpreter(config: VllmEngineConfig, home: Path) -> Check:
     python, fix = str(interpreter(config, home)), remedy(config, home)
     try:
         command = [python, "-c", _FIND]
-        ended = _asked(command, 4 * DEADLINE_S)
+        ended = ask_program(command, timeout_s=4 * DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name="vllm", status="fail", detail=f"{python} cannot be asked: {error}", remedy=fix)
     if not (version := ended.stdout.strip()):
@@ -166,7 +165,7 @@ def _run(command: list[str], log: Path, what: str) -> str:
         FinqaError: The command failed, wrote nothing, or did not end within `IMPORT_S`.
     """
     try:
-        ended = _asked(command, IMPORT_S)
+        ended = ask_program(command, timeout_s=IMPORT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FinqaError(f"{what}: {error}.", remedy="finqa setup vllm --recreate") from error
     log.write_text(f"{ended.stdout}\n{ended.stderr}")
@@ -174,9 +173,3 @@ def _run(command: list[str], log: Path, what: str) -> str:
         said = last_words(ended.stderr)
         raise FinqaError(f"{what}: {said} The complete output is in {log}.", remedy="finqa setup vllm --recreate")
     return ended.stdout
-
-
-def _asked(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; it gets no environment variables that may be secrets."""
-    plain = without_secrets(os.environ)
-    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -84,8 +84,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
 def program_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that docker or podman gets: no secrets but those that are meant for it."""
-    own = {name: value for name, value in environment.items() if _PROGRAMS_OWN.fullmatch(name)}
-    return {**without_secrets(environment), **own}
+    return without_secrets(environment, meant=_PROGRAMS_OWN)
 
 
 def _answers(program: str) -> bool:

@@ -1,8 +1,20 @@
-"""Entry point of `python -m finqa_cli`."""
+"""Entry point of `finqa` and `python -m finqa_cli`; answers completion requests before anything else is imported."""
+
+from __future__ import annotations
 
 import sys
 
-from finqa_cli.start import main
+from finqa_cli import completion
+
+
+def main() -> int:
+    """Complete a word or run the command line, and return the exit status."""
+    if completion.is_asked():
+        return completion.main()
+    from finqa_cli.app import main as run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

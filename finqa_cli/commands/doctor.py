@@ -15,8 +15,7 @@ import typer
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
-from finqa_cli.diagnostics.cluster_report import ClusterReport, cluster_report
-from finqa_cli.diagnostics.diagnose import examine, settings_check
+from finqa_cli.diagnostics.diagnose import ClusterReport, cluster_report, examine, settings_check
 from finqa_cli.diagnostics.machine_checks import PlanReport, plan_report
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Check

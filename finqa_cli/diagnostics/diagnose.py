@@ -10,23 +10,26 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import get_args, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from pluggy import HookCaller
 
 from finqa_cli import __version__
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
+from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ConfigError, FinqaError, PluginError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
 from finqa_cli.masking import Masker
 from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
-from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, to_public_dict
-from finqa_cli.types import Check, ExecutionSpec, SandboxInfo
+from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, is_embedded, to_public_dict
+from finqa_cli.types import Check, ExecutionSpec, NodeFacts, SandboxInfo
 from finqa_cli.wiring.build import make_provider, open_environment
+from finqa_cli.wiring.cluster_nodes import base_model, on_nodes, survey
 from finqa_cli.wiring.placing import visible_devices
 from finqa_cli.wiring.policies import check_fit, resolve
 from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
@@ -279,3 +282,63 @@ def _missing(component: Component, missing: Sequence[str]) -> Check:
 
 def _versions() -> str:
     return f"{__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    """Result of the checks of a cluster.
+
+    Attributes:
+        checks: The findings, those about all nodes first.
+        nodes: Replies of the nodes; empty if they cannot be reached.
+    """
+
+    checks: tuple[Check, ...]
+    nodes: Sequence[NodeFacts] = field(default_factory=tuple)
+
+    @property
+    def placed(self) -> list[NodeFacts]:
+        """The nodes that engines and learners can be placed on."""
+        return [node for node in self.nodes if not (node.controller or node.left or node.problem)]
+
+    @property
+    def document(self) -> list[Mapping[str, Any]]:
+        """The facts as JSON values, the controller first."""
+        return [asdict(node) for node in self.nodes]
+
+
+def cluster_report(settings: Settings) -> ClusterReport:
+    """Check the nodes of `cluster.address`. This takes some seconds, because a process starts on each node."""
+    try:
+        facts = survey(settings)
+        needs = node_needs(settings)
+    except FinqaError as error:
+        check = Check(name="cluster", status="fail", detail=error.message, remedy=error.remedy)
+        return ClusterReport(checks=(check,))
+    found = judge_nodes(facts, needs)
+    if not on_nodes(settings):
+        found.insert(
+            0,
+            Check(
+                name="cluster",
+                status="warn",
+                detail=f"neither engine {settings.engine.name} nor learner {settings.learner.name} runs on nodes",
+                remedy=f"--engine ray:vllm --set learner.name=ray:{settings.learner.name}",
+            ),
+        )
+    return ClusterReport(checks=tuple(found), nodes=facts)
+
+
+def node_needs(settings: Settings) -> NodeNeeds:
+    """Return what a run with these settings needs on nodes.
+
+    Raises:
+        FinqaError: There is no such policy.
+    """
+    address, model = settings.cluster.address, base_model(settings)
+    return NodeNeeds(
+        address=address if ":" in address else "HOST:PORT",
+        model=model,
+        folder=Path(model).is_dir(),
+        ships=is_embedded(settings.model.name),
+    )

@@ -204,7 +204,7 @@ def _boxed_items(boxed: BoxedPart, *, is_truth: bool) -> list[Item]:
 
 
 def _with_neighbours(before: str, content: str, after: str, is_truth: bool) -> str:
-    """Returns a boxed value with the text beside the box that belongs to it: unit, and symbols such as a sign."""
+    """Returns a boxed value with the text beside it that belongs to it: unit, and symbols such as a sign."""
     symbols = _SIGNS if is_truth else _SYMBOLS
     unit = leading_unit(after)
     rest = unit[1] if unit else ""

@@ -75,7 +75,7 @@ ELSEWHERE = {
         "tests/unit/ray_cluster/test_node_checks.py::test_a_cluster_without_tokens_is_open_unless_it_is_one_machine",
         "RAY_AUTH_MODE=token",
     ),
-    "finqa_cli/diagnostics/cluster_report.py:cluster_report#2": (
+    "finqa_cli/diagnostics/diagnose.py:cluster_report#2": (
         "tests/unit/ray_cluster/test_node_checks.py::test_settings_that_put_nothing_on_nodes_are_named",
         "--engine ray:vllm",
     ),

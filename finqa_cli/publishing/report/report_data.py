@@ -1,4 +1,4 @@
-"""What a report shows of one run, as JSON values: head, curves with intervals, breakdowns, steps and rows."""
+"""What a report shows of one run, as JSON values: head, nodes, curves with intervals, breakdowns, steps and rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.publishing.report.report_nodes import nodes_document
+from finqa_cli.masking import masked
 from finqa_cli.publishing.report.report_progress import progress_document
 from finqa_cli.publishing.report.report_records import Episode, RunRecords
+from finqa_cli.runs.run_nodes import NodeState, RunNodes, time_text
 from finqa_cli.settings import is_embedded
 from finqa_cli.statistics import REASONS, clustered_interval, mean_interval, reward_interval
 
@@ -23,6 +24,17 @@ COLUMNS = (
     *("recoveries", "version_low", "version_high"),
 )
 """Fields of a row, in order; `question` is an index into the list `questions`, `group` into the list `groups`."""
+
+LOST, BACK = "fault", "right"
+"""CSS classes of the page for lost and for recovered parts."""
+
+_CHANGES = {
+    "engine_left_out": "left out",
+    "engine_away": "does not answer",
+    "engine_back": "back",
+    "worker_lost": "lost",
+    "worker_back": "back",
+}
 
 _Measure = Callable[[Episode], float | None]
 
@@ -169,6 +181,40 @@ def _policy(recorded: Mapping[str, Any], name: str) -> dict[str, str]:
     if is_embedded(name) and _SHIPPED in Path(found.get("model", "")).parts:
         found["model"] = name
     return found
+
+
+def nodes_document(nodes: RunNodes) -> dict[str, Any] | None:
+    """Returns the nodes and the changes of their state; None for a run on one machine.
+
+    Returns:
+        `nodes`, a list of [address, engine replicas, numbers of learner processes, rollout workers], in which replicas
+        and workers are [number, state in words, class]; and `changes`, a list of [time, node, part, state, class,
+        reason].
+    """
+    if not (states := nodes.states()):
+        return None
+    return {"nodes": [_node(state) for state in states], "changes": [_change(record) for record in nodes.changes]}
+
+
+def _node(state: NodeState) -> list[Any]:
+    replicas = [[one.number, one.text, LOST if one.left_out else BACK if one.back else ""] for one in state.replicas]
+    workers = [[number, "lost", LOST] if number in state.lost else [number, "", ""] for number in state.workers]
+    return [state.node, replicas, list(state.ranks), workers]
+
+
+def _change(record: Mapping[str, Any]) -> list[Any]:
+    name = str(record["event"])
+    kind = "engine replica" if name.startswith("engine_") else "rollout worker"
+    number = record.get("replica" if name.startswith("engine_") else "worker")
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    return [
+        time_text(record.get("time"), "%Y-%m-%d %H:%M:%S"),
+        str(record.get("node") or ""),
+        f"{kind} {number}" if is_number else kind,
+        _CHANGES[name],
+        BACK if name.endswith("_back") else LOST,
+        str(masked(str(record.get("reason") or ""))),
+    ]
 
 
 def score(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any] | None:

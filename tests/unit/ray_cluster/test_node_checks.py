@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.diagnostics import cluster_report as reports
-from finqa_cli.diagnostics.cluster_report import cluster_report
+from finqa_cli.diagnostics import diagnose
+from finqa_cli.diagnostics.diagnose import cluster_report
 from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ServiceUnavailableError
 from finqa_cli.settings import Settings
@@ -171,13 +171,13 @@ def test_what_cannot_be_asked_is_one_check(monkeypatch: pytest.MonkeyPatch) -> N
     def unreachable(settings: Settings) -> list[NodeFacts]:
         raise ServiceUnavailableError("No Ray cluster can be reached.", remedy="--set cluster.address=local")
 
-    monkeypatch.setattr(reports, "survey", unreachable)
+    monkeypatch.setattr(diagnose, "survey", unreachable)
     (check,) = cluster_report(Settings.model_validate({"engine": {"name": "ray:vllm"}})).checks
     assert (check.name, check.status, check.remedy) == ("cluster", "fail", "--set cluster.address=local")
 
 
 def test_settings_that_put_nothing_on_nodes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "survey", lambda settings: [CONTROLLER, SOUND])
+    monkeypatch.setattr(diagnose, "survey", lambda settings: [CONTROLLER, SOUND])
     report = cluster_report(Settings.model_validate({"engine": {"name": "vllm"}}))
     assert report.checks[0].remedy.startswith("--engine ray:vllm") and report.checks[0].status == "warn"
     assert [node["address"] for node in report.document] == ["controller", "10.0.0.7"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.commands.recorded.show_run import node_text
 from finqa_cli.commands.recorded.watch_run import frame
-from finqa_cli.publishing.report.report_nodes import nodes_document
+from finqa_cli.publishing.report.report_data import nodes_document
 from finqa_cli.publishing.report.report_page import escape_json
 from finqa_cli.runs.live_run import LiveRun
 from finqa_cli.runs.run_nodes import FOLLOWED, NodeState, ReplicaState, RunNodes, time_text

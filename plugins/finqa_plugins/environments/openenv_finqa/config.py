@@ -1,13 +1,20 @@
-"""Options of the `finqa` environment."""
+"""Options of the `finqa` environment, and what its server needs on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from finqa_cli.grading import Profile, versioned
+from finqa_cli.types import Check
+
+OPENENV = "openenv"
+SERVER_NEEDS = (OPENENV, "httptools")
+"""Import names that the server needs; the extra `openenv` installs them."""
 
 _OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
 
@@ -73,3 +80,14 @@ class FinQAConfig(BaseModel):
         if self.token_env and not self.url:
             raise ValueError("token_env applies to a running server: set url too")
         return self
+
+
+def readiness(settings: Mapping[str, Any]) -> list[Check]:
+    """Check that the server can run if sandboxes are processes of this machine; see `Component.readiness`."""
+    chosen = settings["environment"]
+    elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == "finqa" and chosen["options"].get("url"))
+    missing = [name for name in SERVER_NEEDS if importlib.util.find_spec(name) is None]
+    if elsewhere or not missing:
+        return []
+    detail = f"its server needs {' and '.join(missing)}, which is not installed"
+    return [Check(name="environment", status="fail", detail=detail, remedy=f"pip install 'finqa[{OPENENV}]'")]

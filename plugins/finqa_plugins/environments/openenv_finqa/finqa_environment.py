@@ -35,11 +35,10 @@ from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, Re
 from finqa_plugins.environments._openenv.server_facts import read_facts
 from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.task_rows import group_by_split
-from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
+from finqa_plugins.environments.openenv_finqa.config import OPENENV, SERVER_NEEDS, FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
-from finqa_plugins.environments.openenv_finqa.plugin import OPENENV, SERVER_NEEDS
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192

@@ -215,7 +215,7 @@ async def measure(stock: Path | None, arguments: argparse.Namespace, folder: Pat
                     await measure_side("ours", ours, gold, OUR_SESSIONS, figures)
                     await measure_side("stock", theirs, gold, 1, figures)
     print_table(figures)
-    print(f"\n{arguments.sessions} sessions of ours, from nothing:")
+    print(f"\n{arguments.sessions} sessions of finqa, from nothing:")
     for _ in range(arguments.repeats):
         many = await many_sessions(spec, folder, arguments.sessions, gold)
         print("- " + ", ".join(f"{value:.1f} {what}" for what, value in many.items()))

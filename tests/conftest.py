@@ -80,7 +80,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Temporary files go with the session: libraries leave some, and so does whatever a test kills.
+    """Temporary files go with the session: libraries leave some, and so do processes that a test kills.
 
     Workers have the folder of the process that starts them, which outlives them. Folders of failed tests are elsewhere.
     """
@@ -88,13 +88,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     usual = tempfile.gettempdir()
     for left in Path(usual).glob(f"{SESSION}*"):
-        with contextlib.suppress(OSError):  # its session goes on
+        with contextlib.suppress(OSError):  # its session still runs
             os.close(_locked(left))
             shutil.rmtree(left, ignore_errors=True)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)
     folder = Path(tempfile.mkdtemp(prefix=SESSION))
     lock = _locked(folder)
-    folder.chmod(0o755)  # boxes without isolation have a user of their own
+    folder.chmod(0o755)  # sandboxes without isolation have a user of their own
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     os.environ["WANDB_CACHE_DIR"] = str(folder / "wandb")  # where wandb keeps logs of all runs
     config.add_cleanup(lambda: (shutil.rmtree(folder, ignore_errors=True), os.close(lock)))

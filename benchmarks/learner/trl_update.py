@@ -1,6 +1,6 @@
 """Times the update of TRL's GRPOTrainer on given completions; prints one line of JSON.
 
-Runs in the environment that `make test-trl` makes, so it imports nothing of ours:
+Runs in the environment that `make test-trl` makes, so it imports nothing of finqa:
 
     python benchmarks/learner/trl_update.py MODEL BATCH [--adapter FOLDER] [--repeats 3] [--threads 1]
 

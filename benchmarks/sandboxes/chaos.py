@@ -43,9 +43,9 @@ async def chaos(fleet: Fleet, clean: Rollouts) -> list[Figure]:
             0,
             "so nothing is scored 0 by a fault",
         ),
-        note("episodes that went on in another sandbox", sum(bool(t.recoveries) for t in hit.episodes)),
+        note("episodes that continued in another sandbox", sum(bool(t.recoveries) for t in hit.episodes)),
         note("sandboxes replaced by then", stats.replaced, f"of {stats.lost} that were lost"),
-        note("episodes that began anew", sum(bool(t.retries) for t in hit.episodes)),
+        note("episodes that started again", sum(bool(t.retries) for t in hit.episodes)),
         at_most(
             "wall time by that without faults",
             hit.schedule.seconds / clean.schedule.seconds,

@@ -106,7 +106,7 @@ def comparison(
         note(
             "usable episodes a minute, by all that the published scheduler finishes",
             rounds / (published.episodes * per_minute),
-            "as if every one found a group sooner or later, under whatever policy",
+            "as if every one found a group sooner or later, under any policy",
         ),
     ]
 

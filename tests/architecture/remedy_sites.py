@@ -317,7 +317,7 @@ def _imports(source: Source) -> dict[str, tuple[str, str]]:
 
 
 def _imported(name: str, source: Source) -> tuple[Source, str] | None:
-    """Return the module of ours, and the name there, that a name was imported from."""
+    """Return the module of finqa, and the name there, that a name was imported from."""
     module, original = _imports(source).get(name, ("", ""))
     return (_modules()[module], original) if module in _modules() else None
 
@@ -422,7 +422,7 @@ def _called(node: ast.Call, scope: Scope, depth: int) -> set[str]:
 def _functions(
     name: str, node: ast.Call, scope: Scope
 ) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope]]:
-    """Yield the functions of ours that a call can mean: of the module, imported ones, or methods of this name."""
+    """Yield the functions of finqa that a call can mean: of the module, imported ones, or methods of this name."""
     place: tuple[Source, str] | None = (scope.source, name)
     if isinstance(node.func, ast.Name):
         place = _imported(name, scope.source) or place

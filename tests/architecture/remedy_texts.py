@@ -52,7 +52,7 @@ def alternatives(text: str) -> list[str]:
 
 
 def refusal(command: str, *, whole: bool = True) -> str:
-    """Return why the real parser refuses a command line, whatever its placeholders stand for; empty if it takes it.
+    """Return why the real parser refuses a command line with any values of its placeholders; empty if it takes it.
 
     Args:
         command: The command line, without `finqa`.

@@ -67,7 +67,7 @@ KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")
 
 
 MODULE = re.compile(r"(finqa_(?:cli|plugins)(?:\.\w+)+)(?::\w+)?")
-"""A module of ours in a text, such as the target of a component."""
+"""A module of finqa in a text, such as the target of a component."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Source:
     def imports(self) -> tuple[tuple[str, bool], ...]:
         """Dotted name of each import, and whether it runs when the module is imported.
 
-        Those for types only, in functions, and of modules of ours that a text names do not.
+        Those for types only, in functions, and of modules of finqa that a text names do not.
         """
         return self._imports
 
@@ -143,7 +143,7 @@ def sources(folder: str) -> tuple[Source, ...]:
 
 
 def reached(module: str) -> dict[str, Source]:
-    """The modules of ours that are imported when this one is, packages around them included."""
+    """The modules of finqa that are imported when this one is, packages around them included."""
     known = {source.module: source for folder in ("finqa_cli", "plugins/finqa_plugins") for source in sources(folder)}
     found: dict[str, Source] = {}
     waiting = [module]

@@ -27,7 +27,7 @@ from remedy_texts import (
 from source_tree import ROOT
 
 NOT_FOLLOWED = {
-    "finqa_cli/boundary.py": "remedies of plugins' explain_error; those of ours are sites of their own plugins",
+    "finqa_cli/boundary.py": "remedies of plugins' explain_error; those of finqa are sites of their own plugins",
     "finqa_cli/diagnostics/diagnose.py": "remedies of checks and errors, with secrets masked",
     "finqa_cli/runs/interrupts.py": "the resume commands that commands give to perform()",
     "finqa_cli/settings/published_names.py": "names of other trainers in a table; tests/unit/settings tries each",

@@ -153,13 +153,13 @@ EXIT_CODES = {
 def test_each_error_has_its_exit_code_on_both_streams(
     kind: type[errors.FinqaError], status: int, failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing(kind("It broke.", remedy="finqa mend"))
+    failing(kind("It broke.", remedy="finqa repair"))
     assert main(["fail"]) == status
-    assert capsys.readouterr() == ("", "error: It broke.\nfix: finqa mend\n")
+    assert capsys.readouterr() == ("", "error: It broke.\nfix: finqa repair\n")
     assert main(["fail", "--json"]) == status
     document = json.loads(capsys.readouterr().out)
     assert document == {
-        "error": {"type": kind.__name__, "message": "It broke.", "remedy": "finqa mend", "exit_code": status}
+        "error": {"type": kind.__name__, "message": "It broke.", "remedy": "finqa repair", "exit_code": status}
     }
 
 

@@ -41,7 +41,7 @@ HOOKS = {
     "raises": "raise RuntimeError('no route to host')",
     "refuses": "raise AuthenticationError('The key was refused.', remedy='export EXAMPLE_API_KEY=...')",
     "hangs": "time.sleep(600)",
-    "confused": "return ['all is well']",
+    "confused": "return ['looks good']",
     "sound": "return [Check(name='example quota', status='warn', detail=repr(settings), remedy='pay more')]",
 }
 
@@ -124,7 +124,7 @@ def test_nothing_that_a_plugin_does_keeps_the_doctor_from_answering(tmp_path: Pa
     assert found(checks, "refuses")["detail"] == "The key was refused."
     assert found(checks, "refuses")["remedy"] == "export EXAMPLE_API_KEY=..."
     assert found(checks, "hangs")["detail"] == "no response within 10 s"
-    assert "'all is well' is not a Check" in found(checks, "confused")["detail"]
+    assert "'looks good' is not a Check" in found(checks, "confused")["detail"]
     assert all(found(checks, name)["status"] == "fail" for name in ("raises", "refuses", "hangs", "confused"))
     assert found(checks, "example quota")["status"] == "warn"
     assert "'api_key': '**********'" in found(checks, "example quota")["detail"]
@@ -197,7 +197,7 @@ def test_where_settings_come_from_is_said(capsys: pytest.CaptureFixture[str]) ->
     assert found(checks, "settings")["detail"] == "environment FINQA_HOME, file finqa.toml"
 
 
-def test_boxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_home: Path) -> None:
+def test_sandboxes_left_behind_are_noted(capsys: pytest.CaptureFixture[str], finqa_home: Path) -> None:
     """In the ledger of the local provider, with a live server process of a dead owner: here, this test itself."""
     from finqa_cli.processes import start_time
     from finqa_plugins.sandboxes.local.local_ledger import Ledger, SandboxEntry, ServerEntry
@@ -343,7 +343,7 @@ print(sorted({"torch", "transformers", "peft", "vllm", "openenv", "wandb", "pand
 
 @pytest.fixture(scope="module")
 def daytona(finqa_home: Path) -> Iterator[LoopbackProcess]:
-    """An account with room for 8 boxes, and the image of the embedded snapshot."""
+    """An account with room for 8 sandboxes, and the image of the embedded snapshot."""
     pytest.importorskip("daytona", reason="needs finqa[daytona]")
     quota = Quota(cpu=8, memory_gib=100, disk_gib=100)
     with LoopbackProcess(LoopbackConfig(images=ready_image(finqa_home), quota=quota)) as loopback:

@@ -1,4 +1,4 @@
-"""What `finqa eval` says when boxes fail instead of the policy."""
+"""What `finqa eval` says when sandboxes fail instead of the policy."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_cell_is_run_once_for_each_seed_and_reported_over_them(
 
 
 def _redone_and_changed(relay: InThisProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """Goes on with the finished experiment of the test above."""
+    """Resumes the finished experiment of the test above."""
     with Path("outputs/small/evals/cell-two/report.json").open("a") as file:
         file.write(" ")
     status, told = failure(["experiment", "run", "small.toml"], capsys)

@@ -64,7 +64,7 @@ def test_the_adapter_of_a_step_loads_in_peft(here: Path, made: Path, capsys: pyt
     facts = front_matter(folder)
     assert facts["base_model"] == "Qwen/Qwen3-4B" and facts["library_name"] == "peft"
     assert facts["license"] == "apache-2.0" and "model-index" not in facts, "step 1 was not evaluated"
-    assert str(made) not in (folder / "README.md").read_text(), "folders of this machine are nobody's business"
+    assert str(made) not in (folder / "README.md").read_text(), "folders of this machine are not published"
     again = document(["export", str(folder), "--to=peft", "--out=again", "--base-model=a/b"], capsys)
     assert set(again["files"]) == set(written["files"])
 
@@ -176,13 +176,13 @@ def test_card_names_the_data_that_the_run_found_and_no_snapshot(here: Path, caps
 def test_card_says_what_tells_two_experiments_apart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("stock_run", "cell")
     settings = json.loads(Path("cell/settings.json").read_text(encoding="utf-8"))
-    options = {"uncertainty": "advantage", "rules": "/home/somebody/rules.toml"}
+    options = {"uncertainty": "advantage", "rules": "/home/someone/rules.toml"}
     changed = {"environment": {"name": "forecast", "options": options}, "lora": {"rank": 0, "alpha": 32}}
     write_json(Path("cell/settings.json"), {**settings, **changed})
     document(["export", "cell", "--to=peft", "--out=d", "-q"], capsys)
     said = Path("d/README.md").read_text(encoding="utf-8")
     assert "| environment.uncertainty | advantage |" in said and "| environment.rules | rules.toml |" in said
-    assert "| lora.rank | 0 |" in said and "lora.alpha" not in said and "somebody" not in said
+    assert "| lora.rank | 0 |" in said and "lora.alpha" not in said and "someone" not in said
 
 
 MISTAKES: dict[str, tuple[int, str, list[str]]] = {

@@ -30,11 +30,11 @@ def ended_pid() -> int:
 
 
 class MemoryProvider(SandboxProvider):
-    """Boxes in a dictionary: `stuck` cannot be ended."""
+    """Sandboxes in a dictionary: `stuck` cannot be ended."""
 
     def __init__(self) -> None:
         now = time.time()
-        self.boxes = {
+        self.sandboxes = {
             name: SandboxInfo(id=name, state="started", labels={"finqa.run": run}, created=now - age)
             for name, run, age in (("old", "one", 7200.0), ("young", "one", 60.0), ("other", "two", 10.0))
         }
@@ -44,21 +44,21 @@ class MemoryProvider(SandboxProvider):
         raise AssertionError("no command here starts a sandbox")
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[SandboxInfo]:
-        return [box for box in self.boxes.values() if labels.items() <= box.labels.items()]
+        return [sandbox for sandbox in self.sandboxes.values() if labels.items() <= sandbox.labels.items()]
 
     async def reap(self, sandbox_id: str) -> None:
         if sandbox_id == "stuck":
             raise SandboxError("no answer")
-        self.boxes.pop(sandbox_id, None)
+        self.sandboxes.pop(sandbox_id, None)
 
     async def close(self) -> None:
         self.closed += 1
 
     def add(self, name: str, labels: Mapping[str, str]) -> None:
-        self.boxes[name] = SandboxInfo(id=name, state="started", labels=labels, created=time.time())
+        self.sandboxes[name] = SandboxInfo(id=name, state="started", labels=labels, created=time.time())
 
     def add_owned(self) -> None:
-        """One box of each kind of owner."""
+        """One sandbox of each kind of owner."""
         mine = owner_labels("run")
         self.add("used", mine)
         self.add("left", {**mine, PID_LABEL: f"{ended_pid()}:1"})
@@ -88,10 +88,14 @@ def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_boxes_are_listed_oldest_first(provider: MemoryProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sandboxes_are_listed_oldest_first(provider: MemoryProvider, capsys: pytest.CaptureFixture[str]) -> None:
     shown = document(["ls"], capsys)
-    assert shown["provider"] == "local" and [box["id"] for box in shown["sandboxes"]] == ["old", "young", "other"]
-    assert [box["id"] for box in document(["ls", "--run", "two"], capsys)["sandboxes"]] == ["other"]
+    assert shown["provider"] == "local" and [sandbox["id"] for sandbox in shown["sandboxes"]] == [
+        "old",
+        "young",
+        "other",
+    ]
+    assert [sandbox["id"] for sandbox in document(["ls", "--run", "two"], capsys)["sandboxes"]] == ["other"]
     assert main(["sandbox", "ls"]) == 0
     assert "2 h" in capsys.readouterr().out and provider.closed == provider.opened
 
@@ -107,28 +111,28 @@ def test_boxes_are_listed_oldest_first(provider: MemoryProvider, capsys: pytest.
         (["young", "other"], ["young", "other"]),
     ],
 )
-def test_just_the_selected_boxes_are_ended(
+def test_just_the_selected_sandboxes_are_ended(
     arguments: list[str], expected: list[str], provider: MemoryProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = set(provider.boxes)
+    before = set(provider.sandboxes)
     dry = document(["reap", *arguments, "--dry-run"], capsys)
-    assert [box["id"] for box in dry["reaped"]] == expected and set(provider.boxes) == before
-    assert [box["id"] for box in document(["reap", *arguments], capsys)["reaped"]] == expected
-    assert set(provider.boxes) == before - set(expected) and provider.closed == provider.opened
+    assert [sandbox["id"] for sandbox in dry["reaped"]] == expected and set(provider.sandboxes) == before
+    assert [sandbox["id"] for sandbox in document(["reap", *arguments], capsys)["reaped"]] == expected
+    assert set(provider.sandboxes) == before - set(expected) and provider.closed == provider.opened
 
 
 def test_an_unknown_id_ends_nothing(provider: MemoryProvider, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sandbox", "reap", "old", "nobody"]) == 1
-    assert "There is no sandbox nobody" in capsys.readouterr().err and "old" in provider.boxes
+    assert main(["sandbox", "reap", "old", "missing"]) == 1
+    assert "There is no sandbox missing" in capsys.readouterr().err and "old" in provider.sandboxes
 
 
-def test_a_box_that_cannot_be_ended_does_not_keep_the_others(
+def test_a_sandbox_that_cannot_be_ended_does_not_keep_the_others(
     provider: MemoryProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    provider.boxes["stuck"] = SandboxInfo(id="stuck", state="error", labels={}, created=time.time())
+    provider.sandboxes["stuck"] = SandboxInfo(id="stuck", state="error", labels={}, created=time.time())
     assert main(["sandbox", "reap", "--all"]) == 69
     assert "1 of 4 sandboxes could not be removed; the first is stuck: no answer" in capsys.readouterr().err
-    assert set(provider.boxes) == {"stuck"} and provider.closed == provider.opened
+    assert set(provider.sandboxes) == {"stuck"} and provider.closed == provider.opened
 
 
 def test_owners_are_told_apart() -> None:
@@ -147,9 +151,9 @@ def test_owners_are_told_apart() -> None:
         assert owner_state(labels) == "unknown"
 
 
-def test_the_list_says_whose_each_box_is(provider: MemoryProvider, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_whose_each_sandbox_is(provider: MemoryProvider, capsys: pytest.CaptureFixture[str]) -> None:
     provider.add_owned()
-    owners = {box["id"]: box["owner"] for box in document(["ls", "--run", "run"], capsys)["sandboxes"]}
+    owners = {sandbox["id"]: sandbox["owner"] for sandbox in document(["ls", "--run", "run"], capsys)["sandboxes"]}
     assert owners == {"used": "alive", "left": "gone", "reused": "gone", "far": "elsewhere"}
     assert main(["sandbox", "ls", "--run", "run", "--sandbox", "local"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -164,7 +168,7 @@ def test_without_a_choice_only_what_ended_processes_of_this_machine_left_is_ende
     assert main(["sandbox", "reap"]) == 0
     assert (
         capsys.readouterr().out == "No local sandbox to remove. List all: finqa sandbox ls --sandbox local\n"
-        and len(provider.boxes) == 3
+        and len(provider.sandboxes) == 3
     )
     provider.add_owned()
     assert main(["sandbox", "reap", "--dry-run"]) == 0
@@ -172,11 +176,11 @@ def test_without_a_choice_only_what_ended_processes_of_this_machine_left_is_ende
     assert shown.endswith("Would end 2 local sandboxes.\n") and "\nleft " in shown and "\nused " not in shown
     assert main(["sandbox", "reap"]) == 0
     assert capsys.readouterr().out == "Ended 2 local sandboxes.\n"
-    assert set(provider.boxes) == {"old", "young", "other", "used", "far"}
+    assert set(provider.sandboxes) == {"old", "young", "other", "used", "far"}
 
 
 @pytest.mark.parametrize(("answer", "flags", "ended"), [("n\n", [], False), ("y\n", [], True), ("", ["--yes"], True)])
-def test_on_a_terminal_boxes_in_use_are_ended_after_a_yes(
+def test_on_a_terminal_sandboxes_in_use_are_ended_after_a_yes(
     answer: str, flags: list[str], ended: bool, provider: MemoryProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider.add_owned()
@@ -184,7 +188,7 @@ def test_on_a_terminal_boxes_in_use_are_ended_after_a_yes(
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", screen)
     assert main(["sandbox", "reap", "--run", "run", *flags]) == 0
-    assert ("used" not in provider.boxes) is ended
+    assert ("used" not in provider.sandboxes) is ended
     assert ("1 of 4 sandboxes is in use. Remove them?" in screen.getvalue()) is not flags
 
 

@@ -36,7 +36,7 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[s
     [
         (TOKENS, 1.0),
         ([*TOKENS, "EOF"], 0.0),  # an end before the last token is no operation
-        ([*TOKENS[:-1], "none"], 1.0),  # the last token is not read, whatever it is
+        ([*TOKENS[:-1], "none"], 1.0),  # the last token is not read
         (TOKENS[:-1], 0.0),  # so that the second step does not end
         (["divide(", "100", "500", ")", "add(", "#0", "7", "EOF"], 1.0),  # such a step is not read
         (["divide(", "100", "500", ")", "nothing(", "#0", "7", "EOF"], 0.0),
@@ -61,7 +61,7 @@ def test_finqa_counts_the_predictions_that_there_are(capsys: pytest.CaptureFixtu
     predicted = [
         {"id": row["id"], "predicted": tokens} for row, tokens in zip(rows, (TOKENS, wrong, cut), strict=False)
     ]
-    save("predictions.json", [*predicted, {"id": "of nobody", "predicted": TOKENS}])
+    save("predictions.json", [*predicted, {"id": "unknown", "predicted": TOKENS}])
     found, about = figures(capsys, "predictions.json", "--metric", "finqa", "--truth", str(truth), "--rows", "rows.csv")
     assert found == {"execution": 0.6667, "program": 0.3333}
     assert (about["rows"], about["missing"], about["unknown"]) == (3, 2, 1)
@@ -89,7 +89,7 @@ def test_tatqa_counts_all_questions(capsys: pytest.CaptureFixture[str]) -> None:
             "q1b": [["900"], "million"],
             "q1c": ["11.11", ""],
             "q1e": [0, "million"],  # the published script takes the number 0 for no answer
-            "of nobody": ["1", ""],
+            "unknown": ["1", ""],
         },
     )
     found, about = figures(capsys, "predictions.json", "--metric", "tatqa", "--truth", str(truth))

@@ -1,4 +1,4 @@
-"""A call format from somebody else's package, from installation to an episode."""
+"""A call format from another author's package, from installation to an episode."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plays episodes with OpenEnv's own client against the server at argv[1]; prints what it got as JSON.
 
-Runs in the environment of that client, so it imports nothing of ours.
+Runs in the environment of that client, so it imports nothing of finqa.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaBench]:
 
 @pytest.fixture(scope="module")
 def loopback(bench: DaytonaBench) -> Iterator[LoopbackProcess]:
-    """One for all checks, so that the real server behind the boxes is started once."""
+    """One for all checks, so that the real server behind the sandboxes is started once."""
     with LoopbackProcess(bench.loopback().config) as loopback:
         yield loopback
 
@@ -57,7 +57,7 @@ async def test_daytona_executes(
 
 
 @pytest.mark.parametrize("check", WORKING[3:])
-async def test_daytona_boxes_that_execute(
+async def test_daytona_sandboxes_that_execute(
     check: Check, bench: DaytonaBench, loopback: LoopbackProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in loopback.environment.items():

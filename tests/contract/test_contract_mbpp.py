@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox
 from finqa_cli.testing.contract import environment_suite as suite
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.thorough
 
 
 class Boxed(Environment):
-    """The environment, with one box for all sessions: what the pool does."""
+    """The environment, with one sandbox for all sessions: what the pool does."""
 
     def __init__(self) -> None:
         self._inner = MbppEnvironment(MbppConfig(), EnvironmentContext(snapshot=None))
-        self._box = PlainBox()
+        self._sandbox = PlainSandbox()
 
     def data(self) -> DataInfo:
         return self._inner.data()
@@ -43,7 +43,7 @@ class Boxed(Environment):
         return self._inner.measure(trajectories)
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
-        return await self._inner.open(task, seed=seed, sandbox=sandbox or self._box)
+        return await self._inner.open(task, seed=seed, sandbox=sandbox or self._sandbox)
 
 
 def test_tasks() -> None:

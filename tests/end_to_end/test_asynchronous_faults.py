@@ -1,4 +1,4 @@
-"""Rollouts ahead of the learner when somebody stops the run or something fails: all ends, and nothing is hidden."""
+"""Rollouts ahead of the learner when a user stops the run or something fails: all ends, and nothing is hidden."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def played(run: Path) -> list[dict[str, Any]]:
 
 
 class StoppedLearner(SimulatedLearner):
-    """Somebody presses Ctrl-C in its third update."""
+    """A user presses Ctrl-C in its third update."""
 
     trainer: Trainer
 

@@ -91,7 +91,7 @@ def test_versions_are_recorded_turn_by_turn_and_may_change_within_an_episode(tmp
 
 
 def test_groups_that_are_too_old_are_dropped_and_counted(tmp_path: Path) -> None:
-    """An engine that goes on serving version 2: its tokens are 1, 2, ... versions old from version 3 on."""
+    """An engine that keeps serving version 2: its tokens are 1, 2, ... versions old from version 3 on."""
     engine, learner = WatchedEngine(stale_from=3), SimulatedLearner(0.01)
     records = train(tmp_path / "run", engine, learner, iterations=8, max_staleness=1)
     fresh = [record for record in records if record["updates"]]

@@ -1,4 +1,4 @@
-"""Replies that are cut, late or repeated, at every place of an episode: it goes on and equals the clean one."""
+"""Replies that are cut, late or repeated, at every place of an episode: it continues and equals the clean one."""
 
 from __future__ import annotations
 
@@ -78,14 +78,16 @@ async def test_an_episode_is_the_same_after_a_fault_at_any_place(server: tuple[P
     places = range(last + 1)
     retried = await asyncio.gather(*(damaged(home, url, fault, place, retries=3) for place in places))
     assert [told(each) for each in retried] == [told(clean)] * len(places)
-    # What comes behind the last reply of an episode is read by nobody.
+    # What comes after the last reply of an episode is not read.
     noticed = retried[: None if fault in ("cut before", "delay") else last]
-    mended = [(each.recoveries, each.retries) for each in noticed]
+    repaired = [(each.recoveries, each.retries) for each in noticed]
     # The episode opens with the first two replies (reset and state); what is lost there starts it again.
     opening = 1 if fault == "cut after" else 2
-    assert [sum(each) for each in mended] == [1] * len(noticed), "a fault that nobody noticed, or that others followed"
+    assert [sum(each) for each in repaired] == [1] * len(noticed), (
+        "a fault that was not noticed, or that others followed"
+    )
     if not fault.startswith("repeat"):
-        assert mended == [(0, 1)] * opening + [(1, 0)] * (len(noticed) - opening)
+        assert repaired == [(0, 1)] * opening + [(1, 0)] * (len(noticed) - opening)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -108,7 +110,7 @@ async def test_shifted_replies_of_one_tool_leave_no_verdict(server: tuple[Path, 
         task = environment.tasks(environment.splits()[0])[0]
         session = await environment.open(task, seed=1, sandbox=None)
         with pytest.raises(EnvironmentFault, match="violated the protocol"):
-            for company in (task.cluster, "nobody", "nowhere"):
+            for company in (task.cluster, "unknown", "nowhere"):
                 await session.step(ToolCall(name="get_descriptions", arguments={"company_name": company}))
             await session.grade()
         await session.close()

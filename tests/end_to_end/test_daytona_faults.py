@@ -19,7 +19,7 @@ from finqa_cli.testing.daytona.config import Faults
 from finqa_cli.testing.daytona.loopback import LoopbackDaytona
 from finqa_cli.testing.daytona.loopback_control import Stats
 from finqa_plugins.sandboxes.daytona import daytona_cloud, daytona_create, upkeep
-from finqa_plugins.sandboxes.daytona import daytona_sandbox as box_module
+from finqa_plugins.sandboxes.daytona import daytona_sandbox as sandbox_module
 from finqa_plugins.sandboxes.daytona.daytona_ledger import open_names
 
 HANG_S = 60.0
@@ -37,23 +37,23 @@ async def happens(loopback: LoopbackDaytona, what: Callable[[Stats], int]) -> No
 
 
 @pytest.mark.thorough
-async def test_sixty_boxes_in_a_storm(bench: DaytonaBench) -> None:
+async def test_sixty_sandboxes_in_a_storm(bench: DaytonaBench) -> None:
     faults = {"rate_limited": 0.3, "server_error": 0.05, "lost_reply": 0.05, "late_error": 0.03}
     limits = {"create_limit": 40, "create_window_s": 1.5}
     latency = {"create": {"median_s": 0.05, "sigma": 0.5}, "start": {"median_s": 0.1, "sigma": 0.5}}
     async with bench.loopback(seed=7, faults=faults, latency=latency, stale_list_s=2.0, **limits) as loopback:
         bench.use(loopback)
         provider = bench.provider(**limits)
-        boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(60)))
+        sandboxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(60)))
         await loopback.control.set_faults(Faults())
         stats = await loopback.control.stats()
-        assert stats["sandboxes"] == stats["sandboxes_ever"] == len({box.id for box in boxes}) == 60
+        assert stats["sandboxes"] == stats["sandboxes_ever"] == len({sandbox.id for sandbox in sandboxes}) == 60
         assert stats["sandboxes_by_label"]["finqa.run=r"] == 60
         assert stats["duplicates"] == 0
         assert stats["busiest_window"] <= 40
         assert stats["creates"]["limited"] == 0
         assert stats["faults"]["lost_reply"] and stats["faults"]["rate_limited"] > 10, "a storm, not a breeze"
-        assert all(await asyncio.gather(*(box.healthy() for box in boxes)))
+        assert all(await asyncio.gather(*(sandbox.healthy() for sandbox in sandboxes)))
         assert len(await bench.listed(RUN)) == 60
         await provider.close()
         await nothing_is_left(bench, loopback)
@@ -105,8 +105,8 @@ async def test_a_create_that_hangs_is_found_by_its_name(bench: DaytonaBench, mon
         start = asyncio.create_task(provider.start(bench.spec, RUN))
         await happens(loopback, lambda stats: stats["sandboxes"])
         await loopback.control.set_faults(Faults())
-        box = await asyncio.wait_for(start, HANG_S)
-        assert await box.healthy()
+        sandbox = await asyncio.wait_for(start, HANG_S)
+        assert await sandbox.healthy()
         assert (await loopback.control.stats())["sandboxes_ever"] == 1
         await provider.close()
         await nothing_is_left(bench, loopback)
@@ -165,42 +165,42 @@ async def test_close_ends_starts_and_their_callers_learn_why(bench: DaytonaBench
 
 
 async def test_an_expired_address_is_renewed(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box_module, "OUT_OF_REACH_S", 0.0)  # at once, and not by the upkeep a little later
+    monkeypatch.setattr(sandbox_module, "OUT_OF_REACH_S", 0.0)  # at once, and not by the upkeep a little later
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider(url_ttl_s=2)
-        box = await provider.start(bench.spec, RUN)
-        first = box.url()
+        sandbox = await provider.start(bench.spec, RUN)
+        first = sandbox.url()
         await loopback.control.expire_urls()
-        assert await box.healthy()
-        second = box.url()
+        assert await sandbox.healthy()
+        second = sandbox.url()
         assert second != first
-        assert box.renew_at < time.monotonic() + 2.0, "before it expires"
+        assert sandbox.renew_at < time.monotonic() + 2.0, "before it expires"
         async with asyncio.timeout(HANG_S):
-            while box.url() == second:  # noqa: ASYNC110  nobody asks for its health meanwhile
+            while sandbox.url() == second:  # noqa: ASYNC110  its health is not checked meanwhile
                 await asyncio.sleep(0.05)
-        assert await box._prober.status(box.health_url) == 200
+        assert await sandbox._prober.status(sandbox.health_url) == 200
         await provider.close()
 
 
-async def test_running_boxes_are_kept_and_forgotten_ones_end(
+async def test_running_sandboxes_are_kept_and_forgotten_ones_end(
     bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TTL_MARGIN", 0.002)
     async with bench.loopback(minute_s=0.5) as loopback:
         bench.use(loopback)
         provider = bench.provider(auto_stop_minutes=3, ttl_minutes=4, keepalive_s=0.2)
-        box = await provider.start(bench.spec, RUN)
+        sandbox = await provider.start(bench.spec, RUN)
         await asyncio.sleep(2.5)
-        assert await box.healthy(), "neither idle nor out of time"
+        assert await sandbox.healthy(), "neither idle nor out of time"
         await provider._upkeep.close()
         await happens(loopback, lambda stats: stats["sandboxes"] == 0)
-        assert not await box.healthy()
+        assert not await sandbox.healthy()
         await provider.close()
         await nothing_is_left(bench, loopback)
 
 
-async def test_a_box_that_fails_to_start_is_deleted(bench: DaytonaBench) -> None:
+async def test_a_sandbox_that_fails_to_start_is_deleted(bench: DaytonaBench) -> None:
     async with bench.loopback(faults={"start_failed": 1.0}) as loopback:
         bench.use(loopback)
         provider = bench.provider()
@@ -211,14 +211,14 @@ async def test_a_box_that_fails_to_start_is_deleted(bench: DaytonaBench) -> None
         await nothing_is_left(bench, loopback)
 
 
-async def test_stale_lists_hide_no_box_of_this_machine_and_show_none_that_we_ended(bench: DaytonaBench) -> None:
+async def test_stale_lists_hide_no_sandbox_of_this_machine_and_show_none_that_we_ended(bench: DaytonaBench) -> None:
     async with bench.loopback(stale_list_s=60.0, latency={"delete": {"median_s": 0.5}}) as loopback:
         bench.use(loopback)
         provider, other = bench.provider(), bench.provider()
-        box = await provider.start(bench.spec, RUN)
-        assert [info.id for info in await other.list(RUN)] == [box.id]
+        sandbox = await provider.start(bench.spec, RUN)
+        assert [info.id for info in await other.list(RUN)] == [sandbox.id]
         assert not await other.list({"finqa.run": "another"})
-        await box.stop()
+        await sandbox.stop()
         assert (await loopback.control.stats())["sandboxes"] == 0, "gone, not going"
         assert not await provider.list(RUN)
         await provider.close()
@@ -232,9 +232,9 @@ async def test_a_deletion_whose_reply_never_comes_is_asked_for_again(
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider(delete_timeout_s=10.0)
-        boxes = [await provider.start(bench.spec, RUN) for _ in range(3)]
+        sandboxes = [await provider.start(bench.spec, RUN) for _ in range(3)]
         await loopback.control.set_faults(Faults(hang=1.0))
-        stops = [asyncio.create_task(box.stop()) for box in boxes]
+        stops = [asyncio.create_task(sandbox.stop()) for sandbox in sandboxes]
         await happens(loopback, lambda stats: stats["faults"].get("hang", 0) >= 3)
         await loopback.control.set_faults(Faults())
         await asyncio.wait_for(asyncio.gather(*stops), HANG_S)
@@ -246,15 +246,15 @@ async def test_what_a_server_wrote_before_it_stopped_answering_is_told_once(benc
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(3)))
-        await loopback.control.kill([boxes[0].id])
+        sandboxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(3)))
+        await loopback.control.kill([sandboxes[0].id])
         (server,) = (await loopback.control.stats())["servers"]
         os.kill(server, signal.SIGKILL)
-        assert not any(await asyncio.gather(*(box.healthy() for box in boxes)))
+        assert not any(await asyncio.gather(*(sandbox.healthy() for sandbox in sandboxes)))
         with structlog.testing.capture_logs() as logs:
-            await asyncio.gather(*(box.stop() for box in boxes))
+            await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
         told = [(line["log_level"], line["sandbox"]) for line in logs if "stopped answering" in line["event"]]
-        assert boxes[0].id not in [sandbox for _, sandbox in told], "its toolbox is gone as well: nothing to tell"
+        assert sandboxes[0].id not in [sandbox for _, sandbox in told], "its toolbox is gone as well: nothing to tell"
         assert sorted(level for level, _ in told) == ["info", "warning"]
         await provider.close()
 
@@ -264,16 +264,16 @@ async def test_nothing_answers(bench: DaytonaBench, monkeypatch: pytest.MonkeyPa
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        boxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(5)))
+        sandboxes = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(5)))
     began = time.monotonic()
-    assert not await boxes[0].healthy()
-    failures = await asyncio.gather(*(box.stop() for box in boxes[:2]), return_exceptions=True)
+    assert not await sandboxes[0].healthy()
+    failures = await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes[:2]), return_exceptions=True)
     assert {type(failure) for failure in failures} == {SandboxError}
     with pytest.raises(FinqaError, match="5 sandboxes could not be removed;") as failure:
         await provider.close()
     assert "finqa sandbox reap" in failure.value.remedy
     assert time.monotonic() - began < 40.0, "not a minute for each try"
-    assert [path.suffix for path in bench.files()] == [".jsonl"], "the ledger remembers the boxes"
+    assert [path.suffix for path in bench.files()] == [".jsonl"], "the ledger remembers the sandboxes"
 
 
 async def test_starts_that_nobody_answers_end_together(bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ async def test_a_quota_stops_the_starts_beyond_it_only(bench: DaytonaBench) -> N
         await nothing_is_left(bench, loopback)
 
 
-async def test_boxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) -> None:
+async def test_sandboxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
@@ -103,7 +103,7 @@ async def test_boxes_of_others_are_neither_shown_nor_ended(bench: DaytonaBench) 
         await nothing_is_left(bench, loopback)
 
 
-async def test_a_box_of_others_with_a_name_of_ours_is_left_alone(
+async def test_a_sandbox_of_others_with_a_name_of_ours_is_left_alone(
     bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secrets, "token_hex", lambda length: "0" * 2 * length)
@@ -115,7 +115,7 @@ async def test_a_box_of_others_with_a_name_of_ours_is_left_alone(
         with pytest.raises(SandboxError, match="used by a sandbox of another user"):
             await provider.start(bench.spec, RUN)
         await provider.close()
-        assert [box["id"] for box in await loopback.control.sandboxes()] == [stranger.id]
+        assert [sandbox["id"] for sandbox in await loopback.control.sandboxes()] == [stranger.id]
         assert not bench.files()
 
 
@@ -129,11 +129,11 @@ async def test_the_key_is_nowhere(bench: DaytonaBench, caplog: pytest.LogCapture
             answers = await asyncio.gather(*(provider.start(bench.spec, RUN) for _ in range(6)), return_exceptions=True)
             written = "".join(path.read_text() for path in bench.files())
             listed = str(await provider.list({}))
-            boxes = json.dumps(await loopback.control.sandboxes())
+            sandboxes = json.dumps(await loopback.control.sandboxes())
             await loopback.control.set_faults(Faults())
             await provider.close()
         told = "".join(f"{answer!s}{answer!r}" for answer in answers) + str(logs) + caplog.text
-        assert written and boxes != "[]"
-        assert "finqa.box" in boxes, "the boxes are shown with their labels"
-        for text in (written, listed, boxes, told, repr(provider._config)):
+        assert written and sandboxes != "[]"
+        assert "finqa.box" in sandboxes, "the sandboxes are shown with their labels"
+        for text in (written, listed, sandboxes, told, repr(provider._config)):
             assert key not in text

@@ -40,7 +40,7 @@ def server_pids(home: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # somebody else's process, or one that has just ended
+            with contextlib.suppress(OSError):  # a process of another user, or one that has just ended
                 if f"FINQA_SNAPSHOT={home}".encode() in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
     return found
@@ -64,7 +64,9 @@ async def test_a_killed_server_costs_no_episode(tmp_path: Path) -> None:
         trajectories = await play_all(player, attempts, concurrency=8, on_trajectory=kill_once)
     assert [trajectory.status for trajectory in trajectories] == [Status.COMPLETED] * 40
     assert [trajectory.reward for trajectory in trajectories] == [1.0] * 40
-    assert any(each.recoveries or each.retries for each in trajectories), "the kill hit nobody: the test shows nothing"
+    assert any(each.recoveries or each.retries for each in trajectories), (
+        "the kill hit no episode: the test shows nothing"
+    )
     assert server_pids(tmp_path) == []
 
 

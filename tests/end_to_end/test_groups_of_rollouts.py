@@ -96,7 +96,7 @@ async def test_the_next_iteration_continues_the_walk() -> None:
     assert len(set(ids)) == 8
 
 
-async def test_a_member_whose_box_is_lost_for_a_moment_costs_nothing() -> None:
+async def test_a_member_whose_sandbox_is_lost_for_a_moment_costs_nothing() -> None:
     environment = ToyEnvironment([SANDBOX_TROUBLE], boxed=False)
     collected = await collect(environment, {"q1"}, settings(target_groups_per_iter=0, max_rollout_rounds=1))
     assert all(trajectory.reward is not None for group in collected.groups for trajectory in group.trajectories)

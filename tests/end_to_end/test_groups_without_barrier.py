@@ -1,4 +1,4 @@
-"""One iteration's groups on a virtual clock: what is played never depends on who is faster, and nobody waits."""
+"""Groups of an iteration on a virtual clock: what is played depends on no episode's speed, and none waits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from finqa_cli.types import Group, Sampling, Status, Task, Trajectory
 from finqa_plugins.optimizers.grpo import Grpo, GrpoConfig
 
 
-def timed_settings(*, boxes: int = 24, sessions: int = 1, **train: Any) -> Settings:
+def timed_settings(*, sandboxes: int = 24, sessions: int = 1, **train: Any) -> Settings:
     return Settings.model_validate(
         {
             "train": {"group_size": 3, "seed": 1, **train},
-            "pool": {"sandboxes": boxes, "sessions_per_sandbox": sessions, "max_play_retries": 0},
+            "pool": {"sandboxes": sandboxes, "sessions_per_sandbox": sessions, "max_play_retries": 0},
         }
     )
 
@@ -105,7 +105,7 @@ def test_what_is_played_does_not_depend_on_timing(
     delays: list[int], right: float, target: int, places: int, expected: float | None
 ) -> None:
     """Groups, seeds, ids, credit and cursor; on an engine in lockstep every batch too, so every bit of a run."""
-    chosen = timed_settings(boxes=places, target_groups_per_iter=target, max_rollout_rounds=3)
+    chosen = timed_settings(sandboxes=places, target_groups_per_iter=target, max_rollout_rounds=3)
     seen = []
     for delay in delays:
         engine = ToyTokenEngine()
@@ -118,17 +118,17 @@ def test_what_is_played_does_not_depend_on_timing(
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize(("boxes", "sessions"), [(1, 1), (3, 1), (2, 3), (8, 1)])
-def test_in_lockstep_a_pool_smaller_than_the_concurrency_gives_the_same_batches(boxes: int, sessions: int) -> None:
-    """Eight episodes want a box; whose turn it is, and who sits in the engine meanwhile, is not a matter of timing."""
-    chosen = timed_settings(boxes=8, target_groups_per_iter=6, max_rollout_rounds=3)
+@pytest.mark.parametrize(("sandboxes", "sessions"), [(1, 1), (3, 1), (2, 3), (8, 1)])
+def test_in_lockstep_a_pool_smaller_than_the_concurrency_gives_the_same_batches(sandboxes: int, sessions: int) -> None:
+    """Eight episodes want a sandbox; timing decides neither whose turn it is nor who has a seat of the engine."""
+    chosen = timed_settings(sandboxes=8, target_groups_per_iter=6, max_rollout_rounds=3)
 
     async def played(delays: int) -> list[Any]:
         engine = ToyTokenEngine()
-        pool = await filled(FakeProvider(), boxes, sessions_per_sandbox=sessions, health_check_s=3.0)
+        pool = await filled(FakeProvider(), sandboxes, sessions_per_sandbox=sessions, health_check_s=3.0)
         collected, heard = await _collect(TimedEnvironment(delays=delays), chosen, engine, pool=pool)
         assert sorted(trajectory.id for trajectory in heard) == sorted(ids(collected))
-        assert bool(pool.stats().waits) == (boxes * sessions < 8)
+        assert bool(pool.stats().waits) == (sandboxes * sessions < 8)
         await pool.close()
         return [facts(collected), engine.batches]
 
@@ -140,8 +140,8 @@ def test_in_lockstep_a_pool_smaller_than_the_concurrency_gives_the_same_batches(
 @examples(max_examples=15)
 def test_without_lockstep_the_groups_are_the_same_on_any_number_of_places(places: int, delays: int) -> None:
     """`max_rollout_rounds` counts in places, so the cap is kept out of the way."""
-    chosen = timed_settings(boxes=places, target_groups_per_iter=6, max_rollout_rounds=99)
-    one = timed_settings(boxes=3, target_groups_per_iter=6, max_rollout_rounds=99)
+    chosen = timed_settings(sandboxes=places, target_groups_per_iter=6, max_rollout_rounds=99)
+    one = timed_settings(sandboxes=3, target_groups_per_iter=6, max_rollout_rounds=99)
     many, *_ = timed(TimedEnvironment(delays=delays), chosen)
     few, *_ = timed(TimedEnvironment(), one)
     assert ids(many) == ids(few) and many.credits == few.credits
@@ -151,7 +151,7 @@ def test_without_lockstep_the_groups_are_the_same_on_any_number_of_places(places
 @pytest.mark.parametrize(("share", "most"), [(None, 1.35), (0.75, 1.05)])
 def test_an_iteration_is_as_fast_as_a_list_of_its_episodes(share: float | None, most: float) -> None:
     """Against list scheduling of the very same episodes: once the share is known the target costs next to nothing."""
-    chosen = timed_settings(boxes=60, target_groups_per_iter=60, max_rollout_rounds=99)
+    chosen = timed_settings(sandboxes=60, target_groups_per_iter=60, max_rollout_rounds=99)
     world = TimedEnvironment(count=400)
     collected, _, seconds = timed(world, chosen, expected=share)
     played = [trajectory for group in collected.groups for trajectory in group.trajectories]
@@ -161,9 +161,9 @@ def test_an_iteration_is_as_fast_as_a_list_of_its_episodes(share: float | None, 
     assert collected.informative_share == pytest.approx(0.75, abs=0.1)
 
 
-def test_sessions_that_share_a_box_make_rounds_larger() -> None:
+def test_sessions_that_share_a_sandbox_make_rounds_larger() -> None:
     plain, shared = (
-        timed(TimedEnvironment(), timed_settings(boxes=6, sessions=each, target_groups_per_iter=0))[0]
+        timed(TimedEnvironment(), timed_settings(sandboxes=6, sessions=each, target_groups_per_iter=0))[0]
         for each in (1, 4)
     )
     assert [len(plain.groups), len(shared.groups)] == [2 * 8, 8 * 8] and plain.rounds == shared.rounds == 8
@@ -207,5 +207,5 @@ def test_the_control_plays_the_same_groups_as_what_it_controls() -> None:
     real, *_ = timed(TimedEnvironment(), timed_settings(**chosen))
     control, *_ = timed(TimedEnvironment(), timed_settings(**chosen, shuffle_rewards=True))
     assert ids(real) == ids(control) and real.places == control.places
-    dealt = [[rewards for group in each.groups for rewards in rewards_of(group)] for each in (real, control)]
-    assert Counter(dealt[0]) == Counter(dealt[1]) and dealt[0] != dealt[1]
+    given = [[rewards for group in each.groups for rewards in rewards_of(group)] for each in (real, control)]
+    assert Counter(given[0]) == Counter(given[1]) and given[0] != given[1]

@@ -1,7 +1,7 @@
-"""However a run ends, no box and no process of it is left: real `finqa` processes, real signals, both providers.
+"""However a run ends, no sandbox and no process of it is left: real `finqa` processes, real signals, both providers.
 
 The default suite does each accident once with each provider; `pytest -m slow` does each 20 times, at moments that a
-seed draws, boxes being started and ended included.
+seed draws, sandboxes being started and ended included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.usefixtures("_warm_commands"), pytest.mark.thorough]
 
 PRELOADED = (DAYTONA,)
 PROVIDERS = ("local", "daytona")
-BOXES = 6
+SANDBOXES = 6
 HANG_S = 90.0
 
 PLUGIN = '''
@@ -74,7 +74,7 @@ def register_components():
 
 @dataclass(frozen=True)
 class Accident:
-    """What happens to a run: signals, seconds apart, after its boxes are up; and how its process may end."""
+    """What happens to a run: signals, seconds apart, after its sandboxes are up; and how its process may end."""
 
     name: str
     statuses: tuple[int, ...]
@@ -91,7 +91,7 @@ ACCIDENTS = [
     Accident("ctrl-c", (130,), (signal.SIGINT,)),
     Accident("ctrl-c twice", (130, -signal.SIGINT), (signal.SIGINT, signal.SIGINT), options=FOREVER),
     # the second may come when Python itself is ending: -2
-    Accident("ctrl-c while boxes are being ended", (130, -2), (signal.SIGINT, signal.SIGINT), apart_s=0.8),
+    Accident("ctrl-c while sandboxes are being ended", (130, -2), (signal.SIGINT, signal.SIGINT), apart_s=0.8),
     Accident("sigterm", (143,), (signal.SIGTERM,)),
     Accident("hang-up", (129,), (signal.SIGHUP,)),
     Accident("kill -9", (-9,), (signal.SIGKILL,), options=FOREVER),
@@ -111,7 +111,7 @@ SLOW_ONLY = {
     ("hang-up", "daytona"),
     ("engine that breaks for good", "daytona"),
     ("ctrl-c twice", "daytona"),
-    ("ctrl-c while boxes are being ended", "local"),
+    ("ctrl-c while sandboxes are being ended", "local"),
     ("ctrl-c twice", "local"),
     ("ctrl-c", "daytona"),
     ("sigterm", "local"),
@@ -121,12 +121,12 @@ SLOW_ONLY = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where boxes are: how `finqa` is started for it, and what is really there."""
+    """Where sandboxes are: how `finqa` is started for it, and what is really there."""
 
     sandbox: str
     variables: Mapping[str, str]
     folder: Path
-    boxes: Callable[[], int]
+    sandboxes: Callable[[], int]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """`finqa` in a session of its own."""
@@ -176,14 +176,14 @@ def place(request: pytest.FixtureRequest, home: Path) -> Place:
     paths = [str(home), os.environ.get("PYTHONPATH", "")]
     if request.param == "local":
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        return Place("local", variables, home, lambda: local_boxes(home / "home"))
+        return Place("local", variables, home, lambda: local_sandboxes(home / "home"))
     loopback: LoopbackProcess = request.getfixturevalue("loopback")
     paths.insert(1, loopback.environment.get("PYTHONPATH", ""))
     variables |= {**loopback.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return Place("daytona", variables, home, lambda: loopback.control.stats()["sandboxes"])
 
 
-def local_boxes(home: Path) -> int:
+def local_sandboxes(home: Path) -> int:
     return sum(len(entry.sandboxes) for entry in Ledger(home / "local").entries())
 
 
@@ -195,15 +195,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def suffer(place: Place, accident: Accident, run: Path, wait_s: float | None = None) -> str:
-    """Lets an accident happen to a run, `wait_s` after its start or once its boxes are up; returns its stderr."""
+    """Lets an accident happen to a run, `wait_s` after its start or once its sandboxes are up; returns its stderr."""
     options = [f"--set=engine.options.{name}={value}" for name, value in accident.options.items()]
-    pool = [f"--sandboxes={BOXES}", "--max-concurrent-create=3"]
+    pool = [f"--sandboxes={SANDBOXES}", "--max-concurrent-create=3"]
     process = place.start("eval", "slow", "--attempts=100", f"--run-dir={run}", *pool, *options)
     try:
         if wait_s is not None:
             time.sleep(wait_s)
         elif accident.signals:
-            wait_for(lambda: place.boxes() >= BOXES or process.poll() is not None)
+            wait_for(lambda: place.sandboxes() >= SANDBOXES or process.poll() is not None)
         for number in accident.signals:
             process.send_signal(number)
             time.sleep(accident.apart_s)
@@ -218,8 +218,8 @@ def suffer(place: Place, accident: Accident, run: Path, wait_s: float | None = N
 
 
 def clean_up(place: Place) -> None:
-    """What somebody does after kill -9: the next start says how, and that is done."""
-    left = place.boxes()
+    """What a user does after kill -9: the next start says how, and that is done."""
+    left = place.sandboxes()
     _, said = place.start("play", "--engine=scripted").communicate(timeout=HANG_S)
     command = re.search(rf"{left} sandbox\S* of .* left: finqa (.*)\n", said)
     assert command, said
@@ -227,7 +227,7 @@ def clean_up(place: Place) -> None:
 
 
 def nothing_is_left(place: Place) -> bool:
-    return place.boxes() == 0 and not list((place.folder / "home" / "daytona").glob("*.jsonl"))
+    return place.sandboxes() == 0 and not list((place.folder / "home" / "daytona").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_nothing_is_left_after(accident: Accident, place: Place, tmp_path: Path)
     if accident.signals == (signal.SIGINT,):
         assert "SIGINT: running episodes may finish in 30 s; press again to end them now." in errors
     if signal.SIGKILL in accident.signals and place.sandbox == "daytona":
-        assert place.boxes() == BOXES
+        assert place.sandboxes() == SANDBOXES
         clean_up(place)
     assert nothing_is_left(place)
 
@@ -259,7 +259,7 @@ def test_nothing_is_left_after_twenty_times(accident: Accident, place: Place, tm
     for number in range(20):
         suffer(place, accident, tmp_path / f"run{number}", wait_s=moments.uniform(0.1, 3.0))
         if signal.SIGKILL in accident.signals and place.sandbox == "daytona":
-            time.sleep(1.0)  # a create that was under way has its box now
-            if place.boxes():
+            time.sleep(1.0)  # a create that was under way has its sandbox now
+            if place.sandboxes():
                 clean_up(place)
         assert nothing_is_left(place), number

@@ -1,4 +1,4 @@
-"""Python problems with feedback through the whole product: rollouts alone, evaluation, training, with real boxes."""
+"""Python problems with feedback through the whole product: rollouts, evaluation and training, with real sandboxes."""
 
 from __future__ import annotations
 

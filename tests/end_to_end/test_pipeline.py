@@ -1,4 +1,4 @@
-"""`finqa pipeline` with real commands: what is done is kept, what is not is gone on with, nothing is overwritten."""
+"""`finqa pipeline` with real commands: what is done is kept, what is not is resumed, nothing is overwritten."""
 
 from __future__ import annotations
 

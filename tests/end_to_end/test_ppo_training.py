@@ -1,4 +1,4 @@
-"""PPO as a user runs it, and a run that goes on after a checkpoint."""
+"""PPO as a user runs it, and a run that is resumed after a checkpoint."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def settings(loopback: LoopbackProcess, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("finqa_plugins.sandboxes.daytona.daytona_images._POLL_S", 0.05)
     return Settings(
-        engine=Choice(name="human"),  # the boot test plays the expert, whatever the settings say
+        engine=Choice(name="human"),  # the boot test plays the expert with any settings
         sandbox=Choice(name="daytona"),
         pool=PoolSettings(max_play_retries=0),
         data=DataSettings(home=tmp_path, snapshot="mine", eval_split="nowhere"),
@@ -99,13 +99,15 @@ def test_from_building_over_a_new_version_to_deleting(settings: Settings, loopba
     assert loopback.control.stats()["sandboxes"] == 0
 
 
-def test_an_image_whose_boxes_do_not_work_is_not_called_ready(settings: Settings, loopback: LoopbackProcess) -> None:
+def test_an_image_whose_sandboxes_do_not_work_is_not_called_ready(
+    settings: Settings, loopback: LoopbackProcess
+) -> None:
     LocalSnapshots(settings.data.home).build_embedded("mine", named=True)
     image = asyncio.run(without_test(settings))
     loopback.control.break_image(image.name)
     with pytest.raises(ServiceUnavailableError, match="is built but not ready: its test failed") as caught:
         build(settings)
-    assert "No module named" in caught.value.message, "what the box said"
+    assert "No module named" in caught.value.message, "what the sandbox said"
     assert "finqa snapshot delete mine --sandbox daytona" in caught.value.remedy
     assert not PassedTests(settings.data.home).has(image)
     assert loopback.control.stats()["sandboxes"] == 0

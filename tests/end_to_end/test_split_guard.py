@@ -164,7 +164,7 @@ def demonstrations(run: Path, snapshot: str, split: str) -> Path:
 
 
 def sft(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Supervised fine-tuning into a folder that is taken: whatever gets past the guard ends with 78."""
+    """Supervised fine-tuning into a folder that is taken: what passes the guard ends with 78."""
     return fails(capsys, "sft", *arguments, "--model=embedded", "--run-dir=taken", "--quiet")
 
 

@@ -1,4 +1,4 @@
-"""How boxes and engine come up together: what fails first is said first, and no box is started for nothing."""
+"""How sandboxes and engine come up together: what fails first is said first, and no sandbox is started for nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from finqa_cli.wiring import stage as stages
 from finqa_cli.wiring.stage import Stage, stage
 
 REFUSED = AuthenticationError("The key is refused.", remedy="export DAYTONA_API_KEY=...")
-NOBODY = PolicyVersion(number=0, model="")
+NO_POLICY = PolicyVersion(number=0, model="")
 
 
 class Loading:
@@ -111,14 +111,14 @@ async def test_what_fails_first_is_raised_at_once(
     engine = LargeEngine(failure)
     use(provider, engine)
     with pytest.raises(type(expected)) as raised:
-        async with stage(settings(home), NOBODY, run_id="r", reporter=NullReporter()):
-            raise AssertionError("neither boxes nor engine are ready")
+        async with stage(settings(home), NO_POLICY, run_id="r", reporter=NullReporter()):
+            raise AssertionError("neither sandboxes nor engine are ready")
     assert raised.value is expected
     assert engine.closed and provider.closed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_while_boxes_start_has_nothing_to_wait_for(
+def test_a_stop_while_sandboxes_start_has_nothing_to_wait_for(
     home: Path, use: Callable[..., None], number: signal.Signals, tmp_path: Path
 ) -> None:
     provider = FakeProvider(start_s=600.0)
@@ -136,10 +136,10 @@ def test_a_stop_while_boxes_start_has_nothing_to_wait_for(
 
 
 @pytest.mark.parametrize(
-    ("episodes", "sessions", "boxes"), [(1, 1, 1), (12, 1, 12), (12, 5, 3), (500, 1, 20), (0, 1, 1), (None, 1, 20)]
+    ("episodes", "sessions", "sandboxes"), [(1, 1, 1), (12, 1, 12), (12, 5, 3), (500, 1, 20), (0, 1, 1), (None, 1, 20)]
 )
-async def test_no_more_boxes_are_started_than_episodes_need(
-    home: Path, use: Callable[..., None], episodes: int | None, sessions: int, boxes: int
+async def test_no_more_sandboxes_are_started_than_episodes_need(
+    home: Path, use: Callable[..., None], episodes: int | None, sessions: int, sandboxes: int
 ) -> None:
     provider = FakeProvider(start_s=0.0)
     use(provider)
@@ -147,7 +147,7 @@ async def test_no_more_boxes_are_started_than_episodes_need(
     told: list[tuple[str, Mapping[str, object]]] = []
     async with stage(
         settings(home, sessions_per_sandbox=sessions),
-        NOBODY,
+        NO_POLICY,
         run_id="r",
         reporter=NullReporter(),
         episodes=count,
@@ -155,18 +155,18 @@ async def test_no_more_boxes_are_started_than_episodes_need(
     ) as parts:
         assert isinstance(parts, Stage)
         await parts.pool.settled()
-    assert len(provider.boxes) == boxes
+    assert len(provider.sandboxes) == sandboxes
     states = [fields for name, fields in told if name == "pool"]
-    assert states[-1]["idle"] == states[-1]["size"] == boxes, "the last state is an event, in a short run too"
+    assert states[-1]["idle"] == states[-1]["size"] == sandboxes, "the last state is an event, in a short run too"
 
 
-async def test_one_visible_episode_has_one_box(home: Path, use: Callable[..., None]) -> None:
+async def test_one_visible_episode_has_one_sandbox(home: Path, use: Callable[..., None]) -> None:
     provider = FakeProvider(start_s=0.0, failing=lambda number: REFUSED)
     use(provider)
     with pytest.raises(AuthenticationError):
         await play(
             settings(home),
-            NOBODY,
+            NO_POLICY,
             question=None,
             reporter=NullReporter(),
             on_start=lambda _: None,
@@ -178,8 +178,8 @@ async def test_one_visible_episode_has_one_box(home: Path, use: Callable[..., No
 async def test_an_open_breaker_ends_a_command_with_one_clear_error(
     home: Path, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Boxes that are well and refuse every session, while twelve episodes want one."""
-    monkeypatch.setattr(FakeSandbox, "url", lambda box: "http://127.0.0.1:9")
+    """Sandboxes that are well and refuse every session, while twelve episodes want one."""
+    monkeypatch.setattr(FakeSandbox, "url", lambda sandbox: "http://127.0.0.1:9")
     use(FakeProvider(start_s=0.0))
     folder = tmp_path / "run"
     with pytest.raises(ServiceUnavailableError, match="The first error: Cannot connect") as raised:
@@ -190,7 +190,7 @@ async def test_an_open_breaker_ends_a_command_with_one_clear_error(
     assert events.count("breaker_open") == 1
 
 
-async def test_training_that_has_no_boxes_says_how_to_go_on(
+async def test_training_that_has_no_sandboxes_says_how_to_go_on(
     home: Path, use: Callable[..., None], tmp_path: Path
 ) -> None:
     pytest.importorskip("torch", reason="needs finqa[train]")

@@ -54,7 +54,7 @@ async def play(home: Path, url: str, *, concurrency: int, retries: int = 3) -> l
     chosen = settings_for(home, url=url, retries=retries)
     policy = PolicyVersion(number=0, model="")
     async with stage(chosen, policy, run_id="stock", reporter=NullReporter()) as parts:
-        assert isinstance(parts.pool, Pool), "a running server needs no box"
+        assert isinstance(parts.pool, Pool), "a running server needs no sandbox"
         tasks = [task for split in parts.environment.splits() for task in parts.environment.tasks(split)]
         attempts = [Attempt(id=f"t/{task.id}/0", task=task, member=0, seed=1) for task in tasks]
         player = parts.player(chosen, temperature=0.0)
@@ -71,7 +71,7 @@ async def test_whole_episodes_of_every_task(small: Any, stock: StockServer, tell
     home, _, dataset = small
     stock.tells_id = tells_id
     check_all_right(await play(home, stock.url, concurrency=1, retries=0), dataset)
-    assert stock.resets > len(dataset.questions), "the server dealt the wanted question every time: nothing is shown"
+    assert stock.resets > len(dataset.questions), "the server assigned the wanted question every time: nothing is shown"
     assert all(isinstance(answer, str) for answer in stock.answers)
 
 
@@ -161,7 +161,7 @@ async def test_the_truth_that_it_tells_goes_nowhere(small: Any, stock: StockServ
 
 
 async def test_a_question_changed_under_way_is_a_fault(small: Any, stock: StockServer) -> None:
-    """As when a proxy connects a session anew: nothing says whose reward it would be."""
+    """As when a proxy connects a session again: nothing says whose reward it would be."""
     chosen = environment(small[1], stock)
     session = await chosen.open(all_tasks(chosen)[0], seed=1, sandbox=None)
     await session._client.reset()
@@ -190,7 +190,7 @@ async def test_no_session_is_left_behind(small: Any, stock: StockServer) -> None
     stock.questions = [row for row in stock.questions if row["id"] == there.id]
     with pytest.raises(EnvironmentFault):
         await chosen.open(missing, seed=1, sandbox=None)
-    while stock._open:  # noqa: ASYNC110  it hears of the end of a connection when it does
+    while stock._open:  # noqa: ASYNC110  it learns of the end of a connection later
         await asyncio.sleep(0.01)
     session = await chosen.open(there, seed=1, sandbox=None)
     await session.close()

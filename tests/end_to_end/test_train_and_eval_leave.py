@@ -215,7 +215,7 @@ def test_only_a_mistake_before_the_first_record_takes_the_folder_away(tmp_path: 
     assert fail("b", ConfigError("wrong"), records=True)
     assert not fail("d", ConfigError("needs openenv"), records=True, event="sandbox_failed")
     assert not fail("e", ConfigError("no tokens"), records=True, event="run_start")
-    assert fail("c", ServiceUnavailableError("gone"), records=False), "it may be gone on with"
+    assert fail("c", ServiceUnavailableError("gone"), records=False), "it may be resumed"
     with pytest.raises(ConfigError, match="holds a run"), new_run(tmp_path / "c", command="eval", settings=Settings()):
         pass
     assert (tmp_path / "c" / "run.json").exists(), "another run's folder stays"

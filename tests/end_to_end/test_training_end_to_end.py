@@ -275,7 +275,7 @@ def test_killed_while_rollouts_run_ahead_and_resumed_it_trains_on_every_task_onc
     process.communicate()
     assert no_server_is_left(home)
     assert not (run / "checkpoints" / "step_3").exists(), "killed while groups were being played"
-    (run / "policies" / "v00099").mkdir(parents=True)  # as a run leaves that went on for long after its checkpoint
+    (run / "policies" / "v00099").mkdir(parents=True)  # as a run leaves that continued long after its checkpoint
     finish(finqa("train", f"--resume={run}"))
     iterations = [record for record in metrics(run) if record["kind"] == "train"]
     assert [record["iteration"] for record in iterations] == [1, 2, 3, 4]

@@ -36,7 +36,7 @@ class RemedyCall:
         key: Its name; the same as long as its function keeps name and order.
         first: First line of the call.
         last: Last line of the call.
-        called: What is called: an exception, or a function of ours that raises one.
+        called: What is called: an exception, or a function of finqa that raises one.
         value: Line and column of the remedy in the source.
     """
 

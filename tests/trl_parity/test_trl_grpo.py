@@ -31,7 +31,7 @@ class Case:
     Attributes:
         ours: Options of `grpo`.
         theirs: Of GRPOConfig.
-        moves: Metric of ours that must be above 0, because else the case would not show what it is for.
+        moves: Metric of finqa that must be above 0, because else the case would not show what it is for.
         noise: Largest difference of the sampler's log-probabilities from the current ones, in nats.
         settings: Of `train`; with any, both sides correct for the sampler instead of clipping around it.
     """

@@ -1,6 +1,6 @@
 """Runs TRL's own trainers on recorded batches; argv[1] is a folder with `jobs.json`, and gets the answers.
 
-Runs in TRL's environment, so it imports nothing of ours. Nothing of TRL's arithmetic is repeated here: rewards become
+Runs in TRL's environment, so it imports nothing of finqa. Nothing of TRL's arithmetic is repeated here: rewards become
 advantages in `_generate_and_score_completions`, pairs are collated by TRL's collator, and the loss is that of
 `compute_loss`. What is handed in is what rollouts would bring: token ids, masks and log-probabilities.
 

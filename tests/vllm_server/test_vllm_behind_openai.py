@@ -1,4 +1,4 @@
-"""Engines on a vLLM server that somebody else started: a trained run is evaluated, problems are tried in dry runs."""
+"""Engines on a vLLM server that finqa did not start: a trained run is evaluated, problems are tried in dry runs."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_a_turn_pays_for_its_new_tokens_only(server: Vllm) -> None:
 
 
 async def test_weights_that_would_be_replaced_in_part_are_refused(server: Vllm, tmp_path: Path) -> None:
-    """vLLM 0.32 without a GPU reports success and goes on with the old output matrix."""
+    """vLLM 0.32 without a GPU reports success and keeps using the old output matrix."""
     engine = server.engine(rank=0)
     await engine.start()
     try:

@@ -101,11 +101,11 @@ class Boxed(Inventory):
 EXTRA = [Component(kind="environment", name="acme-boxed", target=f"{__name__}:Boxed", snapshotless=True)]
 """
 """Episodes that take a sandbox each, in which nothing runs."""
-IN_BOXES = f"{OWN.replace('./env.py', 'acme-boxed')} --run-dir x"
+IN_SANDBOXES = f"{OWN.replace('./env.py', 'acme-boxed')} --run-dir x"
 
 
 @contextmanager
-def boxes_that_fail() -> Iterator[None]:
+def sandboxes_that_fail() -> Iterator[None]:
     os.environ["ACME_BOX"] = "1"
     yield
     del os.environ["ACME_BOX"]
@@ -177,9 +177,9 @@ LAST_TWO = {
         then=LEARNT,
     ),
     "prompts that only a sandbox knows": Fault(
-        f"{IN_BOXES} --set data.max_prompt_tokens=2000",
+        f"{IN_SANDBOXES} --set data.max_prompt_tokens=2000",
         server=acme(module=BOXED),
-        by_hand=new(IN_BOXES.replace("-dir x", "-dir y")),
+        by_hand=new(IN_SANDBOXES.replace("-dir x", "-dir y")),
         needs=("trained",),
         then=LEARNT,
     ),
@@ -187,7 +187,7 @@ LAST_TWO = {
         "eval acme-engine --environment acme-boxed --split test --sandboxes 1 --attempts 2 "
         "--set pool.max_play_retries=0",
         server=acme(module=BOXED),
-        during=boxes_that_fail,
+        during=sandboxes_that_fail,
         by_hand=lambda: None,
         needs=(),
     ),

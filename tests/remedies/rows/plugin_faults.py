@@ -37,7 +37,7 @@ def acme(base: str = "", body: str = "", module: str = "") -> Callable[[], Abstr
 
 
 def corrected() -> None:
-    """The author takes the mistake out; the next command begins anew."""
+    """The author takes the mistake out; the next command starts afresh."""
     file = Path(os.environ[FILE])
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if MARK not in line))
     sys.modules.pop(file.stem, None)  # absent where it could not be imported

@@ -98,7 +98,7 @@ def test_an_episode_of_texts_is_what_the_template_renders(codec: Any, content: s
 
 @pytest.mark.parametrize("name", THINKING)
 def test_a_message_of_the_user_takes_the_reasoning_before_it_away(name: str) -> None:
-    """As these templates have it, so the episode goes on in a sequence without it."""
+    """As these templates have it, so the episode continues in a sequence without it."""
     codec = codec_of(name)
     assert codec.rewrites("user") and not codec.rewrites("tool")
     prompt = Prompt(messages=as_prompt("You analyse.", "q").messages, tools=())

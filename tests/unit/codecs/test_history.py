@@ -107,7 +107,7 @@ async def test_an_episode_forks_only_where_history_changes() -> None:
 
 
 async def test_a_fork_makes_room_in_the_context() -> None:
-    """Kept, the reasoning would fill it; dropped, the episode goes on until what is left does."""
+    """Kept, the reasoning would fill it; dropped, the episode continues until what is left does."""
     codec = codec_of("qwen3 forgets")
     thinking = codec.assistant(said(codec, "", thought="weigh " * 60))
     conversation = converse(codec, Script([thinking] * 99, max_context=len(codec.opening(PROMPT)) + len(thinking)))

@@ -274,7 +274,7 @@ KINDS = [
         skippable=False,
     ),
     bad_rllm(
-        "unknown company", "train_finqa.csv, row 3, field 'company'", lambda data: split_file(data, company="nobody")
+        "unknown company", "train_finqa.csv, row 3, field 'company'", lambda data: split_file(data, company="unknown")
     ),
     bad_rllm(
         "unknown table",
@@ -319,7 +319,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_malformed_data_is_named_or_left_out(kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind.name == "unreadable file" and not Path("/proc/self/mem").exists():
-        pytest.skip("needs a file that nobody can read")
+        pytest.skip("needs a file that cannot be read")
     path = kind.write(tmp_path)
     code, _, errors = call(capsys, "data", "import", kind.command, path, "--out", tmp_path / "a")
     assert code == 65 and any(words in errors for words in kind.says.split("|")), errors

@@ -84,7 +84,7 @@ def test_attempts_are_read_back_as_they_were_written(tmp_path: Path) -> None:
         seed=3,
         status=Status.SANDBOX_ERROR,
         turns=(),
-        error="box lost",
+        error="sandbox lost",
     )
     written = [attempt("q", "c", 0.25, confidence=0.5), fault]
     writer = JsonlWriter(tmp_path / "trajectories.jsonl")

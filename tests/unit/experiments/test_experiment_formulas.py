@@ -35,7 +35,7 @@ def test_formulas_are_arithmetic_over_variables(formula: str, result: object) ->
 @pytest.mark.parametrize(
     ("formula", "reason"),
     [
-        ("=NOBODY", "there is no variable NOBODY"),
+        ("=UNKNOWN", "there is no variable UNKNOWN"),
         ("=EPOCHS / 0", "has no result: division by zero"),
         ("=EPOCHS +", "is no formula"),
         ("=__import__('os')", "is not allowed in formulas"),

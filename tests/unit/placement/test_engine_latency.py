@@ -13,7 +13,7 @@ ARRIVALS = st.lists(st.tuples(st.floats(0, 50), st.integers(1, 60)), min_size=1,
 
 
 def finish_times(arrivals: list[tuple[float, int]], looks: list[float]) -> dict[int, float]:
-    """Exact ends, found by asking `due`; `looks` are further moments at which somebody looks."""
+    """Exact ends, found by asking `due`; `looks` are further moments at which it is asked."""
     decoder: SharedDecoder[int] = SharedDecoder(MODEL, 0.0)
     events = sorted([(when, number, steps) for number, (when, steps) in enumerate(arrivals)])
     moments = sorted([*(event[0] for event in events), *looks])

@@ -38,7 +38,7 @@ def test_the_error_names_share_counts_first_error_and_remedy() -> None:
     assert error.remedy == "remedy 9"
 
 
-def test_a_fifth_of_five_hundred_boxes_may_die_at_once_at_any_moment() -> None:
+def test_a_fifth_of_five_hundred_sandboxes_may_die_at_once_at_any_moment() -> None:
     deaths = [False] * 100
     for before in (0, 1, 250, 500, 2000):
         for restarted in (0, 100):

@@ -26,7 +26,7 @@ class FailingEngine(ToyChatEngine):
         turn = await super().respond(request)
         if self.works and not len(self.requests) % self.works:
             return turn
-        raise EngineError("Nobody answers at http://localhost:1.", remedy="start the server")
+        raise EngineError("No server answers at http://localhost:1.", remedy="start the server")
 
 
 def play(engine: FailingEngine, heard: list[Trajectory]) -> list[Trajectory]:
@@ -46,7 +46,7 @@ def play(engine: FailingEngine, heard: list[Trajectory]) -> list[Trajectory]:
 
 def test_a_dead_engine_ends_the_run_with_its_reason() -> None:
     engine, heard = FailingEngine(works=0), list[Trajectory]()
-    with pytest.raises(ServiceUnavailableError, match=r"latest 20 attempts .* Nobody answers at") as raised:
+    with pytest.raises(ServiceUnavailableError, match=r"latest 20 attempts .* No server answers at") as raised:
         play(engine, heard)
     assert not isinstance(raised.value, EngineError) and raised.value.remedy == "start the server"
     assert len(engine.requests) < 30, "60 episodes with 3 retries each would be 240"

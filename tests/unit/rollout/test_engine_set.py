@@ -169,7 +169,7 @@ def test_a_replica_that_missed_a_version_loads_it_before_it_is_tried() -> None:
     async def scene() -> None:
         away, other = FakeEngine(), FakeEngine()
         engines = made_of(away, other)
-        away.trouble, away.refuses = ServiceUnavailableError("nobody is there"), {1: GONE}
+        away.trouble, away.refuses = ServiceUnavailableError("no server is there"), {1: GONE}
         await ask_all(engines, 2)
         await engines.load(NEXT)
         assert away.loaded == []
@@ -254,7 +254,7 @@ def test_one_that_cannot_be_reached_faults_an_episode_only() -> None:
         engines = made_of(one, two)
         one.trouble = two.trouble = GONE
         await ask_all(engines, 1)
-        one.trouble = ServiceUnavailableError("nobody is there")
+        one.trouble = ServiceUnavailableError("no server is there")
         (error,) = await ask_all(engines, 1)
         assert isinstance(error, EngineError)
 

@@ -115,30 +115,30 @@ async def test_a_fault_is_made_good_in_a_fresh_session_and_never_scored(trouble:
     assert always.error == str(trouble)
 
 
-async def test_a_dead_box_is_replaced_and_a_living_one_kept() -> None:
+async def test_a_dead_sandbox_is_replaced_and_a_living_one_kept() -> None:
     provider = ToyProvider()
     pool = SandboxPool(provider, SPEC, size=1, max_concurrent_create=4, labels={})
     await pool.start()
     environment = ToyEnvironment([SANDBOX_TROUBLE], kill=True)
     trajectory = await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
     assert (trajectory.reward, trajectory.recoveries) == (1.0, 1)
-    assert [box.dead for box in provider.boxes] == [True, False] and pool.alive == 1
+    assert [sandbox.dead for sandbox in provider.sandboxes] == [True, False] and pool.alive == 1
     again = ToyEnvironment([SANDBOX_TROUBLE])
     assert (await player(again, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))).reward == 1.0
-    assert len(provider.boxes) == 2
+    assert len(provider.sandboxes) == 2
     await pool.close()
     assert provider.closed
 
 
-async def test_a_pool_that_cannot_start_any_box_gives_the_reason_as_a_fault() -> None:
+async def test_a_pool_that_cannot_start_any_sandbox_gives_the_reason_as_a_fault() -> None:
     pool = SandboxPool(ToyProvider(failures=99), SPEC, size=3, max_concurrent_create=2, labels={})
     await pool.start()
     trajectory = await player(ToyEnvironment(), ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))
-    assert (trajectory.status, trajectory.error) == (Status.SANDBOX_ERROR, "no room for another box")
+    assert (trajectory.status, trajectory.error) == (Status.SANDBOX_ERROR, "no room for another sandbox")
     await pool.close()
 
 
-async def test_waiting_leases_survive_failed_starts_when_another_box_comes_up() -> None:
+async def test_waiting_leases_survive_failed_starts_when_another_sandbox_comes_up() -> None:
     pool = SandboxPool(ToyProvider(failures=2), SPEC, size=3, max_concurrent_create=1, labels={})
     await pool.start()
     one = player(ToyEnvironment(), ToyChatEngine(submit(42)), pool)
@@ -218,8 +218,8 @@ async def test_stopping_lets_running_attempts_finish_and_starts_no_more() -> Non
     assert 3 <= len(finished) <= 5 and len(finished) == len(heard)
 
 
-async def test_an_episode_without_a_box_does_not_stop_the_others() -> None:
-    """In lockstep a seat that waits for a box would be waited for; so it is given up until there is one."""
+async def test_an_episode_without_a_sandbox_does_not_stop_the_others() -> None:
+    """In lockstep a seat that waits for a sandbox would be waited for; so it is left until there is one."""
     pool = SandboxPool(ToyProvider(failures=2), SPEC, size=3, max_concurrent_create=1, labels={})
     await pool.start()
     await pool.settled()
@@ -234,30 +234,30 @@ async def test_an_episode_without_a_box_does_not_stop_the_others() -> None:
     await pool.close()
 
 
-async def test_boxes_that_died_together_are_replaced_together() -> None:
+async def test_sandboxes_that_died_together_are_replaced_together() -> None:
     provider = ToyProvider()
     pool = SandboxPool(provider, SPEC, size=8, max_concurrent_create=8, labels={})
     await pool.start()
     await pool.settled()
-    for box in provider.boxes:
-        box.dead = True
+    for sandbox in provider.sandboxes:
+        sandbox.dead = True
     environment = ToyEnvironment([SANDBOX_TROUBLE])
     assert (await player(environment, ToyChatEngine(submit(42)), pool).play(attempt(), Seat(nullcontext))).reward == 1.0
     await pool.settled()
-    assert pool.alive == 8 and [box.dead for box in provider.boxes] == [True] * 8 + [False] * 8
+    assert pool.alive == 8 and [sandbox.dead for sandbox in provider.sandboxes] == [True] * 8 + [False] * 8
     await pool.close()
 
 
-async def test_a_box_that_cannot_be_stopped_is_replaced_all_the_same() -> None:
+async def test_a_sandbox_that_cannot_be_stopped_is_replaced_all_the_same() -> None:
     class Stuck(ToyProvider):
         async def start(self, spec: object, labels: object) -> object:  # type: ignore[override]
-            box = await super().start(spec, labels)  # type: ignore[arg-type]
+            sandbox = await super().start(spec, labels)  # type: ignore[arg-type]
 
             async def refuse() -> None:
                 raise OSError("the provider does not answer")
 
-            box.stop = refuse  # type: ignore[method-assign]
-            return box
+            sandbox.stop = refuse  # type: ignore[method-assign]
+            return sandbox
 
     pool = SandboxPool(Stuck(), SPEC, size=1, max_concurrent_create=1, labels={})  # type: ignore[arg-type]
     await pool.start()

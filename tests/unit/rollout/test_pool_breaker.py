@@ -51,15 +51,15 @@ def test_waiting_leases_hear_of_an_open_breaker() -> None:
     run_virtually(run())
 
 
-def test_a_box_counts_once_for_the_breaker_whatever_it_takes_with_it() -> None:
+def test_a_sandbox_counts_once_for_the_breaker_whatever_it_takes_with_it() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await started(provider, 16, events, sessions_per_sandbox=32, breaker_share=0.2)
         await pool.settled()
         clients = [asyncio.create_task(lease_for(pool, 100)) for _ in range(16 * 32)]
         await asyncio.sleep(1)
-        for box in provider.boxes[:3]:
-            box.dead = True
+        for sandbox in provider.sandboxes[:3]:
+            sandbox.dead = True
         outcomes = await asyncio.gather(*clients, return_exceptions=True)
         assert sum(isinstance(outcome, SandboxError) for outcome in outcomes) == 3 * 32
         assert pool.stats().lost == 3 and not events.named("breaker_open")
@@ -68,14 +68,14 @@ def test_a_box_counts_once_for_the_breaker_whatever_it_takes_with_it() -> None:
     run_virtually(run())
 
 
-def test_boxes_that_die_while_nobody_plays_count_for_the_breaker_too() -> None:
+def test_sandboxes_that_die_while_nobody_plays_count_for_the_breaker_too() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await started(provider, 20, events, breaker_share=0.5)
         await pool.settled()
         for _ in range(2):
-            for box in provider.boxes:
-                box.dead = True
+            for sandbox in provider.sandboxes:
+                sandbox.dead = True
             await until(lambda: not pool.alive)
             await until(lambda: pool.alive == 20)
         assert "does not answer" in str(events.named("breaker_open")[0]["reason"])
@@ -84,14 +84,14 @@ def test_boxes_that_die_while_nobody_plays_count_for_the_breaker_too() -> None:
     run_virtually(run())
 
 
-def test_boxes_that_start_well_and_die_at_once_open_the_breaker_and_slow_down() -> None:
+def test_sandboxes_that_start_well_and_die_at_once_open_the_breaker_and_slow_down() -> None:
     async def run() -> None:
         provider = FakeProvider()
         pool = await started(provider, 2, breaker_share=0.5)
         with pytest.raises(ServiceUnavailableError, match="of the latest"):
             for _ in range(100):
-                for box in provider.boxes:
-                    box.dead = True
+                for sandbox in provider.sandboxes:
+                    sandbox.dead = True
                 await fault(pool)
         assert asyncio.get_running_loop().time() > 60
         assert provider.asked < 30

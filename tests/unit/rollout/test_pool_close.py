@@ -1,4 +1,4 @@
-"""The end of a pool, in whatever state."""
+"""The end of a pool, in every state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_close_ends_whatever_is_going_on() -> None:
         provider = FakeProvider(start_s=2.0)
         pool = SandboxPool(provider, SPEC, size=3, max_concurrent_create=1, labels={})
         await pool.start()
-        await asyncio.sleep(3)  # one box runs, one is starting, one waits its turn
+        await asyncio.sleep(3)  # one sandbox runs, one is starting, one waits its turn
         release = asyncio.Event()
         clients = [asyncio.create_task(hold(pool, release)) for _ in range(3)]
         readers = [asyncio.create_task(pool.settled())]
@@ -106,7 +106,7 @@ def test_a_pool_that_never_started_can_be_closed() -> None:
     run_virtually(run())
 
 
-def test_a_cancelled_close_still_ends_the_boxes() -> None:
+def test_a_cancelled_close_still_ends_the_sandboxes() -> None:
     async def run() -> None:
         class Tidy(FakeProvider):
             async def start(self, spec: ServerSpec, labels: Mapping[str, str]) -> FakeSandbox:
@@ -118,7 +118,7 @@ def test_a_cancelled_close_still_ends_the_boxes() -> None:
         provider = Tidy()
         pool = SandboxPool(provider, SPEC, size=2, max_concurrent_create=1, labels={})
         await pool.start()
-        await asyncio.sleep(6.5)  # one box runs, one is starting
+        await asyncio.sleep(6.5)  # one sandbox runs, one is starting
         closing = asyncio.create_task(pool.close())
         await asyncio.sleep(1)
         closing.cancel()

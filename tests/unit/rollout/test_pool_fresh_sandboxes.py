@@ -1,4 +1,4 @@
-"""Boxes that host one session each."""
+"""Sandboxes that host one session each."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ async def fresh(provider: FakeProvider, size: int, events: Events, **options: ob
     return pool
 
 
-def test_no_box_hosts_two_sessions_and_none_of_them_is_lost() -> None:
+def test_no_sandbox_hosts_two_sessions_and_none_of_them_is_lost() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await fresh(provider, 3, events, breaker_share=0.01)
         hosts: list[str] = []
 
         async def client() -> None:
-            async with pool.lease() as box:
-                assert box is not None
-                hosts.append(box.id)
+            async with pool.lease() as sandbox:
+                assert sandbox is not None
+                hosts.append(sandbox.id)
                 await asyncio.sleep(5)
 
         await asyncio.gather(*(client() for _ in range(60)))
@@ -47,7 +47,7 @@ def test_no_box_hosts_two_sessions_and_none_of_them_is_lost() -> None:
     run_virtually(run())
 
 
-def test_a_spent_box_is_ended_before_the_next_one_starts_and_without_a_pause() -> None:
+def test_a_spent_sandbox_is_ended_before_the_next_one_starts_and_without_a_pause() -> None:
     async def run() -> None:
         provider, events = FakeProvider(start_s=1.0, stop_s=0.5), Events()
         pool = await fresh(provider, 1, events, health_check_s=15.0)
@@ -61,13 +61,13 @@ def test_a_spent_box_is_ended_before_the_next_one_starts_and_without_a_pause() -
     run_virtually(run())
 
 
-def test_a_fresh_box_that_dies_under_its_session_is_lost_and_replaced() -> None:
+def test_a_fresh_sandbox_that_dies_under_its_session_is_lost_and_replaced() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await fresh(provider, 1, events, health_check_s=3.0)
         with pytest.raises(SandboxError, match="does not answer"):
             async with pool.lease():
-                provider.boxes[-1].dead = True
+                provider.sandboxes[-1].dead = True
                 await asyncio.sleep(100)
         await lease_for(pool)
         assert len(events.named("sandbox_lost")) == len(events.named("sandbox_replaced")) == pool.stats().lost == 1
@@ -76,7 +76,7 @@ def test_a_fresh_box_that_dies_under_its_session_is_lost_and_replaced() -> None:
     run_virtually(run())
 
 
-def test_sessions_that_end_in_faults_use_boxes_up_and_open_the_breaker() -> None:
+def test_sessions_that_end_in_faults_use_sandboxes_up_and_open_the_breaker() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await fresh(provider, 1, events, breaker_share=0.3)
@@ -90,7 +90,7 @@ def test_sessions_that_end_in_faults_use_boxes_up_and_open_the_breaker() -> None
     run_virtually(run())
 
 
-def test_several_sessions_on_a_fresh_box_are_refused() -> None:
+def test_several_sessions_on_a_fresh_sandbox_are_refused() -> None:
     async def run() -> None:
         provider = FakeProvider()
         with pytest.raises(ConfigError, match="one session, not 4"):

@@ -1,4 +1,4 @@
-"""Who gets a box, and how a lease ends."""
+"""Who gets a sandbox, and how a lease ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from finqa_cli.errors import EngineError, SandboxError
 from finqa_cli.rollout.pool import SEATED_WAIT_S, Pool
 
 
-def test_sessions_go_to_the_least_loaded_box() -> None:
+def test_sessions_go_to_the_least_loaded_sandbox() -> None:
     async def run() -> None:
         pool = await filled(FakeProvider(), 3, sessions_per_sandbox=4)
         async with AsyncExitStack() as leases:
             ids = [(await leases.enter_async_context(pool.lease())).id for _ in range(6)]  # type: ignore[union-attr]
-            assert sorted(ids) == ["box0", "box0", "box1", "box1", "box2", "box2"]
+            assert sorted(ids) == ["sandbox0", "sandbox0", "sandbox1", "sandbox1", "sandbox2", "sandbox2"]
             stats = pool.stats()
             assert (stats.leased, stats.idle, stats.sessions_active, stats.alive) == (3, 0, 6, 3)
         assert pool.stats().idle == 3
@@ -62,14 +62,14 @@ def test_waits_are_counted_and_timed() -> None:
     run_virtually(run())
 
 
-def test_a_lost_box_cuts_its_leases_wherever_they_are_and_no_others() -> None:
+def test_a_lost_sandbox_cuts_its_leases_wherever_they_are_and_no_others() -> None:
     async def run() -> None:
         provider = FakeProvider()
         pool = await filled(provider, 3, sessions_per_sandbox=2, health_check_s=15.0)
         release = asyncio.Event()
         clients = [asyncio.create_task(hold(pool, release)) for _ in range(6)]
         await asyncio.sleep(0)
-        provider.boxes[0].frozen = True
+        provider.sandboxes[0].frozen = True
         began = asyncio.get_running_loop().time()
         done, _ = await asyncio.wait(clients, return_when=asyncio.FIRST_EXCEPTION)
         assert asyncio.get_running_loop().time() - began <= 15 + 10 + 1 + 10 + 0.1
@@ -77,11 +77,11 @@ def test_a_lost_box_cuts_its_leases_wherever_they_are_and_no_others() -> None:
         lost = [client for client in clients if client.done()]
         assert len(lost) == 2 and done <= set(lost)
         for client in lost:
-            with pytest.raises(SandboxError, match="box0 was lost"):
+            with pytest.raises(SandboxError, match="sandbox0 was lost"):
                 client.result()
         assert pool.stats().lost == 1
         await asyncio.sleep(5)
-        assert (pool.alive, pool.stats().replaced) == (3, 1) and provider.boxes[0].stopped
+        assert (pool.alive, pool.stats().replaced) == (3, 1) and provider.sandboxes[0].stopped
         release.set()
         await asyncio.gather(*clients, return_exceptions=True)
         await pool.close()
@@ -90,7 +90,7 @@ def test_a_lost_box_cuts_its_leases_wherever_they_are_and_no_others() -> None:
 
 
 async def cut_while(body: Callable[[], object], *, cancel: bool = False) -> asyncio.Task[None]:
-    """A lease whose box is lost while its block awaits `body`."""
+    """A lease whose sandbox is lost while its block awaits `body`."""
     provider = FakeProvider()
     pool = await filled(provider, 1, health_check_s=5.0)
 
@@ -100,10 +100,10 @@ async def cut_while(body: Callable[[], object], *, cancel: bool = False) -> asyn
 
     task = asyncio.create_task(client())
     await asyncio.sleep(0)
-    provider.boxes[0].dead = True
+    provider.sandboxes[0].dead = True
     if cancel:
-        (box,) = pool._sandboxes
-        box.cut("lost")
+        (sandbox,) = pool._sandboxes
+        sandbox.cut("lost")
         task.cancel()
     await asyncio.wait({task})
     await pool.close()
@@ -131,26 +131,26 @@ def test_cut_and_cancellation_from_outside_are_told_apart() -> None:
             task = await cut_while(body)
             assert isinstance(task.exception(), SandboxError) and task.cancelling() == 0
         task = await cut_while(forever, cancel=True)
-        assert task.cancelled(), "a cancellation from outside wins over the loss of the box"
+        assert task.cancelled(), "a cancellation from outside wins over the loss of the sandbox"
         task = await cut_while(late)
         assert type(task.exception()) is TimeoutError, "the block's own timeout is its own"
 
     run_virtually(run())
 
 
-def test_after_a_fault_the_box_is_checked_before_anybody_else_gets_it() -> None:
+def test_after_a_fault_the_sandbox_is_checked_before_anybody_else_gets_it() -> None:
     async def run() -> None:
         provider = FakeProvider(check_s=3.0)
         pool = await filled(provider, 2)
-        for error in (SandboxError("gone"), EngineError("not the box")):
+        for error in (SandboxError("gone"), EngineError("not the sandbox")):
             with pytest.raises(type(error)):
                 async with pool.lease():
                     raise error
-        first, second = provider.boxes
+        first, second = provider.sandboxes
         assert (len(first.checks), len(second.checks)) == (0, 0)
         async with AsyncExitStack() as leases:
-            box = await leases.enter_async_context(pool.lease())
-            assert box is second
+            sandbox = await leases.enter_async_context(pool.lease())
+            assert sandbox is second
             began = asyncio.get_running_loop().time()
             assert await leases.enter_async_context(pool.lease()) is first
             assert asyncio.get_running_loop().time() - began == pytest.approx(3.0)
@@ -205,7 +205,7 @@ def test_an_engine_seat_that_cannot_be_taken_again_gives_the_place_back() -> Non
     run_virtually(run())
 
 
-def test_a_seat_is_kept_while_a_lost_box_is_replaced_and_left_while_others_have_all_boxes() -> None:
+def test_a_seat_is_kept_while_a_lost_sandbox_is_replaced_and_left_while_others_have_all_sandboxes() -> None:
     """An engine in lockstep waits for seats: where a place comes anyway, its batches do not depend on a death."""
 
     async def run() -> None:
@@ -220,9 +220,9 @@ def test_a_seat_is_kept_while_a_lost_box_is_replaced_and_left_while_others_have_
 
         async def recover() -> None:
             with contextlib.suppress(SandboxError):
-                async with pool.lease() as box:
-                    assert isinstance(box, FakeSandbox)
-                    box.dead = True
+                async with pool.lease() as sandbox:
+                    assert isinstance(sandbox, FakeSandbox)
+                    sandbox.dead = True
                     await asyncio.sleep(1000)
             async with pool.lease(lambda: leaving("recovering")):
                 await asyncio.sleep(50)
@@ -240,7 +240,7 @@ def test_a_seat_is_kept_while_a_lost_box_is_replaced_and_left_while_others_have_
     run_virtually(run())
 
 
-def test_a_seat_is_left_when_a_lost_box_is_not_replaced_in_time() -> None:
+def test_a_seat_is_left_when_a_lost_sandbox_is_not_replaced_in_time() -> None:
     async def run() -> None:
         provider = FakeProvider()
         pool = await filled(provider, 2, health_check_s=5.0)
@@ -254,9 +254,9 @@ def test_a_seat_is_left_when_a_lost_box_is_not_replaced_in_time() -> None:
 
         async def recover() -> None:
             with contextlib.suppress(SandboxError):
-                async with pool.lease() as box:
-                    assert isinstance(box, FakeSandbox)
-                    box.dead = True
+                async with pool.lease() as sandbox:
+                    assert isinstance(sandbox, FakeSandbox)
+                    sandbox.dead = True
                     await asyncio.sleep(1000)
             began = asyncio.get_running_loop().time()
             async with pool.lease(leaving):
@@ -268,7 +268,7 @@ def test_a_seat_is_left_when_a_lost_box_is_not_replaced_in_time() -> None:
     run_virtually(run())
 
 
-async def test_leases_are_cheap_with_five_hundred_boxes() -> None:
+async def test_leases_are_cheap_with_five_hundred_sandboxes() -> None:
     pool = await filled(FakeProvider(start_s=0.0), 500, sessions_per_sandbox=4, health_check_s=15.0)
 
     async def visit() -> None:
@@ -280,12 +280,12 @@ async def test_leases_are_cheap_with_five_hundred_boxes() -> None:
     await pool.close()
 
 
-async def test_an_environment_without_boxes_needs_no_pool() -> None:
+async def test_an_environment_without_sandboxes_needs_no_pool() -> None:
     pool = Pool()
     await pool.start()
     await pool.ready()
     await pool.settled()
-    async with pool.lease() as box:
-        assert box is None
+    async with pool.lease() as sandbox:
+        assert sandbox is None
     assert pool.stats().alive == 0
     await pool.close()

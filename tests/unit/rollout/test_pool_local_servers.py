@@ -19,24 +19,24 @@ from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_provider import LocalSandbox, LocalSandboxProvider
 from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
-BOXES = 12
+SANDBOXES = 12
 EACH_SERVER = 6
 HANG_S = 60.0
 
 
 @pytest.fixture
 async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SandboxPool]:
-    """Twelve boxes on two servers, looked at each second and given two seconds to answer."""
+    """Twelve sandboxes on two servers, looked at each second and given two seconds to answer."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (2.0,))
     options = {"processes": 2, "sandboxes_per_process": EACH_SERVER, "stop_timeout_s": 0.5}
     provider = LocalSandboxProvider(LocalSandboxConfig.model_validate(options), SandboxContext(home=tmp_path))
     spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
-    pool = SandboxPool(provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0)
+    pool = SandboxPool(provider, spec, size=SANDBOXES, max_concurrent_create=SANDBOXES, labels={}, health_check_s=1.0)
     try:
         await pool.start()
         await pool.settled()
-        assert pool.alive == BOXES
+        assert pool.alive == SANDBOXES
         yield pool
     finally:
         await pool.close()
@@ -44,10 +44,10 @@ async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 class Players:
-    """One client on each box, each awaiting what never comes."""
+    """One client on each sandbox, each awaiting what never comes."""
 
     def __init__(self, pool: SandboxPool, count: int) -> None:
-        self.boxes: dict[asyncio.Task[None], LocalSandbox] = {}
+        self.sandboxes: dict[asyncio.Task[None], LocalSandbox] = {}
         self.cut_at: dict[asyncio.Task[None], float] = {}
         self.tasks = [asyncio.create_task(self._play(pool)) for _ in range(count)]
 
@@ -55,9 +55,9 @@ class Players:
         task = asyncio.current_task()
         assert task is not None
         try:
-            async with pool.lease() as box:
-                assert isinstance(box, LocalSandbox)
-                self.boxes[task] = box
+            async with pool.lease() as sandbox:
+                assert isinstance(sandbox, LocalSandbox)
+                self.sandboxes[task] = sandbox
                 await asyncio.Event().wait()
         except SandboxError:
             self.cut_at[task] = time.monotonic()
@@ -66,8 +66,8 @@ class Players:
     async def strike(self, number: signal.Signals) -> float:
         """Sends a signal to one of the servers; returns the longest time until one of its players was cut, in s."""
         await asyncio.sleep(0.05)
-        pid = next(iter(self.boxes.values())).pid
-        hit = [task for task, box in self.boxes.items() if box.pid == pid]
+        pid = next(iter(self.sandboxes.values())).pid
+        hit = [task for task, sandbox in self.sandboxes.items() if sandbox.pid == pid]
         others = [task for task in self.tasks if task not in hit]
         assert 0 < len(hit) <= EACH_SERVER
         began = time.monotonic()
@@ -85,15 +85,15 @@ class Players:
 
 async def back_to_full_size(pool: SandboxPool) -> None:
     async with asyncio.timeout(HANG_S):
-        while pool.alive < BOXES or pool.stats().idle < BOXES:  # noqa: ASYNC110  what is waited for is a poll
+        while pool.alive < SANDBOXES or pool.stats().idle < SANDBOXES:  # noqa: ASYNC110  what is waited for is a poll
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_leases_on_a_struck_server_are_cut_soon_and_its_boxes_replaced(
+async def test_leases_on_a_struck_server_are_cut_soon_and_its_sandboxes_replaced(
     pool: SandboxPool, number: signal.Signals
 ) -> None:
-    players = Players(pool, BOXES)
+    players = Players(pool, SANDBOXES)
     seconds = await players.strike(number)
     assert seconds < 30.0, "the usual interval is 15 s and a check takes up to 5: this pool's own were used"
     await players.leave()
@@ -107,19 +107,25 @@ async def test_deaths_of_a_shared_server_are_single_faults(tmp_path: Path, monke
     provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
     spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
     pool = SandboxPool(
-        provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0, breaker_share=0.2
+        provider,
+        spec,
+        size=SANDBOXES,
+        max_concurrent_create=SANDBOXES,
+        labels={},
+        health_check_s=1.0,
+        breaker_share=0.2,
     )
     await pool.start()
     await pool.settled()
     for _ in range(4):
-        players = Players(pool, BOXES)
+        players = Players(pool, SANDBOXES)
         await asyncio.sleep(0.05)
-        os.kill(next(iter(players.boxes.values())).pid, signal.SIGKILL)
+        os.kill(next(iter(players.sandboxes.values())).pid, signal.SIGKILL)
         assert all(
             isinstance(end, SandboxError) for end in await asyncio.gather(*players.tasks, return_exceptions=True)
         )
         await back_to_full_size(pool)
-    assert pool.stats().lost == 4 * BOXES
+    assert pool.stats().lost == 4 * SANDBOXES
     await pool.close()
 
 
@@ -131,7 +137,13 @@ async def test_a_server_that_dies_while_it_starts_is_started_again(
     provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
     spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
     pool = SandboxPool(
-        provider, spec, size=BOXES, max_concurrent_create=BOXES, labels={}, health_check_s=1.0, breaker_share=0.2
+        provider,
+        spec,
+        size=SANDBOXES,
+        max_concurrent_create=SANDBOXES,
+        labels={},
+        health_check_s=1.0,
+        breaker_share=0.2,
     )
     await pool.start()
     starting = {int(file.stem) for file in (tmp_path / "local").glob("*.json")}
@@ -139,7 +151,7 @@ async def test_a_server_that_dies_while_it_starts_is_started_again(
     for pid in starting:
         os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(HANG_S):
-        async with pool.lease() as box:
-            assert isinstance(box, LocalSandbox) and box.pid not in starting
-    assert pool.stats().start_failures == BOXES
+        async with pool.lease() as sandbox:
+            assert isinstance(sandbox, LocalSandbox) and sandbox.pid not in starting
+    assert pool.stats().start_failures == SANDBOXES
     await pool.close()

@@ -1,4 +1,4 @@
-"""How a pool notices that boxes are lost, and replaces them."""
+"""How a pool notices that sandboxes are lost, and replaces them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_five_hundred_health_checks_are_spread_over_the_interval() -> None:
         pool = await started(provider, 500, max_concurrent_create=500)
         await pool.settled()
         await asyncio.sleep(75)
-        per_second = Counter(int(at) for box in provider.boxes for at in box.checks if 1 <= at < 76)
+        per_second = Counter(int(at) for sandbox in provider.sandboxes for at in sandbox.checks if 1 <= at < 76)
         assert sum(per_second.values()) == pytest.approx(500 * 5, rel=0.01)
         assert max(per_second.values()) <= 40  # a third of a hundred each second, give or take
         await pool.close()
@@ -35,16 +35,16 @@ def test_one_missed_check_is_forgiven_and_two_are_not() -> None:
         provider = FakeProvider()
         pool = await started(provider, 1, health_check_s=5.0)
         await pool.settled()
-        box = provider.boxes[0]
-        box.dead = True
-        await until(lambda: len(box.checks) == 1)
+        sandbox = provider.sandboxes[0]
+        sandbox.dead = True
+        await until(lambda: len(sandbox.checks) == 1)
         await asyncio.sleep(0.5)  # the check has ended now, and the second has not begun
-        box.dead = False
-        assert len(box.checks) == 1
+        sandbox.dead = False
+        assert len(sandbox.checks) == 1
         await asyncio.sleep(30)
         assert pool.stats().lost == 0
         async with asyncio.timeout(5 + 1 + 0.1):
-            box.dead = True
+            sandbox.dead = True
             await until(lambda: pool.stats().lost == 1)
         await pool.close()
 
@@ -56,7 +56,7 @@ def test_a_check_that_is_never_answered_is_a_missed_one() -> None:
         provider = FakeProvider(patience_s=1e9)
         pool = await started(provider, 1, health_check_s=5.0)
         await pool.settled()
-        provider.boxes[0].frozen = True
+        provider.sandboxes[0].frozen = True
         async with asyncio.timeout(5 + 2 * CHECK_TIMEOUT_S + SECONDS_TO_SECOND_CHECK + 1):
             await until(lambda: pool.stats().lost == 1)
         await pool.close()
@@ -64,19 +64,19 @@ def test_a_check_that_is_never_answered_is_a_missed_one() -> None:
     run_virtually(run())
 
 
-def test_boxes_that_died_together_are_found_at_once_and_single_deaths_cost_few_checks() -> None:
+def test_sandboxes_that_died_together_are_found_at_once_and_single_deaths_cost_few_checks() -> None:
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await started(provider, 500, events, health_check_s=0.0, max_concurrent_create=500)
         await pool.settled()
-        provider.boxes[0].dead = True
+        provider.sandboxes[0].dead = True
         await fault(pool)
         await asyncio.sleep(5)
         assert (pool.stats().lost, pool.alive) == (1, 500)
-        assert sum(len(box.checks) for box in provider.boxes) < 20
+        assert sum(len(sandbox.checks) for sandbox in provider.sandboxes) < 20
 
-        for box in provider.boxes:
-            box.dead = True
+        for sandbox in provider.sandboxes:
+            sandbox.dead = True
         began = asyncio.get_running_loop().time()
         await fault(pool)
         await lease_for(pool)
@@ -103,16 +103,16 @@ def test_a_fifth_killed_and_a_twentieth_frozen_at_once_lose_no_client() -> None:
                     return tries
                 except SandboxError:
                     await asyncio.sleep(0.25 * 2**tries)
-            raise AssertionError("a client lost its fourth box")
+            raise AssertionError("a client lost its fourth sandbox")
 
         clients = [asyncio.create_task(client(number)) for number in range(600)]
         await asyncio.sleep(10)
-        for box in provider.boxes[:500:5]:
-            box.dead = True
-        for box in provider.boxes[1:500:20]:
-            box.frozen = True
+        for sandbox in provider.sandboxes[:500:5]:
+            sandbox.dead = True
+        for sandbox in provider.sandboxes[1:500:20]:
+            sandbox.frozen = True
         tries = await asyncio.gather(*clients)
-        assert 100 <= sum(tries) <= 125 and max(tries) <= 2  # some end on a frozen box before it is found
+        assert 100 <= sum(tries) <= 125 and max(tries) <= 2  # some end on a frozen sandbox before it is found
         assert pool.stats().lost == 125 and not events.named("breaker_open")
         await asyncio.sleep(60)
         assert pool.alive == len(provider.alive()) == 500
@@ -121,13 +121,13 @@ def test_a_fifth_killed_and_a_twentieth_frozen_at_once_lose_no_client() -> None:
     run_virtually(run())
 
 
-def test_boxes_that_have_proved_themselves_are_replaced_without_a_pause() -> None:
+def test_sandboxes_that_have_proved_themselves_are_replaced_without_a_pause() -> None:
     async def run() -> None:
         provider = FakeProvider()
         pool = await started(provider, 1)
         for _ in range(6):
             await lease_for(pool)
-            provider.boxes[-1].dead = True
+            provider.sandboxes[-1].dead = True
             await fault(pool)
             began = asyncio.get_running_loop().time()
             await lease_for(pool)
@@ -144,36 +144,36 @@ def test_many_deaths_at_once_do_not_flood_the_living_with_checks() -> None:
         await pool.settled()
         clients = [asyncio.create_task(lease_for(pool, 10)) for _ in range(500)]
         await asyncio.sleep(1)
-        dead, living = provider.boxes[::5], [box for n, box in enumerate(provider.boxes) if n % 5]
-        for box in dead:
-            box.dead = True
-        for box in [box for box in pool._sandboxes if box.sandbox in dead]:
-            pool._note_fault(box, SandboxError("the connection was lost"))
+        dead, living = provider.sandboxes[::5], [sandbox for n, sandbox in enumerate(provider.sandboxes) if n % 5]
+        for sandbox in dead:
+            sandbox.dead = True
+        for sandbox in [sandbox for sandbox in pool._sandboxes if sandbox.sandbox in dead]:
+            pool._note_fault(sandbox, SandboxError("the connection was lost"))
             await asyncio.sleep(0.008)
         await asyncio.sleep(0.1)
         assert pool.stats().lost == 100
-        assert max(len(box.checks) for box in living) <= 1
+        assert max(len(sandbox.checks) for sandbox in living) <= 1
         await asyncio.gather(*clients, return_exceptions=True)
         await pool.close()
 
     run_virtually(run())
 
 
-def test_a_box_that_answers_checks_and_fails_every_session_is_replaced() -> None:
+def test_a_sandbox_that_answers_checks_and_fails_every_session_is_replaced() -> None:
     """It would be free more often than any other, and one lease after the other would end there."""
 
     async def run() -> None:
         provider, events = FakeProvider(), Events()
         pool = await started(provider, 4, events, breaker_share=0.9)
         await pool.settled()
-        sick, failures = provider.boxes[0], 0
+        sick, failures = provider.sandboxes[0], 0
 
         async def client() -> None:
             nonlocal failures
             while True:
                 try:
-                    async with pool.lease() as box:
-                        if box is sick:
+                    async with pool.lease() as sandbox:
+                        if sandbox is sick:
                             raise SandboxError("no session free")
                         await asyncio.sleep(60)
                     return
@@ -190,8 +190,8 @@ def test_a_box_that_answers_checks_and_fails_every_session_is_replaced() -> None
     run_virtually(run())
 
 
-def test_faults_between_good_sessions_and_beside_others_cost_no_box() -> None:
-    """What fails may be a question, not the box: while others play on it, or played well since, it is kept."""
+def test_faults_between_good_sessions_and_beside_others_cost_no_sandbox() -> None:
+    """What fails may be a question, not the sandbox: while others play on it, or played well since, it is kept."""
 
     async def run() -> None:
         provider = FakeProvider()
@@ -212,12 +212,12 @@ def test_faults_between_good_sessions_and_beside_others_cost_no_box() -> None:
     run_virtually(run())
 
 
-def test_a_box_that_never_ends_costs_no_place_for_ever() -> None:
+def test_a_sandbox_that_never_ends_costs_no_place_for_ever() -> None:
     async def run() -> None:
         provider = FakeProvider(stop_s=1e9)
         pool = await started(provider, 1)
         await pool.settled()
-        provider.boxes[0].dead = True
+        provider.sandboxes[0].dead = True
         await fault(pool)
         began = asyncio.get_running_loop().time()
         await lease_for(pool)
@@ -242,7 +242,7 @@ def test_a_listener_that_fails_and_a_check_that_raises_stop_nothing() -> None:
         async def raising() -> bool:
             raise RuntimeError("a mistake of the provider")
 
-        provider.boxes[0].healthy = raising  # type: ignore[method-assign]
+        provider.sandboxes[0].healthy = raising  # type: ignore[method-assign]
         await asyncio.sleep(20)
         assert (pool.alive, pool.stats().lost) == (1, 1)
         await pool.close()

@@ -22,23 +22,23 @@ STEPS = st.lists(
 class Model:
     """Plays steps on `Places` and keeps its own account of who waits and who holds what."""
 
-    def __init__(self, boxes: int, per_box: int) -> None:
-        self.places = Places(per_box)
-        self.per_box = per_box
-        self.boxes = [PooledSandbox() for _ in range(boxes)]
+    def __init__(self, sandboxes: int, per_sandbox: int) -> None:
+        self.places = Places(per_sandbox)
+        self.per_sandbox = per_sandbox
+        self.sandboxes = [PooledSandbox() for _ in range(sandboxes)]
         self.held: list[PooledSandbox] = []
         self.line: deque[asyncio.Task[PooledSandbox]] = deque()
         self.served: list[asyncio.Task[PooledSandbox]] = []
 
     async def play(self, step: Step) -> None:
         name, number = step
-        box = self.boxes[number % len(self.boxes)]
+        sandbox = self.sandboxes[number % len(self.sandboxes)]
         if name == "offer":
-            box.state = SandboxState.READY
-            self.places.update(box)
+            sandbox.state = SandboxState.READY
+            self.places.update(sandbox)
         elif name == "withdraw":
-            box.state = SandboxState.SUSPECT
-            self.places.update(box)
+            sandbox.state = SandboxState.SUSPECT
+            self.places.update(sandbox)
         elif name == "take":
             self._take()
         elif name == "release" and self.held:
@@ -52,8 +52,8 @@ class Model:
             await self.settle()
 
     def _lightest(self) -> int | None:
-        ready = (box.sessions for box in self.boxes if box.state is SandboxState.READY)
-        return min((sessions for sessions in ready if sessions < self.per_box), default=None)
+        ready = (sandbox.sessions for sandbox in self.sandboxes if sandbox.state is SandboxState.READY)
+        return min((sessions for sessions in ready if sessions < self.per_sandbox), default=None)
 
     def _take(self) -> None:
         lightest = self._lightest()
@@ -63,27 +63,27 @@ class Model:
             self.held.append(taken)
 
     async def settle(self) -> None:
-        """Lets every task run; whoever was served must be the first in line of those not cancelled."""
+        """Lets every task run; the one that was served must be the first in line of those not cancelled."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         done = [task for task in self.line if task.done()]
         served = [task for task in done if not task.cancelled()]
         left = [task for task in self.line if not task.done()]
         order = [task for task in self.line if not (task.done() and task.cancelled())]
-        assert order == served + left, "somebody was served before those who came earlier"
+        assert order == served + left, "a task was served before those that came earlier"
         for task in served:
             self.held.append(task.result())
         self.line = deque(left)
         assert self.places.waiting == len(left)
-        assert not left or self._lightest() is None, "a place is free and somebody waits"
-        assert all(box.sessions == self.held.count(box) <= self.per_box for box in self.boxes)
+        assert not left or self._lightest() is None, "a place is free and a task waits"
+        assert all(sandbox.sessions == self.held.count(sandbox) <= self.per_sandbox for sandbox in self.sandboxes)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 3), st.integers(1, 3), STEPS)
-def test_places_are_counted_and_served_in_order(boxes: int, per_box: int, steps: list[Step]) -> None:
+def test_places_are_counted_and_served_in_order(sandboxes: int, per_sandbox: int, steps: list[Step]) -> None:
     async def run() -> None:
-        model = Model(boxes, per_box)
+        model = Model(sandboxes, per_sandbox)
         for step in steps:
             await model.play(step)
         await model.settle()
@@ -97,14 +97,14 @@ def test_places_are_counted_and_served_in_order(boxes: int, per_box: int, steps:
 
 async def test_a_waiter_that_is_cancelled_with_a_place_in_hand_passes_it_on() -> None:
     places = Places(1)
-    box = PooledSandbox()
+    sandbox = PooledSandbox()
     first, second = (asyncio.create_task(places.wait()) for _ in range(2))
     await asyncio.sleep(0)
-    box.state = SandboxState.READY
-    places.update(box)
+    sandbox.state = SandboxState.READY
+    places.update(sandbox)
     first.cancel()
-    assert await second is box
-    assert first.cancelled() and box.sessions == 1
+    assert await second is sandbox
+    assert first.cancelled() and sandbox.sessions == 1
 
 
 async def test_those_who_are_sent_away_hear_why() -> None:

@@ -29,13 +29,13 @@ class Client:
 class Blow:
     at: float
     how: str
-    box: int
+    sandbox: int
 
 
 @dataclass(frozen=True)
 class Schedule:
     size: int
-    per_box: int
+    per_sandbox: int
     at_once: int
     health_check_s: float
     start_s: float
@@ -48,7 +48,7 @@ class Schedule:
 schedules = st.builds(
     Schedule,
     size=st.integers(1, 4),
-    per_box=st.integers(1, 3),
+    per_sandbox=st.integers(1, 3),
     at_once=st.integers(1, 4),
     health_check_s=st.sampled_from([0.0, 5.0, 15.0]),
     start_s=st.sampled_from([0.0, 1.0, 7.0]),
@@ -64,7 +64,7 @@ schedules = st.builds(
         max_size=12,
     ),
     blows=st.lists(
-        st.builds(Blow, at=SECONDS, how=st.sampled_from(["dead", "frozen"]), box=st.integers(0, 5)), max_size=5
+        st.builds(Blow, at=SECONDS, how=st.sampled_from(["dead", "frozen"]), sandbox=st.integers(0, 5)), max_size=5
     ),
     closes=st.one_of(st.none(), SECONDS),
 )
@@ -72,7 +72,7 @@ schedules = st.builds(
 
 @settings(deadline=None, max_examples=150)
 @given(schedules)
-def test_no_schedule_forgets_a_client_or_leaves_a_box(schedule: Schedule) -> None:
+def test_no_schedule_forgets_a_client_or_leaves_a_sandbox(schedule: Schedule) -> None:
     run_virtually(_play(schedule))
 
 
@@ -87,12 +87,12 @@ async def _play(schedule: Schedule) -> None:
         size=schedule.size,
         max_concurrent_create=schedule.at_once,
         labels={},
-        sessions_per_sandbox=schedule.per_box,
+        sessions_per_sandbox=schedule.per_sandbox,
         health_check_s=schedule.health_check_s,
     )
     await pool.start()
     in_use: Counter[str] = Counter()
-    clients = [asyncio.create_task(_visit(pool, client, schedule.per_box, in_use)) for client in schedule.clients]
+    clients = [asyncio.create_task(_visit(pool, client, schedule.per_sandbox, in_use)) for client in schedule.clients]
     blows = asyncio.create_task(_strike(provider, schedule.blows))
     if schedule.closes is not None:
         await asyncio.sleep(schedule.closes)
@@ -111,20 +111,20 @@ async def _play(schedule: Schedule) -> None:
     assert pool.stats().sessions_active == 0
 
 
-async def _visit(pool: SandboxPool, client: Client, per_box: int, in_use: Counter[str]) -> str:
+async def _visit(pool: SandboxPool, client: Client, per_sandbox: int, in_use: Counter[str]) -> str:
     await asyncio.sleep(client.arrives)
 
     async def lease() -> str:
-        async with pool.lease() as box:
-            assert box is not None
-            in_use[box.id] += 1
-            assert in_use[box.id] <= per_box
+        async with pool.lease() as sandbox:
+            assert sandbox is not None
+            in_use[sandbox.id] += 1
+            assert in_use[sandbox.id] <= per_sandbox
             try:
                 await asyncio.sleep(client.holds)
                 if client.ending == "fault":
                     raise SandboxError("the connection was lost")
             finally:
-                in_use[box.id] -= 1
+                in_use[sandbox.id] -= 1
         return "fine"
 
     try:
@@ -142,8 +142,8 @@ async def _strike(provider: FakeProvider, blows: list[Blow]) -> None:
     began = asyncio.get_running_loop().time()
     for blow in sorted(blows, key=lambda blow: blow.at):
         await asyncio.sleep(max(0.0, began + blow.at - asyncio.get_running_loop().time()))
-        if provider.boxes:
-            setattr(provider.boxes[blow.box % len(provider.boxes)], blow.how, True)
+        if provider.sandboxes:
+            setattr(provider.sandboxes[blow.sandbox % len(provider.sandboxes)], blow.how, True)
 
 
 def _judge(schedule: Schedule, outcomes: list[str]) -> None:

@@ -22,7 +22,7 @@ def first(count: int, error: Exception) -> Failing:
     return lambda number: error if number < count else None
 
 
-def test_it_is_ready_with_the_first_box_and_settled_with_the_last() -> None:
+def test_it_is_ready_with_the_first_sandbox_and_settled_with_the_last() -> None:
     async def run() -> None:
         provider, events = FakeProvider(start_s=2.0), Events()
         pool = await started(provider, 10, events, max_concurrent_create=4)
@@ -31,7 +31,7 @@ def test_it_is_ready_with_the_first_box_and_settled_with_the_last() -> None:
         assert (clock.time(), pool.alive) == (pytest.approx(2.0), 4)
         await pool.settled()
         assert (clock.time(), pool.alive, provider.most_starting) == (pytest.approx(6.0), 10, 4)
-        assert {fields["sandbox"] for fields in events.named("sandbox_ready")} == {f"box{n}" for n in range(10)}
+        assert {fields["sandbox"] for fields in events.named("sandbox_ready")} == {f"sandbox{n}" for n in range(10)}
         await pool.close()
 
     run_virtually(run())
@@ -49,7 +49,7 @@ def test_failed_starts_are_retried_ever_more_slowly() -> None:
         await pool.settled()
         with pytest.raises(SandboxError, match="no room"):
             await pool.ready()
-        assert len(asked) == 3, "one failure of one box does not say that there will never be one"
+        assert len(asked) == 3, "one failure of one sandbox does not say that there will never be one"
         await asyncio.sleep(300)
         pauses = [round(later - earlier, 3) for earlier, later in pairwise(asked)]
         assert pauses == sorted(pauses) and pauses[0] < 1 and pauses[-1] > 20
@@ -59,7 +59,7 @@ def test_failed_starts_are_retried_ever_more_slowly() -> None:
     run_virtually(run())
 
 
-def test_without_any_box_each_lease_gives_it_one_more_try_at_once() -> None:
+def test_without_any_sandbox_each_lease_gives_it_one_more_try_at_once() -> None:
     async def run() -> None:
         provider = FakeProvider(failing=first(6, SandboxError("no room")))
         pool = await started(provider, 1)
@@ -91,7 +91,7 @@ def test_a_refusal_reaches_everybody_who_waits_at_once_with_its_remedy() -> None
 
 
 def test_failed_starts_of_one_kind_are_one_line_of_the_log() -> None:
-    """Their messages differ, each names its box; all of them are events."""
+    """Their messages differ, each names its sandbox; all of them are events."""
 
     async def run() -> None:
         def failing(number: int) -> Exception | None:
@@ -128,9 +128,9 @@ def test_a_quota_makes_the_pool_smaller_said_once_and_asked_again_rarely() -> No
         asked = provider.asked
         await asyncio.sleep(300)
         assert 5 <= provider.asked - asked <= 10
-        provider.boxes[3].dead = True
+        provider.sandboxes[3].dead = True
         await asyncio.sleep(30)
-        assert (pool.alive, pool.stats().replaced) == (30, 1), "the place of a dead box is free again"
+        assert (pool.alive, pool.stats().replaced) == (30, 1), "the place of a dead sandbox is free again"
         await asyncio.gather(*(lease_for(pool, 5) for _ in range(90)))
         quota = 100
         await asyncio.sleep(60)
@@ -146,11 +146,11 @@ def test_a_single_failure_after_a_good_start_is_waited_out() -> None:
         provider = FakeProvider(failing=lambda number: SandboxError("no room") if number != 2 else None)
         pool = await started(provider, 1)
         await lease_for(pool)
-        provider.boxes[0].dead = True
+        provider.sandboxes[0].dead = True
         await fault(pool)
         waiting = asyncio.create_task(lease_for(pool))
         await until(lambda: provider.asked == 5)
-        assert not waiting.done(), "two failures in a row since the last box"
+        assert not waiting.done(), "two failures in a row since the last sandbox"
         await asyncio.wait({waiting})
         assert isinstance(waiting.exception(), SandboxError) and provider.asked == 6
         await pool.close()

@@ -12,11 +12,11 @@ from fixtures.timed_environment import run_timed
 from fixtures.toy_environment import (
     PROMPT,
     SPEC,
-    ToyBox,
     ToyChatEngine,
     ToyCodec,
     ToyEnvironment,
     ToyProvider,
+    ToySandbox,
     submit,
     task,
 )
@@ -74,14 +74,14 @@ class Lossy(ToyEnvironment):
         self.faults = faults
         self.drift = drift
         self.texts = texts
-        self.boxes: list[Sandbox | None] = []
+        self.sandboxes: list[Sandbox | None] = []
         self.closed = 0
         self.heard: list[list[object]] = []
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
         session = len(self.heard)
         self.heard.append([])
-        self.boxes.append(sandbox)
+        self.sandboxes.append(sandbox)
         if fault := self.faults.get((session, -1)):
             self.closed += 1
             raise fault
@@ -235,7 +235,7 @@ def test_a_fault_of_the_engine_starts_the_attempt_again() -> None:
     assert told(trajectory) == told(CLEAN) and (trajectory.recoveries, trajectory.retries) == (0, 1)
 
 
-class Boxes(Pool):
+class Sandboxes(Pool):
     """A pool that cuts a lease as the real one does, `wait_s` slow; it hears what each lease ended with."""
 
     def __init__(self, *, wait_s: float = 0.0, refusal: Exception | None = None) -> None:
@@ -245,7 +245,7 @@ class Boxes(Pool):
         self._scopes: list[asyncio.Timeout] = []
 
     def lose(self) -> None:
-        """The latest box."""
+        """The latest sandbox."""
         self._scopes[-1].reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
@@ -259,9 +259,9 @@ class Boxes(Pool):
         try:
             async with scope:
                 self._scopes.append(scope)
-                yield ToyBox(f"box{len(self._scopes)}")
+                yield ToySandbox(f"sandbox{len(self._scopes)}")
         except TimeoutError:
-            lost = SandboxError("the box was lost")
+            lost = SandboxError("the sandbox was lost")
             self.ended.append(lost)
             raise lost from None
         except BaseException as error:
@@ -288,19 +288,19 @@ class Thinking(ToyChatEngine):
 
 
 @pytest.mark.parametrize("turn", range(CALLS))
-def test_a_box_lost_while_the_policy_thinks_costs_no_generation(turn: int) -> None:
-    pool, environment = Boxes(), Lossy({})
+def test_a_sandbox_lost_while_the_policy_thinks_costs_no_generation(turn: int) -> None:
+    pool, environment = Sandboxes(), Lossy({})
     engine = Thinking(turn, pool.lose)
     trajectory = play(environment, engine, pool)  # type: ignore[arg-type]
     assert told(trajectory) == told(CLEAN) and (trajectory.recoveries, len(engine.requests)) == (1, CALLS)
     assert len(pool.ended) == 2 and isinstance(pool.ended[0], SandboxError) and pool.ended[1] is None
-    assert len({box.id for box in environment.boxes if box}) == 2
+    assert len({sandbox.id for sandbox in environment.sandboxes if sandbox}) == 2
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 3.0])
-def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost(limit_s: float) -> None:
+def test_a_call_to_a_frozen_sandbox_is_cut_when_the_pool_finds_it_lost(limit_s: float) -> None:
     """Neither by the time limit of the episode, which would score the fault, nor later; and its time does not count."""
-    pool = Boxes()
+    pool = Sandboxes()
 
     class Freezing(Lossy):
         async def delay(self, session: LossyBase, said: object) -> None:
@@ -313,14 +313,14 @@ def test_a_call_to_a_frozen_box_is_cut_when_the_pool_finds_it_lost(limit_s: floa
     assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1 and 15 < seconds < 20
 
 
-def test_the_pool_hears_what_was_wrong_with_a_box() -> None:
-    pool = Boxes()
+def test_the_pool_hears_what_was_wrong_with_a_sandbox() -> None:
+    pool = Sandboxes()
     play(Lossy({(0, 1): LOST, (1, 1): GARBLED}), pool=pool)  # type: ignore[arg-type]
     assert pool.ended == [LOST, GARBLED, None]
 
 
-def test_a_fault_of_the_users_code_is_repeated_and_counts_against_no_box() -> None:
-    pool = Boxes()
+def test_a_fault_of_the_users_code_is_repeated_and_counts_against_no_sandbox() -> None:
+    pool = Sandboxes()
     fault = CodeFault("The reward function mine.py raised ValueError (mine.py:3).")
     trajectory = play(Lossy({(0, CALLS): fault}), pool=pool)  # type: ignore[arg-type]
     assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1
@@ -328,14 +328,14 @@ def test_a_fault_of_the_users_code_is_repeated_and_counts_against_no_box() -> No
 
 
 def test_recovering_does_not_count_against_the_time_of_the_episode() -> None:
-    """It lasts 1.1 s of play within 2 s, and 500 s of waiting for another box."""
-    trajectory = play(Lossy({(0, 3): LOST}), pool=Boxes(wait_s=500.0), seconds=2.0)  # type: ignore[arg-type]
+    """It lasts 1.1 s of play within 2 s, and 500 s of waiting for another sandbox."""
+    trajectory = play(Lossy({(0, 3): LOST}), pool=Sandboxes(wait_s=500.0), seconds=2.0)  # type: ignore[arg-type]
     assert told(trajectory) == told(CLEAN) and trajectory.recoveries == 1
 
 
 def test_the_time_limit_continues_after_recovering_and_ends_in_a_verdict() -> None:
     """Five turns of 1.1 s do not fit into 4 s, with a recovery in the third as without."""
-    pool = Boxes(wait_s=500.0)
+    pool = Sandboxes(wait_s=500.0)
     for faults in ({}, {(0, 2): LOST}):
         environment = Lossy(faults)  # type: ignore[arg-type]
         trajectory = play(environment, Thinking(99, pool.lose), pool, seconds=4.0)  # type: ignore[arg-type]
@@ -366,8 +366,8 @@ def test_a_time_limit_that_passes_in_a_call_cuts_after_it(
     assert len(environment.heard) == 1 and environment.heard[0][-1] == "grade"
 
 
-def test_the_seat_is_given_up_only_while_there_is_no_box() -> None:
-    pool, taken = Boxes(wait_s=100.0), 0
+def test_the_seat_is_given_up_only_while_there_is_no_sandbox() -> None:
+    pool, taken = Sandboxes(wait_s=100.0), 0
     seats: list[tuple[float, int]] = []
 
     class Counted:
@@ -395,12 +395,12 @@ def test_the_seat_is_given_up_only_while_there_is_no_box() -> None:
 def test_a_pool_that_gives_up_ends_the_run_and_not_the_episode() -> None:
     refusal = ServiceUnavailableError("12 of the latest 20 sessions failed", remedy="finqa doctor")
     with pytest.raises(ServiceUnavailableError, match="12 of the latest 20"):
-        play(Lossy({(0, 2): LOST}), pool=Boxes(refusal=refusal))  # type: ignore[arg-type]
+        play(Lossy({(0, 2): LOST}), pool=Sandboxes(refusal=refusal))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("moment", [0.05, 0.15, 0.3, 0.4, 50.0, 100.4, 100.8])
 def test_a_cancelled_episode_leaves_neither_session_nor_lease_nor_task(moment: float) -> None:
-    pool, environment = Boxes(wait_s=100.0), Lossy({(0, 1): LOST, (1, 3): GARBLED})
+    pool, environment = Sandboxes(wait_s=100.0), Lossy({(0, 1): LOST, (1, 3): GARBLED})
 
     async def cancelled() -> None:
         one = player(environment, ToyChatEngine(*SCRIPT), pool, 3)  # type: ignore[arg-type]
@@ -412,42 +412,42 @@ def test_a_cancelled_episode_leaves_neither_session_nor_lease_nor_task(moment: f
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_timed(cancelled())
-    assert environment.closed == len(environment.heard) and len(pool.ended) == len(environment.boxes)
+    assert environment.closed == len(environment.heard) and len(pool.ended) == len(environment.sandboxes)
 
 
 class Boxed(Lossy):
-    """Its sessions need their box: a dead one refuses them, a frozen one never answers again."""
+    """Its sessions need their sandbox: a dead one refuses them, a frozen one never answers again."""
 
     def __init__(self) -> None:
         super().__init__({})
         self.frozen: set[str] = set()
 
-    async def reach(self, box: ToyBox) -> None:
-        if box.id in self.frozen:
+    async def reach(self, sandbox: ToySandbox) -> None:
+        if sandbox.id in self.frozen:
             await asyncio.sleep(3600.0)
-        if box.dead:
-            raise SandboxError(f"{box.id} is gone")
+        if sandbox.dead:
+            raise SandboxError(f"{sandbox.id} is gone")
 
     async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Any:
-        assert isinstance(sandbox, ToyBox)
+        assert isinstance(sandbox, ToySandbox)
         await self.reach(sandbox)
         return await super().open(task, seed=seed, sandbox=sandbox)
 
     async def delay(self, session: LossyBase, said: object) -> None:
-        assert isinstance(session.sandbox, ToyBox)
+        assert isinstance(session.sandbox, ToySandbox)
         await self.reach(session.sandbox)
 
 
-def test_a_fifth_of_the_boxes_dies_and_some_freeze_and_every_episode_is_the_same() -> None:
-    """The real pool: 40 episodes on 20 boxes, of which 4 die and 1 freezes while the policy thinks."""
+def test_a_fifth_of_the_sandboxes_dies_and_some_freeze_and_every_episode_is_the_same() -> None:
+    """The real pool: 40 episodes on 20 sandboxes, of which 4 die and 1 freezes while the policy thinks."""
     environment, provider = Boxed(), ToyProvider()
     engine = Thinking(99, lambda: None)
 
     async def strike(pool: SandboxPool) -> None:
         await asyncio.sleep(2.35)
-        for box in provider.boxes[:5]:
-            box.dead = True
-        environment.frozen.add(provider.boxes[4].id)
+        for sandbox in provider.sandboxes[:5]:
+            sandbox.dead = True
+        environment.frozen.add(provider.sandboxes[4].id)
 
     async def everything() -> list[Trajectory]:
         pool = SandboxPool(
@@ -465,5 +465,5 @@ def test_a_fifth_of_the_boxes_dies_and_some_freeze_and_every_episode_is_the_same
     played, seconds = run_timed(everything())
     assert [(each.status, each.reward, each.retries) for each in played] == [(Status.COMPLETED, 1.0, 0)] * 40
     assert sum(each.recoveries for each in played) == 5 and len(engine.requests) == 40 * CALLS
-    assert seconds < 1.3 * 2 * CALLS * 1.1 + 5.0, "a frozen box costs one health check, and no reply timeout"
+    assert seconds < 1.3 * 2 * CALLS * 1.1 + 5.0, "a frozen sandbox costs one health check, and no reply timeout"
     assert environment.closed == len(environment.heard) == 45

@@ -122,7 +122,7 @@ def test_sandboxes_are_shared_and_figures_are_those_of_all_workers() -> None:
         return world
 
     world, _ = run_timed(scene())
-    assert [len(provider.boxes) for provider in world.providers] == [3, 2, 3]
+    assert [len(provider.sandboxes) for provider in world.providers] == [3, 2, 3]
     assert Counter(facts["worker"] for facts in world.heard("sandbox_ready")) == {0: 6, 1: 2}
     assert world.heard("worker_lost")[0]["attempts"] == 3 and len(world.heard("worker_back")) == 1
     assert world.workers.stats().lost == 3, "the sandboxes of the lost worker"

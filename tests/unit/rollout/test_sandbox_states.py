@@ -141,15 +141,15 @@ async def _play(fresh: bool, size: int, failing: frozenset[int], steps: list[tup
 
     sessions = []
     for step, number in steps:
-        box = provider.boxes[number % len(provider.boxes)] if provider.boxes else None
+        sandbox = provider.sandboxes[number % len(provider.sandboxes)] if provider.sandboxes else None
         if step in ("lease", "fault"):
             sessions.append(asyncio.create_task(session(number, step == "fault")))
         elif step == "sleep":
             await asyncio.sleep(number)
         elif step == "close":
             await pool.close()
-        elif box is not None:
-            box.dead, box.frozen = step == "kill", step == "freeze"
+        elif sandbox is not None:
+            sandbox.dead, sandbox.frozen = step == "kill", step == "freeze"
     async with asyncio.timeout(3600):
         await asyncio.gather(*sessions)
     await pool.close()

@@ -18,7 +18,7 @@ def test_after_any_stop_every_place_is_trained_on_exactly_once(seed: int, deals:
     trained: list[tuple[int, str]] = []
     waiting: list[list[tuple[int, Task]]] = []
     for number, count in enumerate(deals):
-        if number == stop:  # what is open is lost, and dealt out again by the walk of the resumed run
+        if number == stop:  # what is open is lost, and given again by the walk of the resumed run
             walk = TaskWalk(TASKS, seed=seed, cursor=walk.cursor, unsettled=walk.unsettled)
             waiting.clear()
         waiting.append([walk.next() for _ in range(count)])

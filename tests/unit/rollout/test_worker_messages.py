@@ -1,4 +1,4 @@
-"""Attempts of rollout workers arrive as they were played, with their records, and are read when somebody looks."""
+"""Attempts of rollout workers arrive as they were played, with their records, and are read when they are used."""
 
 from __future__ import annotations
 

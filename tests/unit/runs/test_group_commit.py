@@ -1,4 +1,4 @@
-"""Records that come together are made durable together, and what counts is on disk whatever becomes of the process."""
+"""Records that come together are made durable together, and what counts is on disk even if the process is killed."""
 
 from __future__ import annotations
 

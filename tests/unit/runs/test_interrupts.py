@@ -61,11 +61,11 @@ def test_work_that_does_not_finish_in_time_is_cancelled(monkeypatch: pytest.Monk
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
-            cleaned.append("boxes")
+            cleaned.append("sandboxes")
 
     with pytest.raises(InterruptedRun) as caught:
         run(work(), Stopper(NullReporter()))
-    assert caught.value.exit_code == 143 and cleaned == ["boxes"]
+    assert caught.value.exit_code == 143 and cleaned == ["sandboxes"]
 
 
 def test_without_patience_the_first_signal_ends_it_and_the_next_would_kill() -> None:
@@ -154,19 +154,19 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
 async def test_clean_up_outlives_every_cancellation() -> None:
     ended: list[str] = []
 
-    async def end_boxes() -> str:
+    async def end_sandboxes() -> str:
         await asyncio.sleep(0.05)
-        ended.append("boxes")
+        ended.append("sandboxes")
         return "done"
 
-    assert await to_the_end(end_boxes()) == "done"
-    task = asyncio.create_task(to_the_end(end_boxes()))
+    assert await to_the_end(end_sandboxes()) == "done"
+    task = asyncio.create_task(to_the_end(end_sandboxes()))
     for _ in range(3):
         await asyncio.sleep(0.01)
         task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ended == ["boxes", "boxes"]
+    assert ended == ["sandboxes", "sandboxes"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

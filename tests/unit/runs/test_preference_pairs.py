@@ -1,4 +1,4 @@
-"""pairs.jsonl as it is read: whatever is in it, one sentence says which row is wrong and why."""
+"""pairs.jsonl as it is read: for all contents, one sentence says which row is wrong and why."""
 
 from __future__ import annotations
 

@@ -153,12 +153,12 @@ def test_recorded_trajectories_come_back_as_demonstrations(tmp_path: Path) -> No
 
 
 def test_demonstrations_come_as_they_were_dealt_not_as_they_ended(tmp_path: Path) -> None:
-    dealt = [("train/1/q/2", 1, 2), ("train/1/q/10", 1, 10), ("train/2/q/0", 2, 0)]
+    played = [("train/1/q/2", 1, 2), ("train/1/q/10", 1, 10), ("train/2/q/0", 2, 0)]
     with RunFolder.create(tmp_path / "run", command="train", settings={}, save_token_ids=False) as folder:
-        for name, iteration, member in reversed(dealt):
+        for name, iteration, member in reversed(played):
             ended = replace(trajectory(), id=name, member=member)
             folder.trajectory(ended, phase="train", iteration=iteration)
-    assert [each.id for each in read_demonstrations(tmp_path / "run")] == [name for name, _, _ in dealt]
+    assert [each.id for each in read_demonstrations(tmp_path / "run")] == [name for name, _, _ in played]
     log = tmp_path / "run" / "trajectories.jsonl"
     log.write_text(log.read_text().replace('"iteration": 1', '"iteration": "x"'))
     with pytest.raises(DataError, match="row 2: not a trajectory record"):

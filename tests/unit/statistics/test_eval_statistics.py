@@ -96,7 +96,7 @@ def test_uneven_clusters_by_hand() -> None:
     # Sizes 3 and 1, values 1 1 0, 0: residual sums +-1/2 around 1/2, so SE^2 = (1/4 / (1/4) + 1/4 / (3/4)) / 16.
     mean = clustered_mean([1, 1, 0, 0], ["a", "a", "a", "b"])
     assert mean.error == pytest.approx(math.sqrt((1 + 1 / 3) / 16))
-    assert mean.degrees == pytest.approx(1.0), "two clusters leave one degree of freedom whatever their sizes"
+    assert mean.degrees == pytest.approx(1.0), "two clusters leave one degree of freedom at all sizes"
 
 
 def test_the_correlation_inside_clusters_by_hand() -> None:

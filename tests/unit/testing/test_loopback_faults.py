@@ -83,7 +83,7 @@ async def test_rate_limits_and_server_errors_do_nothing() -> None:
     assert again == outcomes
 
 
-async def test_lost_replies_and_late_errors_leave_a_box_behind() -> None:
+async def test_lost_replies_and_late_errors_leave_a_sandbox_behind() -> None:
     outcomes, stats = await creates(Faults(lost_reply=0.2, late_error=0.1), 100)
     assert 8 <= outcomes["cut"] <= 35
     assert 2 <= outcomes["504"] <= 20
@@ -93,7 +93,7 @@ async def test_lost_replies_and_late_errors_leave_a_box_behind() -> None:
     assert stats["faults"] == {"lost_reply": outcomes["cut"], "late_error": outcomes["504"]}
 
 
-async def test_a_box_that_cannot_start_ends_in_an_error() -> None:
+async def test_a_sandbox_that_cannot_start_ends_in_an_error() -> None:
     async with connected(LoopbackConfig(faults=Faults(start_failed=1.0))) as (loopback, daytona):
         with pytest.raises(DaytonaError, match="injected fault"):
             await create(daytona)
@@ -116,7 +116,7 @@ async def test_the_create_limit_says_when_to_come_back() -> None:
         assert (stats["creates"], stats["busiest_window"]) == ({"accepted": 4, "limited": 1, "refused": 0}, 3)
 
 
-async def test_a_hang_lasts_until_the_client_gives_up_and_a_create_among_them_makes_its_box() -> None:
+async def test_a_hang_lasts_until_the_client_gives_up_and_a_create_among_them_makes_its_sandbox() -> None:
     async with connected(LoopbackConfig(faults=Faults(hang=1.0))) as (loopback, daytona):
         for number, call in enumerate((create(daytona, name="finqa-1"), daytona.get("finqa-1")), start=1):
             hanging = asyncio.ensure_future(call)

@@ -179,15 +179,15 @@ async def test_the_key_is_checked_first_and_unknown_paths_are_said() -> None:
 @pytest.mark.parametrize("content_type", ["", "multipart/form-data", "multipart/form-data; boundary=b"])
 async def test_an_upload_that_is_no_form_is_refused(content_type: str) -> None:
     async with LoopbackDaytona() as loopback, client(loopback) as daytona:
-        box = await create(daytona)
+        sandbox = await create(daytona)
         headers = {"Authorization": f"Bearer {loopback.api_key}", "Content-Type": content_type}
-        url = f"{loopback.api_url.removesuffix('/api')}/toolbox/{box.id}/files/bulk-upload"
+        url = f"{loopback.api_url.removesuffix('/api')}/toolbox/{sandbox.id}/files/bulk-upload"
         async with httpx.AsyncClient(headers=headers) as http:
             refused = await http.post(url, content=b"no form")
         assert (refused.status_code, refused.json()["source"]) == (400, "DAYTONA_DAEMON")
 
 
-async def test_a_lost_reply_drops_the_connection_without_a_byte_and_leaves_a_box() -> None:
+async def test_a_lost_reply_drops_the_connection_without_a_byte_and_leaves_a_sandbox() -> None:
     async with LoopbackDaytona(LoopbackConfig(faults=Faults(lost_reply=1.0))) as loopback:
         async with opened(loopback) as (reader, writer):
             writer.write(post(loopback, b'{"name": "finqa-1"}'))
@@ -211,8 +211,8 @@ async def test_a_request_is_worked_on_after_its_client_has_left() -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_bodies_reach_the_server_behind_a_preview(chunked: bool) -> None:
     async with LoopbackDaytona() as loopback, client(loopback) as daytona:
-        box = await create(daytona)
-        url = await serve(box, "fixtures.post_echo_server")
+        sandbox = await create(daytona)
+        url = await serve(sandbox, "fixtures.post_echo_server")
         await until_healthy(url)
         content = bytes(range(256)) * 4000
 

@@ -1,4 +1,4 @@
-"""Images: uploads through obstore, builds with their logs, and boxes that run what was built."""
+"""Images: uploads through obstore, builds with their logs, and sandboxes that run what was built."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def shop(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_a_box_runs_what_was_uploaded_and_built(shop: Path) -> None:
+async def test_a_sandbox_runs_what_was_uploaded_and_built(shop: Path) -> None:
     log: list[str] = []
     async with connected(LoopbackConfig(latency=Latency(build=Delay(median_s=0.2)))) as (loopback, daytona):
         with loopback.trusted():
@@ -69,14 +69,16 @@ async def test_a_box_runs_what_was_uploaded_and_built(shop: Path) -> None:
         assert (image.state, image.cpu, image.mem, image.disk) == ("active", 2, 4, 5)
         text = "\n".join(log)
         assert "COPY data data" in text and "Successfully built shop" in text
-        box = await create(daytona, "shop", env_vars={"PORT": "8000"})
-        assert (box.cpu, box.memory, box.disk) == (2, 4, 5)
-        url = await serve(box, "shop_server")
+        sandbox = await create(daytona, "shop", env_vars={"PORT": "8000"})
+        assert (sandbox.cpu, sandbox.memory, sandbox.disk) == (2, 4, 5)
+        url = await serve(sandbox, "shop_server")
         await until_healthy(url)
         async with httpx.AsyncClient() as http:
             seen = (await http.get(url)).json()
         assert (seen["goods"], seen["GREETING"]) == ("apples", "hello you")
-        assert (await box.process.exec("cat /opt/shop/data/goods.txt; echo $GREETING")).result == "appleshello you\n"
+        assert (
+            await sandbox.process.exec("cat /opt/shop/data/goods.txt; echo $GREETING")
+        ).result == "appleshello you\n"
         assert (await loopback.control.stats())["requests"]["POST /api/snapshots"] == {"200": 1}
 
 
@@ -118,9 +120,9 @@ async def test_a_build_that_fails_says_why(lines: str, reason: str) -> None:
 async def test_images_break_on_demand() -> None:
     async with connected() as (loopback, daytona):
         await loopback.control.break_image("daytonaio/sandbox")
-        box = await create(daytona)
-        await serve(box)
-        assert (await box.process.get_session("server")).commands[0].exit_code == 1
+        sandbox = await create(daytona)
+        await serve(sandbox)
+        assert (await sandbox.process.get_session("server")).commands[0].exit_code == 1
 
 
 @pytest.mark.parametrize("hidden", [True, False])

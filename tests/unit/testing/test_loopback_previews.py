@@ -36,8 +36,8 @@ async def status(url: str, headers: dict[str, str] | None = None) -> int:
 
 async def test_http_and_websockets_pass_through_unchanged() -> None:
     async with connected() as (loopback, daytona):
-        box = await create(daytona)
-        url = await serve(box)
+        sandbox = await create(daytona)
+        url = await serve(sandbox)
         await until_healthy(url)
         async with httpx.AsyncClient() as http:
             seen = (await http.get(f"{url}/deep/path?a=1&b=%20")).json()
@@ -48,31 +48,31 @@ async def test_http_and_websockets_pass_through_unchanged() -> None:
                 await socket.send(frame)
                 assert await socket.recv() == frame
             assert (await loopback.control.stats())["websockets_open"] == 1
-        plain = await box.get_preview_link(PORT)
+        plain = await sandbox.get_preview_link(PORT)
         assert await status(plain.url) == 401
         assert await status(plain.url, {"X-Daytona-Preview-Token": plain.token}) == 200
-        assert await status((await box.create_signed_preview_url(PORT + 1, 60)).url) == 502
+        assert await status((await sandbox.create_signed_preview_url(PORT + 1, 60)).url) == 502
 
 
 async def test_urls_expire_and_can_be_renewed() -> None:
     async with connected(LoopbackConfig(url_ttl_cap_s=6)) as (loopback, daytona):
-        box = await create(daytona)
+        sandbox = await create(daytona)
         with pytest.raises(Exception, match="between 1 and 6"):
-            await box.create_signed_preview_url(PORT, 7)
-        short = (await box.create_signed_preview_url(PORT, 5)).url
+            await sandbox.create_signed_preview_url(PORT, 7)
+        short = (await sandbox.create_signed_preview_url(PORT, 5)).url
         assert await status(short) == 502
         await asyncio.sleep(5.1)
         assert await status(short) == 401
-        renewed = (await box.create_signed_preview_url(PORT, 6)).url
+        renewed = (await sandbox.create_signed_preview_url(PORT, 6)).url
         assert await status(renewed) == 502
         await loopback.control.expire_urls()
         assert await status(renewed) == 401
 
 
-async def test_killed_boxes_reset_their_connections() -> None:
+async def test_killed_sandboxes_reset_their_connections() -> None:
     async with connected() as (loopback, daytona):
-        boxes = [await create(daytona, name=name) for name in ("broken", "lying", "vanished", "spared")]
-        urls = [await serve(box) for box in boxes]
+        sandboxes = [await create(daytona, name=name) for name in ("broken", "lying", "vanished", "spared")]
+        urls = [await serve(sandbox) for sandbox in sandboxes]
         await until_healthy(urls[0])
         async with AsyncExitStack() as stack:
             sockets = [await stack.enter_async_context(connect(websocket(url))) for url in urls]
@@ -84,32 +84,32 @@ async def test_killed_boxes_reset_their_connections() -> None:
             await sockets[3].send("still there")
             assert await sockets[3].recv() == "still there"
         assert [await status(url) for url in urls] == [502, 502, 404, 200]
-        states = {box["name"]: box["state"] for box in await loopback.control.sandboxes()}
+        states = {sandbox["name"]: sandbox["state"] for sandbox in await loopback.control.sandboxes()}
         assert states == {"broken": "error", "lying": "started", "spared": "started"}
-        for box in (boxes[0], boxes[1]):
-            await daytona.delete(box)
+        for sandbox in (sandboxes[0], sandboxes[1]):
+            await daytona.delete(sandbox)
         assert (await loopback.control.stats())["sandboxes"] == 1
 
 
-async def test_frozen_boxes_answer_nothing_until_they_thaw() -> None:
+async def test_frozen_sandboxes_answer_nothing_until_they_thaw() -> None:
     async with connected() as (loopback, daytona):
-        box = await create(daytona)
-        url = await serve(box)
+        sandbox = await create(daytona)
+        url = await serve(sandbox)
         await until_healthy(url)
         async with connect(websocket(url)) as socket:
-            await loopback.control.freeze([box.id])
+            await loopback.control.freeze([sandbox.id])
             await socket.send("one")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(socket.recv(), 0.3)
             with pytest.raises(httpx.ReadTimeout):
                 async with httpx.AsyncClient(timeout=httpx.Timeout(30, read=0.3)) as http:
                     await http.get(f"{url}/health")
-            await box.refresh_data()
-            assert box.state == "started"
+            await sandbox.refresh_data()
+            assert sandbox.state == "started"
             await loopback.control.thaw()
             assert await asyncio.wait_for(socket.recv(), 30) == "one"
             await loopback.control.freeze()
-            await daytona.delete(box)
+            await daytona.delete(sandbox)
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(socket.recv(), 30)
 
@@ -132,12 +132,12 @@ async def test_latency_faults_and_deaths_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("number", [120, pytest.param(500, marks=pytest.mark.slow)])
-async def test_many_boxes_with_a_socket_each_at_once(tmp_path: Path, number: int) -> None:
+async def test_many_sandboxes_with_a_socket_each_at_once(tmp_path: Path, number: int) -> None:
     snapshot = write_tiny_snapshot(tmp_path / "snapshot")
     config = LoopbackConfig(images={"tiny": snapshot.path}, create_limit=0)
     async with LoopbackProcess(config) as loopback, client(loopback) as daytona:
-        boxes = await asyncio.gather(*(create(daytona, "tiny", name=f"finqa-{n}") for n in range(number)))
-        urls = await asyncio.gather(*(serve(box, FINQA) for box in boxes))
+        sandboxes = await asyncio.gather(*(create(daytona, "tiny", name=f"finqa-{n}") for n in range(number)))
+        urls = await asyncio.gather(*(serve(sandbox, FINQA) for sandbox in sandboxes))
         await until_healthy(urls[0])
         everyone = asyncio.Barrier(number)
 
@@ -155,5 +155,5 @@ async def test_many_boxes_with_a_socket_each_at_once(tmp_path: Path, number: int
         assert after["websockets_most"] == after["sandboxes"] == number
         assert len(after["servers"]) == 1
         assert after["cpu_s"] > before["cpu_s"]
-        await asyncio.gather(*(daytona.delete(box) for box in boxes))
+        await asyncio.gather(*(daytona.delete(sandbox) for sandbox in sandboxes))
         assert (await loopback.async_control.stats())["sandboxes"] == 0

@@ -64,9 +64,9 @@ async def test_nothing_is_left_after_close() -> None:
     files, threads = open_files(), threading.active_count()
     async with connected() as (loopback, daytona):
         folder = Path(loopback.environment["LOOPBACK_DAYTONA_CA"]).parents[1]
-        box = await create(daytona)
-        await until_healthy(await serve(box))
-        started = await box.process.exec("sleep 60 > /dev/null 2>&1 & echo $!")
+        sandbox = await create(daytona)
+        await until_healthy(await serve(sandbox))
+        started = await sandbox.process.exec("sleep 60 > /dev/null 2>&1 & echo $!")
         pids = [*(await loopback.control.stats())["servers"], int(started.result)]
         assert all(alive(pid) for pid in pids) and folder.is_dir()
     assert until_dead(pids) == []
@@ -101,7 +101,7 @@ def test_nothing_is_left_when_the_owner_or_the_loopback_is_killed(target: str) -
         finally:
             owner.kill()
     with own_folder():
-        assert not Path(path).exists()  # whoever was killed leaves its folder to the next one
+        assert not Path(path).exists()  # a killed one leaves its folder to the next one
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -156,6 +156,6 @@ def test_a_port_that_is_none_or_taken_is_said(capsys: pytest.CaptureFixture[str]
 
 async def test_a_process_serves_the_sdk_and_its_own_control() -> None:
     async with LoopbackProcess() as loopback, client(loopback) as daytona:
-        box = await create(daytona, name="finqa-1")
-        assert await loopback.async_control.kill(share=1.0) == [box.id]
+        sandbox = await create(daytona, name="finqa-1")
+        assert await loopback.async_control.kill(share=1.0) == [sandbox.id]
         assert (await loopback.async_control.stats())["sandboxes_by_state"] == {"error": 1}

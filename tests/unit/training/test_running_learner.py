@@ -121,7 +121,7 @@ async def test_a_process_that_is_gone_is_reported_once_where_a_call_failed_of_it
 
     def close() -> None:
         learner._events.failed(gone)
-        time.sleep(0.1)  # the event loop hears of it while the learner is closed
+        time.sleep(0.1)  # the event loop learns of it while the learner is closed
 
     monkeypatch.setattr(learner, "start", start)
     monkeypatch.setattr(learner, "close", close)

@@ -74,7 +74,7 @@ async def test_longer_prompts_are_left_out_and_counted() -> None:
     assert raised.value.remedy == "--set data.max_prompt_tokens=30"
 
 
-async def test_prompts_of_environments_with_boxes_are_known_without_one() -> None:
+async def test_prompts_of_environments_with_sandboxes_are_known_without_one() -> None:
     for name in ("code", "mbpp"):
         chosen = Settings.model_validate({"environment": {"name": name}, "data": {"max_prompt_tokens": 1000}})
         environment = open_environment(chosen, NullReporter())

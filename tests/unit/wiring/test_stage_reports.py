@@ -1,4 +1,4 @@
-"""What is told of boxes and episodes: enough to understand a run, and not a line more."""
+"""What is told of sandboxes and episodes: enough to understand a run, and not a line more."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Shown(NullReporter):
 
 
 async def eventful(pool: SandboxPool, provider: FakeProvider) -> None:
-    """Five leases for two boxes, of which one dies; then a quiet hour."""
+    """Five leases for two sandboxes, of which one dies; then a quiet hour."""
     leases = [asyncio.create_task(lease_for(pool, 20)) for _ in range(5)]
     await asyncio.sleep(5)
-    provider.boxes[0].dead = True
+    provider.sandboxes[0].dead = True
     await asyncio.gather(*leases, return_exceptions=True)
     await asyncio.sleep(3600)
 
 
-def test_boxes_by_state_and_waits_are_on_the_display_and_in_the_events() -> None:
+def test_sandboxes_by_state_and_waits_are_on_the_display_and_in_the_events() -> None:
     async def run() -> None:
         provider, events, shown = FakeProvider(start_s=5.0), Events(), Shown()
         pool = await filled(provider, 2, health_check_s=5.0)
@@ -83,7 +83,7 @@ def test_a_log_has_few_lines_and_the_last_state(
     assert 2 <= len(lines) <= 6
 
 
-def test_an_environment_without_boxes_shows_none() -> None:
+def test_an_environment_without_sandboxes_shows_none() -> None:
     async def run() -> None:
         shown, events = Shown(), Events()
         async with watch_pool(Pool(), 0, shown, events):

@@ -18,7 +18,7 @@ from finqa_cli.types import Ending, ExecutionLimits, ExecutionRequest, Execution
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
-HOST = Host(canary="canary", address="127.0.0.1", port=9, name="nobody", files=())
+HOST = Host(canary="canary", address="127.0.0.1", port=9, name="stranger", files=())
 
 
 class Saying(ExecutingSandbox):

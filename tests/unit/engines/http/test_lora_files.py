@@ -1,4 +1,4 @@
-"""What is read of adapter folders: whatever the bytes, a finding or an EngineError."""
+"""What is read of adapter folders: for all bytes, a finding or an EngineError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of token ids and what is read of replies: whatever a server sends, a completion or a BadReplyError."""
+"""Requests of token ids and what is read of replies: for all that a server sends, a completion or a BadReplyError."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ async def test_nobody_there_is_told_at_once() -> None:
 
 async def test_a_server_without_a_list_of_models_is_taken_at_its_word(server: OpenAIServer) -> None:
     server.models = None
-    async with started(server, model="whatever") as engine:
+    async with started(server, model="any-model") as engine:
         assert (await engine.respond(ask())).tool_call == SUBMIT
 
 

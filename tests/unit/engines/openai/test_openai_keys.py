@@ -1,4 +1,4 @@
-"""Where the key goes, and that nobody sees it."""
+"""Where the key is sent, and that it is shown nowhere."""
 
 from __future__ import annotations
 

@@ -98,9 +98,9 @@ async def test_one_line_forms(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_call_may_be_written_as_the_list_of_tools_shows_it(
     line: str, arguments: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = await typed(monkeypatch, f"{line}\nsubmit_answer given up\n")
+    call = await typed(monkeypatch, f"{line}\nsubmit_answer not known\n")
     if arguments is None:
-        assert call.arguments == {"answer": "given up"} and "not JSON" in capsys.readouterr().err
+        assert call.arguments == {"answer": "not known"} and "not JSON" in capsys.readouterr().err
     else:
         assert call == ToolCall(name=line.partition("(")[0], arguments=arguments)
 

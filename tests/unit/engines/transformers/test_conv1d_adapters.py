@@ -29,7 +29,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_what_is_served_is_what_peft_computes(
     started: MakeEngine, gpt2: Path, tmp_path: Path, said: bool
 ) -> None:
-    """Whatever the adapter's own configuration says about the layers."""
+    """Any statement of the adapter's own configuration about the layers."""
     folder = make_adapter(gpt2, tmp_path / "adapter", seed=1, target_modules=TARGETS, fan_in_fan_out=True)
     config = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(config | {"fan_in_fan_out": said}))

@@ -112,7 +112,7 @@ async def test_cancelling_a_running_request_ends_its_row(started: MakeEngine) ->
         long.cancel()
         with pytest.raises(asyncio.CancelledError):
             await long
-        # Served only after the running batch: a row that went on for 4000 tokens would take many seconds.
+        # Served only after the running batch: a row that continued for 4000 tokens would take many seconds.
         await asyncio.wait_for(engine.generate(ask("next")), 30)
 
 
@@ -172,7 +172,7 @@ def test_the_rule(seats: int, ages: list[float], lockstep: bool, enough: int) ->
     if not ages:
         assert due is None
     elif len(ages) >= seats:
-        assert due == 0, "nobody else can come"
+        assert due == 0, "no other request can come"
     elif lockstep:
         assert due is None
     else:

@@ -136,10 +136,10 @@ async def test_a_guest_does_not_wait_for_seats(started: MakeEngine) -> None:
 def test_who_joins() -> None:
     loop = asyncio.new_event_loop()
     queue = RequestQueue(lockstep=False, wait_seconds=1.0, enough=64)
-    assert queue.joins_in(100.0, 8) is None, "nobody waits"
+    assert queue.joins_in(100.0, 8) is None, "no request waits"
     queue.tickets = [Ticket(Job(ask(f"{n}#0")), loop.create_future(), 99.6) for n in range(3)]
     loop.close()
-    assert queue.joins_in(100.0, 0) is None, "nobody decodes: a batch of its own is next"
+    assert queue.joins_in(100.0, 0) is None, "nothing is decoded: a batch of its own is next"
     assert queue.joins_in(100.0, 8) == pytest.approx(0.6)
     assert queue.joins_in(100.0, 3) == 0
     assert queue.joins_in(101.0, 8) == 0

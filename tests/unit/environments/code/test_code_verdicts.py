@@ -58,10 +58,10 @@ async def test_a_test_that_raises_may_count_as_failed() -> None:
     assert (await judged(forgiving, "sorting", "    return (")).total == -1.0
 
 
-async def test_the_box_never_sees_what_is_expected() -> None:
+async def test_the_sandbox_never_sees_what_is_expected() -> None:
     played = environment()
     await judged(played, "max_subarray", "    return 0")
-    trusted, judged_one = played.box.requests
+    trusted, judged_one = played.sandbox.requests
     assert b"_kadane" in trusted.stdin and b"return 0" not in trusted.stdin
     assert b"_kadane" not in judged_one.stdin and b"expected" not in judged_one.stdin
     assert judged_one.labels == {"problem": "max_subarray"}
@@ -72,12 +72,12 @@ async def test_the_truth_of_a_task_is_found_once_and_from_the_seed() -> None:
     played = environment()
     for _ in range(2):
         await judged(played, "max_subarray", "    return 0")
-    assert len(played.box.requests) == 3
+    assert len(played.sandbox.requests) == 3
     again, other = environment(), environment(seed=1)
     await judged(again, "max_subarray", "    return 0")
     await judged(other, "max_subarray", "    return 0")
-    assert _arguments(again.box.requests[1]) == _arguments(played.box.requests[1])
-    assert _arguments(other.box.requests[1]) != _arguments(played.box.requests[1])
+    assert _arguments(again.sandbox.requests[1]) == _arguments(played.sandbox.requests[1])
+    assert _arguments(other.sandbox.requests[1]) != _arguments(played.sandbox.requests[1])
 
 
 def _arguments(request: ExecutionRequest) -> object:
@@ -96,7 +96,7 @@ class Failing(ExecutingSandbox):
         return
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        raise SandboxError("The box is gone.")
+        raise SandboxError("The sandbox is gone.")
 
 
 async def test_infrastructure_is_never_a_reward() -> None:
@@ -108,12 +108,12 @@ async def test_infrastructure_is_never_a_reward() -> None:
     session._sandbox = Failing()
     with pytest.raises(SandboxError):
         await session.reply(BUBBLES)
-    session._sandbox = played.box
+    session._sandbox = played.sandbox
     assert (await session.reply(BUBBLES)).done
     assert (await session.grade()).total == 1.0
 
 
-async def test_sessions_need_a_task_of_the_data_and_a_box_that_executes() -> None:
+async def test_sessions_need_a_task_of_the_data_and_a_sandbox_that_executes() -> None:
     played = environment()
     stranger = Task(id="stranger", prompt="?", split="train", cluster="stranger")
     with pytest.raises(EnvironmentFault, match="stranger"):
@@ -132,6 +132,6 @@ class _Serving(Sandbox):
         return
 
 
-def test_options_reach_the_boxes() -> None:
+def test_options_reach_the_sandboxes() -> None:
     assert environment(fresh_sandboxes=True).sandbox_spec().fresh
     assert not environment().sandbox_spec().fresh

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import DataError
@@ -52,7 +52,7 @@ def environment(path: Path, *rows: dict[str, Any]) -> MbppEnvironment:
 
 async def answer(made: MbppEnvironment, identity: str, code: str) -> str:
     (task,) = [task for task in made.tasks("test") if task.id == identity]
-    session = await made.open(task, seed=0, sandbox=PlainBox())
+    session = await made.open(task, seed=0, sandbox=PlainSandbox())
     return (await session.reply(f"```python\n{code}\n```")).text
 
 

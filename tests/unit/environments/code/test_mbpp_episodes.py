@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest
 from finqa_cli.errors import EnvironmentFault, SandboxError
@@ -55,9 +55,9 @@ def environment(data: Path, reward: Any = None, **options: Any) -> MbppEnvironme
     return MbppEnvironment(MbppConfig(**options), EnvironmentContext(snapshot=None, data=data, reward=reward))
 
 
-async def opened(made: MbppEnvironment, problem: str = ADD, box: Any = None) -> CodeSession:
+async def opened(made: MbppEnvironment, problem: str = ADD, sandbox: Any = None) -> CodeSession:
     (task,) = [task for task in made.tasks("train") if task.id == problem]
-    return await made.open(task, seed=1, sandbox=box or PlainBox())
+    return await made.open(task, seed=1, sandbox=sandbox or PlainSandbox())
 
 
 def block(code: str) -> str:
@@ -65,8 +65,8 @@ def block(code: str) -> str:
 
 
 async def test_a_failed_attempt_is_told_why_and_may_be_repaired(data: Path) -> None:
-    box = PlainBox()
-    session = await opened(environment(data), box=box)
+    sandbox = PlainSandbox()
+    session = await opened(environment(data), sandbox=sandbox)
     told = await session.reply(block("def add(a, b):\n    return a - b"))
     assert not told.done and told.is_error
     assert "1 of 3 tests passed" in told.text and "assert add(1, 2) == 3\nit gave -1" in told.text
@@ -77,8 +77,8 @@ async def test_a_failed_attempt_is_told_why_and_may_be_repaired(data: Path) -> N
     assert rewards.total == 1.0 and rewards.components == {"correct": 1.0, "passed": 1.0, "attempts": 2.0}
     assert (await session.reply("more")).is_error and await session.grade() == rewards
     shown_and_hidden, attempts = 2, 2
-    assert len(box.requests) == shown_and_hidden * attempts
-    assert {request.labels["problem"] for request in box.requests} == {ADD}
+    assert len(sandbox.requests) == shown_and_hidden * attempts
+    assert {request.labels["problem"] for request in sandbox.requests} == {ADD}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ async def test_set_up_comes_after_the_solution_and_verdicts_are_out_of_its_reach
 
 
 async def test_a_forged_value_is_a_failed_attempt_and_no_end_of_the_run(data: Path) -> None:
-    """An integer that may come out of a box and could not go into the next one, where the verdict is made."""
+    """An integer that may come out of a sandbox and could not go into the next one, where the verdict is made."""
     huge = "import __main__\n__main__.encode = lambda value: '[\"int\", \"0x' + 'f' * 16_385 + '\"]'\n"
     session = await opened(environment(data), DEPTH)
     told = await session.reply(block(huge + str(ROWS[1]["code"])))
@@ -219,25 +219,25 @@ async def test_iterators_are_right_where_the_test_makes_a_container_of_them(tmp_
     assert (await session.reply(block(fake))).text.startswith("0 of 3 tests passed.")
 
 
-async def test_an_attempt_is_not_counted_that_the_box_lost(data: Path) -> None:
-    class Broken(PlainBox):
+async def test_an_attempt_is_not_counted_that_the_sandbox_lost(data: Path) -> None:
+    class Broken(PlainSandbox):
         async def execute(self, request: Any) -> Any:
             raise SandboxError("gone")
 
-    session = await opened(environment(data), box=Broken())
+    session = await opened(environment(data), sandbox=Broken())
     with pytest.raises(SandboxError):
         await session.reply(block("def add(a, b): return 1"))
     rewards = await session.grade()
     assert rewards.components["attempts"] == 0.0 and rewards.explanation == "Nothing was replied."
 
 
-async def test_boxes_and_problems_of_others_are_faults(data: Path) -> None:
+async def test_sandboxes_and_problems_of_others_are_faults(data: Path) -> None:
     made = environment(data)
     with pytest.raises(EnvironmentFault, match="does not execute code"):
         await made.open(made.tasks("train")[0], seed=0, sandbox=None)
     stranger = Task(id="9", prompt="q", split="train", cluster="9")
     with pytest.raises(EnvironmentFault, match="no question '9'"):
-        await made.open(stranger, seed=0, sandbox=PlainBox())
+        await made.open(stranger, seed=0, sandbox=PlainSandbox())
 
 
 async def test_a_reward_of_the_user_stands_beside_the_verdict(data: Path) -> None:
@@ -297,7 +297,7 @@ async def test_references_of_published_problems_are_right(problem: str) -> None:
         pytest.skip("MBPP is not beside this checkout (finqa data fetch mbpp)")
     made = environment(PUBLISHED)
     (task,) = [task for split in made.splits() for task in made.tasks(split) if task.id == problem]
-    session = await made.open(task, seed=0, sandbox=PlainBox())
+    session = await made.open(task, seed=0, sandbox=PlainSandbox())
     turn = made.demonstrate(session.prompt().messages)
     assert turn is not None
     told = await session.reply(turn.text)

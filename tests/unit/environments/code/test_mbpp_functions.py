@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 from pydantic import ValidationError
 
 from finqa_cli.contracts import EnvironmentContext
@@ -67,7 +67,7 @@ def test_a_problem_is_asked_as_mbpp_asks_with_an_ordinary_list_first() -> None:
 async def test_references_pass_and_careless_ones_are_told_that_they_give_nothing() -> None:
     played = environment(tasks=10, careless=1.0, shown_tests=1)
     for task in played.tasks("train")[:3]:
-        session = await played.open(task, seed=1, sandbox=PlainBox())
+        session = await played.open(task, seed=1, sandbox=PlainSandbox())
         careless, repaired = _said(played, task.prompt, 2)
         told = await session.reply(careless.text)
         assert told.text.startswith("0 of 5 tests passed.\n\nassert solve([4, -2, 9, 3, 8, 5]) == ")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def environment(path: Path, *rows: dict[str, Any]) -> MbppEnvironment:
 
 
 async def answer(made: MbppEnvironment, code: str, place: int = 0) -> str:
-    session = await made.open(made.tasks("test")[place], seed=0, sandbox=PlainBox())
+    session = await made.open(made.tasks("test")[place], seed=0, sandbox=PlainSandbox())
     return (await session.reply(f"```python\n{code}\n```")).text
 
 
@@ -72,7 +72,7 @@ async def test_right_solutions_of_every_form_pass(row: dict[str, Any], code: str
     assert await answer(made, code) == "All tests passed."
     (task,) = made.tasks("test")
     assert "31337" not in task.prompt and ("standard input" in task.prompt) == (row not in (FUNCTIONAL, APPS_CALLS))
-    session = await made.open(task, seed=0, sandbox=PlainBox())
+    session = await made.open(task, seed=0, sandbox=PlainSandbox())
     told = made.demonstrate(session.prompt().messages)
     assert (told is not None and bool(told.text)) == ("code" in row or "solutions" in row)
 

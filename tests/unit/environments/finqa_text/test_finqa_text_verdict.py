@@ -104,9 +104,9 @@ def test_accuracy_follows_our_own_part_whatever_a_reward_calls_correct() -> None
 def test_a_configured_reward_is_told_everything_about_the_row() -> None:
     reward = Configured({})
     row = replace(GROWTH, extra={"uncertainty": 0.4})
-    judge("whatever was said", row, TASK, reward)
+    judge("what was said", row, TASK, reward)
     (request,) = reward.requests
-    assert (request.task, request.solution, request.truth) == (TASK, "whatever was said", "0.2")
+    assert (request.task, request.solution, request.truth) == (TASK, "what was said", "0.2")
     assert (request.program, request.table) == (row.program, row.table)
     expected: dict[str, Any] = {"question_type": "subtract+divide", "question": row.question, "company": "AAL"}
     assert request.extra_info == {**expected, "uncertainty": 0.4}

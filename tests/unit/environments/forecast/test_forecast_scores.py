@@ -12,7 +12,7 @@ from finqa_plugins.environments.forecast.forecast_prompt import QUESTION_TYPES
 from finqa_plugins.environments.forecast.forecast_verdict import stated_answer, stated_confidence
 
 LONG = "word " * 200
-TYPES = [*QUESTION_TYPES, "", "a type of nobody"]
+TYPES = [*QUESTION_TYPES, "", "a type that is unknown"]
 
 PUBLISHED = [
     # type, answer, truth, score: the rules of the source one by one
@@ -57,12 +57,12 @@ PUBLISHED = [
     ("news_sentiment", "bearish", "positive", 0.0),
     ("news_sentiment", "a rise, then a fall", "positive", 0.0),
     ("news_sentiment", "a rise, then a fall", "bearish", 0.5),
-    ("analysis", "up, driven by demand; risk: rates; opportunity: Asia", "whatever", 0.6),
-    ("analysis", "revenue, margin", "whatever", 0.1),
-    ("analysis", "revenue, margin, debt", "whatever", 0.2),
-    ("analysis", LONG, "whatever", 0.2),
-    ("analysis", "word " * 100, "whatever", 0.1),
-    ("analysis", "word " * 50, "whatever", 0.05),
+    ("analysis", "up, driven by demand; risk: rates; opportunity: Asia", "any", 0.6),
+    ("analysis", "revenue, margin", "any", 0.1),
+    ("analysis", "revenue, margin, debt", "any", 0.2),
+    ("analysis", LONG, "any", 0.2),
+    ("analysis", "word " * 100, "any", 0.1),
+    ("analysis", "word " * 50, "any", 0.05),
     ("", "Same, a", "the same!", 1.0),
     ("", "the same", "The same", 1.0),
     ("", "has same in it", "the same", 0.5),

@@ -119,13 +119,13 @@ async def test_an_unsolicited_capacity_frame_is_a_sandbox_error() -> None:
 
 
 @pytest.mark.parametrize("code", ["CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"])
-async def test_errors_of_the_box(code: str) -> None:
+async def test_errors_of_the_sandbox(code: str) -> None:
     async with client_of(replying(error(code))) as client:
         with pytest.raises(SandboxError, match=code):
             await client.reset(question_id="q")
 
 
-@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "UNKNOWN_TYPE", "", "WHATEVER"])
+@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "UNKNOWN_TYPE", "", "OTHER"])
 async def test_errors_of_the_environment(code: str) -> None:
     async with client_of(replying(error(code))) as client:
         with pytest.raises(EnvironmentFault, match="why"):
@@ -200,7 +200,7 @@ async def test_somebody_else_there() -> None:
 
 
 @pytest.mark.parametrize("answer", ["400 Bad Request", "307 Temporary\r\nLocation: https://login.example/?back=SECRET"])
-async def test_the_address_of_a_box_is_told_to_nobody(answer: str) -> None:
+async def test_the_address_of_a_sandbox_is_told_to_nobody(answer: str) -> None:
     # Daytona's signed addresses hold their token in the host name: https://8000-TOKEN.proxy.daytona.work
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
@@ -210,14 +210,14 @@ async def test_the_address_of_a_box_is_told_to_nobody(answer: str) -> None:
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        client = OpenEnvClient(f"http://127.0.0.1:{port}/preview/SECRET", sandbox="box-1", connect_timeout_s=9.0)
-        with pytest.raises(SandboxError, match="in sandbox box-1") as caught:
+        client = OpenEnvClient(f"http://127.0.0.1:{port}/preview/SECRET", sandbox="sandbox-1", connect_timeout_s=9.0)
+        with pytest.raises(SandboxError, match="in sandbox sandbox-1") as caught:
             await client.connect()
         assert "secret" not in caught.value.message.lower()
 
 
 def test_neither_is_the_name_that_a_certificate_does_not_fit() -> None:
-    client = OpenEnvClient("https://8000-secret.proxy.example", sandbox="box-1")
+    client = OpenEnvClient("https://8000-secret.proxy.example", sandbox="sandbox-1")
     mismatch = "certificate verify failed: Hostname mismatch, certificate is not valid for '8000-secret.proxy.example'."
     assert client._reason(ssl.SSLCertVerificationError(1, mismatch)).endswith("not valid for 'its address'.")
 

@@ -52,20 +52,20 @@ def test_tasks_come_from_the_snapshot(tmp_path: Path) -> None:
         environment.tasks("nope")
 
 
-async def test_a_box_out_of_reach_is_named_and_its_address_is_not(
+async def test_a_sandbox_out_of_reach_is_named_and_its_address_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = FinQAEnvironment(None, EnvironmentContext(snapshot=write_tiny_snapshot(tmp_path)))
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        box = FakeSandbox(FakeProvider(), 7)
-        monkeypatch.setattr(box, "url", lambda: f"http://127.0.0.1:{unused.getsockname()[1]}/SECRET")
-        with pytest.raises(SandboxError, match="in sandbox box7: ") as caught:
-            await environment.open(environment.tasks("train")[0], seed=1, sandbox=box)
+        sandbox = FakeSandbox(FakeProvider(), 7)
+        monkeypatch.setattr(sandbox, "url", lambda: f"http://127.0.0.1:{unused.getsockname()[1]}/SECRET")
+        with pytest.raises(SandboxError, match="in sandbox sandbox7: ") as caught:
+            await environment.open(environment.tasks("train")[0], seed=1, sandbox=sandbox)
     assert "SECRET" not in caught.value.message
 
 
-def test_the_box_ends_no_episode_before_we_do(tmp_path: Path) -> None:
+def test_the_sandbox_ends_no_episode_before_we_do(tmp_path: Path) -> None:
     environment = FinQAEnvironment(None, EnvironmentContext(snapshot=write_tiny_snapshot(tmp_path), max_turns=7))
     assert environment.sandbox_spec().environment["FINQA_MAX_STEPS"] == "8"
 

@@ -93,9 +93,9 @@ async def test_all_options_on_a_real_server(tmp_path: Path) -> None:
         async with httpx.AsyncClient() as http:
             metadata = (await http.get(server.url + "/metadata")).json()
         assert metadata["description"].endswith("(hints, joins within a company, strict-2 grader)")
-        box = RunningServer(server, snapshot, tmp_path / "server.log")
+        sandbox = RunningServer(server, snapshot, tmp_path / "server.log")
         task = environment.tasks("train")[0]
-        session = await environment.open(task, seed=0, sandbox=box)
+        session = await environment.open(task, seed=0, sandbox=sandbox)
         names = {"company_name": "acme", "table_name": "income_statement"}
         query = "SELECT 2024 FROM income_statement JOIN balance_sheet WHERE 1 LIMIT 1"
         observation = await session.step(ToolCall(name="sql_query", arguments={**names, "query": query}))

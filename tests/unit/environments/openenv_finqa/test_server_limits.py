@@ -1,4 +1,4 @@
-"""What the variables of the server say about limits, and how hosts and peers are told apart."""
+"""What the variables of the server say about limits, and how hosts and peers are distinguished."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_beyond_loopback_it_serves_with_a_token_or_when_told_so(variables: dict[
 
 
 def test_hosts() -> None:
-    listed = ServerLimits.from_variables({"FINQA_ALLOWED_HOSTS": "gpu-box, Data.Example", "HOST": "10.0.0.7"})
-    assert all(map(listed.allows_host, ("gpu-box", "data.example", "10.0.0.7", "localhost")))
+    listed = ServerLimits.from_variables({"FINQA_ALLOWED_HOSTS": "gpu-host, Data.Example", "HOST": "10.0.0.7"})
+    assert all(map(listed.allows_host, ("gpu-host", "data.example", "10.0.0.7", "localhost")))
     assert not listed.allows_host("evil.example")
     assert not ServerLimits.from_variables({"HOST": "0.0.0.0"}).allows_host("0.0.0.0")
     assert ServerLimits.from_variables({"FINQA_ALLOWED_HOSTS": "*"}).allows_host("evil.example")
     assert ServerLimits.from_variables({"FINQA_TOKEN": TOKEN}).allows_host("evil.example"), "the token decides"
-    both = ServerLimits.from_variables({"FINQA_TOKEN": TOKEN, "FINQA_ALLOWED_HOSTS": "gpu-box"})
-    assert both.allows_host("gpu-box") and not both.allows_host("evil.example")
+    both = ServerLimits.from_variables({"FINQA_TOKEN": TOKEN, "FINQA_ALLOWED_HOSTS": "gpu-host"})
+    assert both.allows_host("gpu-host") and not both.allows_host("evil.example")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A server with a token: who has it plays, wherever the request seems to come from, and nobody else learns it."""
+"""A server with a token: only clients with it play, from every origin, and it is shown to no other."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_session_is_not_opened_without_it(closed: RunningServer, token: 
         await OpenEnvClient(closed.url(), token=token).connect()
     assert CANARY not in str(caught.value)
     with pytest.raises(SandboxError, match="401"):  # a sandbox whose address has expired is a fault like others
-        await OpenEnvClient(closed.url(), token=token, sandbox="box-1").connect()
+        await OpenEnvClient(closed.url(), token=token, sandbox="sandbox-1").connect()
 
 
 async def test_over_http(closed: RunningServer) -> None:
@@ -111,7 +111,7 @@ async def test_over_http(closed: RunningServer) -> None:
         ):
             refused = await http.get("/metadata", headers=headers)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        bearer = {"Authorization": f"Bearer {TOKEN}", "Host": "gpu-box.example", "Origin": "https://app.example"}
+        bearer = {"Authorization": f"Bearer {TOKEN}", "Host": "gpu-host.example", "Origin": "https://app.example"}
         assert (await http.get("/metadata", headers=bearer)).status_code == 200, "no page of another site has it"
 
 

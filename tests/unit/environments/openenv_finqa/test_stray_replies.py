@@ -1,4 +1,4 @@
-"""Frames that nobody asked for, and replies of another tool: the session ends, and nothing of them is read."""
+"""Frames that were not requested, and replies of another tool: the session ends, and nothing of them is read."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_sequence_weights_are_products_and_0_above_the_cap() -> None:
 
 
 def test_icepop_keeps_ratios_within_its_bounds_and_drops_the_others() -> None:
-    """M(k) = k in [0.5, 5], else 0: 0.49 and 5.1 are dropped, whatever the sign of the advantage."""
+    """M(k) = k in [0.5, 5], else 0: 0.49 and 5.1 are dropped for both signs of the advantage."""
     ratios, advantages = tensor(0.49, 0.51, 1.5, 4.9, 5.1), tensor(1.0, -1.0, 0.5, 2.0, -2.0)
     current = tensor(-1.0, -2.0, -3.0, -0.5, -0.1)
     carried = inputs(current - ratios.log(), advantages, [3, 2])

@@ -53,9 +53,9 @@ class CoreWeaveBench:
         return await self.loopback.control.stats()
 
     async def until_commands(self, number: int) -> None:
-        """Waits until so many commands run in all boxes together."""
+        """Waits until so many commands run in all sandboxes together."""
         for _ in range(3000):
-            if sum(box["commands"] for box in (await self.stats())["sandboxes"]) == number:
+            if sum(sandbox["commands"] for sandbox in (await self.stats())["sandboxes"]) == number:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"there were never {number} commands")
@@ -75,7 +75,7 @@ def coreweave_process() -> Iterator[LoopbackCoreWeave]:
 async def bench(
     coreweave_process: LoopbackCoreWeave, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[CoreWeaveBench]:
-    """Afterwards no box may be left."""
+    """Afterwards no sandbox may be left."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in coreweave_process.environment.items():

@@ -32,8 +32,8 @@ async def test_the_old_name_takes_the_old_key_first(
     monkeypatch.setenv("WANDB_API_KEY", WANDB_KEY)
     with nothing_said(capfd, bench.loopback.api_key, "another-key-123456", WANDB_KEY):
         provider = aviato_provider(None, SandboxContext(home=bench.loopback_home))
-        box = await provider.start(ExecutionSpec(), RUN)
-        assert (await box.execute(python("print(1)"))).stdout == b"1\n"
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        assert (await sandbox.execute(python("print(1)"))).stdout == b"1\n"
         await provider.close()
 
 

@@ -1,4 +1,4 @@
-"""Commands with boxes of CoreWeave, as processes of their own."""
+"""Commands with sandboxes of CoreWeave, as processes of their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from finqa_cli.types import ExecutionSpec
 pytestmark = pytest.mark.usefixtures("_warm_commands")
 
 
-async def test_boxes_are_listed_from_the_command_line_under_the_old_name_too(bench: CoreWeaveBench) -> None:
-    box = await bench.provider().start(ExecutionSpec(), RUN)
+async def test_sandboxes_are_listed_from_the_command_line_under_the_old_name_too(bench: CoreWeaveBench) -> None:
+    sandbox = await bench.provider().start(ExecutionSpec(), RUN)
     listed = finqa(bench, "sandbox", "ls", "--sandbox", "aviato", "--json")
     entries = json.loads(listed.stdout)["sandboxes"]
-    assert [(entry["id"], entry["labels"]) for entry in entries] == [(box.id, RUN)]
+    assert [(entry["id"], entry["labels"]) for entry in entries] == [(sandbox.id, RUN)]
     assert "aviato is the old name of cwsandbox" in listed.stderr
     assert bench.loopback.api_key not in listed.stderr + listed.stdout
 

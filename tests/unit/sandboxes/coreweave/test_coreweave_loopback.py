@@ -1,4 +1,4 @@
-"""The loopback CoreWeave itself: it ends with its owner, and its boxes run real commands."""
+"""The loopback CoreWeave itself: it ends with its owner, and its sandboxes run real commands."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def test_commands_have_pipes_a_folder_and_an_exit_code(bench: CoreWeaveBench) -> None:
-    box = Sandbox(tags=["t"])
-    await box.start()
-    process = box.exec(["sh", "-c", "cat; pwd; echo no >&2; exit 3"], stdin=True)
+    sandbox = Sandbox(tags=["t"])
+    await sandbox.start()
+    process = sandbox.exec(["sh", "-c", "cat; pwd; echo no >&2; exit 3"], stdin=True)
     assert process.stdin is not None
     await process.stdin.write(b"yes\n")
     await process.stdin.close()
     ended = await process
     assert (ended.returncode, ended.stderr) == (3, "no\n")
     assert ended.stdout.startswith("yes\n/")
-    assert (await box.exec(["no-such-command"])).returncode == 127
-    assert (await box.exec(["python3", "-c", "import os; print(sorted(os.environ))"])).stdout.count("KEY") == 0
-    await box.stop(graceful_shutdown_seconds=0)
+    assert (await sandbox.exec(["no-such-command"])).returncode == 127
+    assert (await sandbox.exec(["python3", "-c", "import os; print(sorted(os.environ))"])).stdout.count("KEY") == 0
+    await sandbox.stop(graceful_shutdown_seconds=0)
     assert not await asyncio.to_thread(Path(ended.stdout.split()[-1]).exists)
 
 

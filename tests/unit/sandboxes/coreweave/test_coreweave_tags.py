@@ -1,4 +1,4 @@
-"""Names and labels of boxes as tags."""
+"""Names and labels of sandboxes as tags."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_tags_are_those_that_the_seed_lists() -> None:
     ]
 
 
-def test_a_strangers_box_is_none_of_ours() -> None:
+def test_a_strangers_sandbox_is_none_of_ours() -> None:
     assert name_in(["finqa-0123456789ab", "job-1"]) is None
     assert name_in(["finqa", "job-1"]) is None
     assert not is_name("ef9ac7ed-af04-4fcf-be47-f55e3be6e59d")

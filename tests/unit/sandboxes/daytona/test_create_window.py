@@ -99,7 +99,7 @@ async def test_a_lower_limit_is_learned_and_never_raised(tmp_path: Path) -> None
 
 
 async def test_the_gate_is_first_come_first_served(gate: MakeGate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 0.0)  # a wall clock that is set back holds nobody up
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # a wall clock that is set back delays no create
     passing = gate(2, 0.1)
     order: list[int] = []
 

@@ -19,12 +19,12 @@ from finqa_plugins.sandboxes.daytona.plugin import doctor_checks, explain_error
 
 
 def settings(
-    boxes: int = 4, snapshot: str = "tiny", digest: str = "", environment: str = "finqa", **options: object
+    sandboxes: int = 4, snapshot: str = "tiny", digest: str = "", environment: str = "finqa", **options: object
 ) -> dict[str, object]:
     return {
         "environment": {"name": environment},
         "sandbox": {"name": "daytona", "options": options},
-        "pool": {"sandboxes": boxes},
+        "pool": {"sandboxes": sandboxes},
         "data": {"snapshot": snapshot, "digest": digest},
     }
 
@@ -55,7 +55,7 @@ async def test_an_account_that_is_ready(bench: DaytonaBench) -> None:
 async def test_an_account_that_is_too_small_and_has_no_image(bench: DaytonaBench) -> None:
     async with bench.loopback(quota={"cpu": 3}, images={}) as loopback:
         bench.use(loopback)
-        found = await examined(boxes=500)
+        found = await examined(sandboxes=500)
     quota, image = found["daytona quota"], found["daytona image"]
     assert (quota.status, quota.remedy[:13]) == ("warn", "--sandboxes 3")
     assert "CPU" in quota.detail and "3 of 500" in quota.detail
@@ -65,7 +65,7 @@ async def test_an_account_that_is_too_small_and_has_no_image(bench: DaytonaBench
     )
 
 
-async def test_boxes_that_execute_code_need_no_image(bench: DaytonaBench) -> None:
+async def test_sandboxes_that_execute_code_need_no_image(bench: DaytonaBench) -> None:
     async with bench.loopback(images={}) as loopback:
         bench.use(loopback)
         image = (await examined(environment="code", execution_image="python:3.13"))["daytona image"]

@@ -1,4 +1,4 @@
-"""Boxes at Daytona in which code is executed: what is asked for, and what happens when something fails."""
+"""Sandboxes at Daytona in which code is executed: what is asked for, and what happens when something fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DaytonaBench:
     return DaytonaBench(tmp_path, monkeypatch)
 
 
-def test_a_box_is_asked_for_without_network_and_without_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_is_asked_for_without_network_and_without_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "dtn_secret")
     params = execution_params("finqa-a", RUN, DaytonaSandboxConfig(ttl_minutes=90, cpu=2))
     assert (params.network_block_all, params.os_user, params.public, params.env_vars) == (True, "root", False, None)
@@ -41,15 +41,15 @@ def test_a_box_is_asked_for_without_network_and_without_our_environment(monkeypa
     assert not isinstance(chosen.image, str) and chosen.image.dockerfile().startswith("FROM b\n")
 
 
-async def test_what_daytona_holds_of_a_box(bench: DaytonaBench) -> None:
+async def test_what_daytona_holds_of_a_sandbox(bench: DaytonaBench) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(ExecutionSpec(), RUN)
-        remote = box.remote
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        remote = sandbox.remote
         await remote.refresh_data()
         assert (remote.network_block_all, remote.user, remote.labels["finqa.run"]) == (True, "root", "r")
-        assert await bench.listed(RUN) == [box.id]
+        assert await bench.listed(RUN) == [sandbox.id]
         await provider.close()
         await nothing_is_left(bench, loopback)
 
@@ -59,9 +59,9 @@ async def test_requests_that_fail_and_replies_that_get_lost_change_no_result(ben
     async with bench.loopback(seed=1, faults=faults) as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(ExecutionSpec(), RUN)
-        assert isinstance(box, ExecutingSandbox)
-        results = await asyncio.gather(*(box.execute(program(f"print({n} ** 2)")) for n in range(6)))
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        assert isinstance(sandbox, ExecutingSandbox)
+        results = await asyncio.gather(*(sandbox.execute(program(f"print({n} ** 2)")) for n in range(6)))
         assert [result.stdout for result in results] == [f"{n**2}\n".encode() for n in range(6)]
         await provider.close()
         stats = await loopback.control.stats()
@@ -73,41 +73,43 @@ async def test_input_beyond_a_command_line_travels_as_a_file(bench: DaytonaBench
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(ExecutionSpec(), RUN)
-        assert isinstance(box, ExecutingSandbox)
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        assert isinstance(sandbox, ExecutingSandbox)
         sent = b"".join(n.to_bytes(4, "big") for n in range(100_000, 200_000))
         look = "import sys, hashlib; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())"
-        assert (await box.execute(program(look, sent))).stdout.decode().strip() == hashlib.sha256(sent).hexdigest()
+        assert (await sandbox.execute(program(look, sent))).stdout.decode().strip() == hashlib.sha256(sent).hexdigest()
         await provider.close()
 
 
 @pytest.mark.parametrize("leave", ["started", "destroyed"])
-async def test_a_box_that_dies_under_an_execution_is_a_fault_and_no_verdict(bench: DaytonaBench, leave: str) -> None:
+async def test_a_sandbox_that_dies_under_an_execution_is_a_fault_and_no_verdict(
+    bench: DaytonaBench, leave: str
+) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(ExecutionSpec(), RUN)
-        assert isinstance(box, ExecutingSandbox)
-        work = asyncio.create_task(box.execute(program("import time; time.sleep(25)")))
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        assert isinstance(sandbox, ExecutingSandbox)
+        work = asyncio.create_task(sandbox.execute(program("import time; time.sleep(25)")))
         await asyncio.sleep(0.4)
-        await loopback.control.kill([box.id], leave=leave)
+        await loopback.control.kill([sandbox.id], leave=leave)
         with pytest.raises(SandboxError):
             await work
-        assert not await box.healthy()
+        assert not await sandbox.healthy()
         await provider.close()
         await nothing_is_left(bench, loopback)
 
 
-async def test_a_supervisor_that_is_killed_in_a_box_that_lives_is_the_codes_doing(
+async def test_a_supervisor_that_is_killed_in_a_sandbox_that_lives_is_the_codes_doing(
     bench: DaytonaBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(ExecutionSpec(), RUN)
-        assert isinstance(box, ExecutingSandbox)
+        sandbox = await provider.start(ExecutionSpec(), RUN)
+        assert isinstance(sandbox, ExecutingSandbox)
         monkeypatch.setattr(daytona_sandbox, "command", lambda request: (("sh", "-c", "kill -9 $$"), b""))
-        found = await box.execute(program("pass"))
+        found = await sandbox.execute(program("pass"))
         assert (found.ending, found.exit_code) == (Ending.KILLED, None)
         await provider.close()
 
@@ -136,7 +138,7 @@ async def test_an_image_that_cannot_be_built_says_why(bench: DaytonaBench) -> No
         await nothing_is_left(bench, loopback)
 
 
-async def test_fresh_boxes_host_one_session_each(bench: DaytonaBench) -> None:
+async def test_fresh_sandboxes_host_one_session_each(bench: DaytonaBench) -> None:
     async with bench.loopback() as loopback:
         bench.use(loopback)
         pool = SandboxPool(
@@ -146,10 +148,10 @@ async def test_fresh_boxes_host_one_session_each(bench: DaytonaBench) -> None:
         hosts: list[str] = []
 
         async def session() -> None:
-            async with pool.lease() as box:
-                assert isinstance(box, ExecutingSandbox)
-                hosts.append(box.id)
-                assert (await box.execute(program("print('done')"))).stdout == b"done\n"
+            async with pool.lease() as sandbox:
+                assert isinstance(sandbox, ExecutingSandbox)
+                hosts.append(sandbox.id)
+                assert (await sandbox.execute(program("print('done')"))).stdout == b"done\n"
 
         await asyncio.gather(*(session() for _ in range(3)))
         assert len(set(hosts)) == 3 and pool.stats().lost == 0

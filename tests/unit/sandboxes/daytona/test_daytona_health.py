@@ -13,24 +13,24 @@ from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import SandboxError
 from finqa_cli.testing.daytona.config import Faults
-from finqa_plugins.sandboxes.daytona import daytona_sandbox as box_module
+from finqa_plugins.sandboxes.daytona import daytona_sandbox as sandbox_module
 from finqa_plugins.sandboxes.daytona.server import Prober
 
 HANG_S = 60.0
 
 
-async def test_boxes_outlive_a_restart_of_the_proxy_before_them(
+async def test_sandboxes_outlive_a_restart_of_the_proxy_before_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(box_module, "OUT_OF_REACH_S", HANG_S)
-    monkeypatch.setattr(box_module, "HEALTH_TIMEOUT_S", HANG_S)
+    monkeypatch.setattr(sandbox_module, "OUT_OF_REACH_S", HANG_S)
+    monkeypatch.setattr(sandbox_module, "HEALTH_TIMEOUT_S", HANG_S)
     bench = DaytonaBench(tmp_path, monkeypatch)
     async with bench.loopback() as loopback:
         bench.use(loopback)
         provider = bench.provider()
-        box = await provider.start(bench.spec, RUN)
+        sandbox = await provider.start(bench.spec, RUN)
         await loopback.control.set_faults(Faults(proxy_error=1.0))
-        check = asyncio.create_task(box.healthy())
+        check = asyncio.create_task(sandbox.healthy())
         async with asyncio.timeout(HANG_S):
             while (await loopback.control.stats())["faults"].get("proxy_error", 0) < 2 and not check.done():  # noqa: ASYNC110  asked over HTTP
                 await asyncio.sleep(0.02)
@@ -39,7 +39,7 @@ async def test_boxes_outlive_a_restart_of_the_proxy_before_them(
         (server,) = (await loopback.control.stats())["servers"]
         os.kill(server, signal.SIGKILL)
         began = time.monotonic()
-        assert not await box.healthy()
+        assert not await sandbox.healthy()
         assert time.monotonic() - began < HANG_S / 2, "a server that is known to have ended is not waited for"
         await provider.close()
 
@@ -73,6 +73,6 @@ async def test_health_is_asked_through_the_proxy_of_the_environment(monkeypatch:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
         prober = Prober()
-        assert await prober.status("http://8000-token.box.invalid/health") == 200
+        assert await prober.status("http://8000-token.sandbox.invalid/health") == 200
         await prober.close()
-    assert asked == [b"GET http://8000-token.box.invalid/health HTTP/1.1\r\n"]
+    assert asked == [b"GET http://8000-token.sandbox.invalid/health HTTP/1.1\r\n"]

@@ -1,4 +1,4 @@
-"""Names on disk: before the box, after a kill, torn, and gone in the end."""
+"""Names on disk: before the sandbox, after a kill, torn, and gone in the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def test_a_name_is_on_disk_before_anything_else_and_goes_with_its_box(tmp_path: Path) -> None:
+async def test_a_name_is_on_disk_before_anything_else_and_goes_with_its_sandbox(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     await ledger.opened("finqa-a", RUN)
     await ledger.opened("finqa-b", RUN)
@@ -38,7 +38,9 @@ async def test_a_name_is_on_disk_before_anything_else_and_goes_with_its_box(tmp_
     assert files(tmp_path) == []
 
 
-async def test_a_name_is_durable_before_its_box_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_is_durable_before_its_sandbox_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     durable: list[Path] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: durable.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
     ledger = Ledger(tmp_path)

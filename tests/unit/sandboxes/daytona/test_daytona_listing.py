@@ -1,4 +1,4 @@
-"""What Daytona is asked for, and its boxes in our terms."""
+"""What Daytona is asked for, and its sandboxes in our terms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def remote(**fields: object) -> AsyncSandbox:
     return AsyncSandbox.model_construct(**{**given, **fields})
 
 
-def test_a_box_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYTONA_API_KEY", "dtn_secret")
     params = server_params("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig(ttl_minutes=90, auto_stop_minutes=20))
     assert (params.name, params.snapshot, params.public) == ("finqa-a", "image", False)
@@ -47,9 +47,9 @@ def test_a_box_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("state", list(SandboxState))
 def test_every_state_has_a_word_of_ours(state: SandboxState) -> None:
-    box = remote(state=state)
-    assert described(box).state in ("started", "starting", "stopped", "error")
-    assert is_gone(box) == (state.value in ("destroyed", "destroying"))
+    sandbox = remote(state=state)
+    assert described(sandbox).state in ("started", "starting", "stopped", "error")
+    assert is_gone(sandbox) == (state.value in ("destroyed", "destroying"))
 
 
 def test_labels_and_age() -> None:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from fixtures.plain_executions import PlainBox
+from fixtures.plain_executions import PlainSandbox
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from finqa_plugins.sandboxes._execution.evaluating import Evaluation, Raised, ev
 
 
 async def tried(code: str, *expressions: str, **options: Any) -> Evaluation:
-    return await evaluate(PlainBox(), code=code, expressions=expressions, **options)
+    return await evaluate(PlainSandbox(), code=code, expressions=expressions, **options)
 
 
 async def test_values_of_expressions_in_the_namespace_of_the_code() -> None:
@@ -121,17 +121,17 @@ async def test_nothing_of_the_code_runs_after_the_last_value() -> None:
     assert (await tried(code, "1")).values == (1,)
 
 
-async def test_the_request_asks_for_the_python_of_the_box_and_carries_labels_and_limits() -> None:
-    box = PlainBox()
+async def test_the_request_asks_for_the_python_of_the_sandbox_and_carries_labels_and_limits() -> None:
+    sandbox = PlainSandbox()
     limits = ExecutionLimits(cpu_s=2.0, memory_bytes=2**28)
-    await evaluate(box, code="", expressions=["1"], limits=limits, labels={"problem": "p1"})
-    (request,) = box.requests
+    await evaluate(sandbox, code="", expressions=["1"], limits=limits, labels={"problem": "p1"})
+    (request,) = sandbox.requests
     assert request.argv[:4] == ("python3", "-s", "-S", "-c")
     assert request.limits == limits and request.labels == {"problem": "p1"}
 
 
 class Saying(ExecutingSandbox):
-    """A box that answers with given bytes, or with a fault."""
+    """A sandbox that answers with given bytes, or with a fault."""
 
     id = "saying"
 
@@ -154,7 +154,7 @@ class Saying(ExecutingSandbox):
         return ExecutionResult(ending=self._ending, exit_code=code, stdout=out, stderr=b"", seconds=0.0)
 
 
-async def test_a_fault_of_the_box_is_no_verdict() -> None:
+async def test_a_fault_of_the_sandbox_is_no_verdict() -> None:
     with pytest.raises(SandboxError, match="gone"):
         await evaluate(Saying(SandboxError("gone")), code="", expressions=["1"])
 

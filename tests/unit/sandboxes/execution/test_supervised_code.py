@@ -1,4 +1,4 @@
-"""What code can do under the supervisor, which runs here as it does in a box."""
+"""What code can do under the supervisor, which runs here as it does in a sandbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from finqa_plugins.sandboxes._execution.calls import command, result
 
 ROOMY = ExecutionLimits(cpu_s=10.0, wall_s=30.0, disk_bytes=8 * 2**20)
 HANG_S = 60.0
-NOBODY = 65_534
+UNPRIVILEGED = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give code a user id of its own")
 
 
@@ -226,7 +226,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_either() -> None:
 
 @as_root
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no Python that every user can run")
-def test_where_the_box_has_no_root_the_limits_hold_all_the_same() -> None:
+def test_where_the_sandbox_has_no_root_the_limits_hold_all_the_same() -> None:
     mark = uuid.uuid4().hex
     bomb = f"import os\nmark = '{mark}'\nwhile True:\n try: os.fork() or os.setsid()\n except OSError: pass"
     limits = ExecutionLimits(cpu_s=10.0, wall_s=0.5)
@@ -237,8 +237,8 @@ def test_where_the_box_has_no_root_the_limits_hold_all_the_same() -> None:
         input=sent,
         capture_output=True,
         timeout=HANG_S,
-        user=NOBODY,
-        group=NOBODY,
+        user=UNPRIVILEGED,
+        group=UNPRIVILEGED,
         extra_groups=[],
         check=False,
     )

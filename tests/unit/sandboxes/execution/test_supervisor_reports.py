@@ -60,7 +60,7 @@ def mark() -> str:
     return mark
 
 
-def test_a_box_that_cannot_execute_says_why() -> None:
+def test_a_sandbox_that_cannot_execute_says_why() -> None:
     said = f"{mark()} {json.dumps({'refused': 'no other user can be had'})}"
     with pytest.raises(SandboxError, match="no other user can be had"):
         result(said.encode(), 0, REQUEST)
@@ -93,6 +93,6 @@ def test_output_is_bounded_here_too(reply: bytes) -> None:
     assert result(line.encode(), 0, small).stdout == b"he"
 
 
-def test_the_box_is_given_more_time_than_the_code() -> None:
+def test_the_sandbox_is_given_more_time_than_the_code() -> None:
     """Also for what is cleaned up after it."""
     assert deadline_s(REQUEST) >= REQUEST.limits.wall_s + 2 * enclosure.CLEAN_S + 5

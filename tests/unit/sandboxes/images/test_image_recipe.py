@@ -93,7 +93,7 @@ def test_only_our_modules_with_a_snapshot_are_served(spec: ServerSpec) -> None:
     assert ("--sandbox docker" in caught.value.remedy) == bool(spec.image), "which starts images"
 
 
-def test_what_only_a_running_box_is_told_makes_no_other_image() -> None:
+def test_what_only_a_running_sandbox_is_told_makes_no_other_image() -> None:
     told = replace(SPEC, environment={"FINQA_HINTS": "1"}, port=9000, health_path="/ready")
     more = DaytonaSandboxConfig(create_limit=600, api_key="dtn_secret", ttl_minutes=60)
     assert image_name(told, more) == image_name(SPEC, CONFIG)

@@ -1,4 +1,4 @@
-"""Fourteen ways out of a box, and proof that the same programs do get out where there is no box."""
+"""Fourteen ways out of a sandbox, and proof that the same programs do get out where there is no sandbox."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def outcomes(home: Path, names: set[str], *, isolated: bool) -> dict[str, 
     config = LocalSandboxConfig(dangerously_run_unisolated=not isolated, executions_at_once=4)
     local = LocalSandboxProvider(config, SandboxContext(home=home))
     try:
-        box = await local.start(ExecutionSpec(), {"finqa.run": "escapes"})
+        sandbox = await local.start(ExecutionSpec(), {"finqa.run": "escapes"})
         async with exposed_host() as host:
             chosen = [escape for escape in ESCAPES if escape.name in names]
-            limits = QUICK if isolated else ROOMY  # without a box they have to get somewhere in time
-            found = await asyncio.gather(*(attempt(box, escape, host, limits) for escape in chosen))
+            limits = QUICK if isolated else ROOMY  # without a sandbox they have to get somewhere in time
+            found = await asyncio.gather(*(attempt(sandbox, escape, host, limits) for escape in chosen))
     finally:
         await local.close()
     return {outcome.name: outcome for outcome in found}

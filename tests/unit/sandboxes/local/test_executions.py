@@ -44,7 +44,7 @@ def provider(home: Path, **options: float) -> LocalSandboxProvider:
 
 
 @contextlib.asynccontextmanager
-async def box(home: Path, **options: float) -> AsyncIterator[LocalExecutingSandbox]:
+async def sandbox(home: Path, **options: float) -> AsyncIterator[LocalExecutingSandbox]:
     needs_isolation()
     local = provider(home, **options)
     try:
@@ -75,7 +75,7 @@ def becomes(mark: str, *, there: bool) -> bool:
 
 
 async def test_waiting_for_a_turn_does_not_count(tmp_path: Path) -> None:
-    async with box(tmp_path, executions_at_once=1) as one:
+    async with sandbox(tmp_path, executions_at_once=1) as one:
         nap = request("import time; time.sleep(4)")
         hasty = request("pass", replace(ROOMY, wall_s=3.9))  # it begins when the nap is over
         results = await asyncio.gather(one.execute(nap), one.execute(hasty))
@@ -83,7 +83,7 @@ async def test_waiting_for_a_turn_does_not_count(tmp_path: Path) -> None:
 
 
 async def test_whoever_keeps_us_busy_is_ended_all_the_same(tmp_path: Path) -> None:
-    async with box(tmp_path) as one:
+    async with sandbox(tmp_path) as one:
         trickle = "import os\nwhile True: os.write(1, b'x')"
         result = await one.execute(request(trickle, replace(ROOMY, wall_s=0.3, output_bytes=2**30)))
         assert (result.ending, result.exit_code) == (Ending.TIME, None)
@@ -111,7 +111,7 @@ def test_what_ended_while_we_were_not_served_is_not_late(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.3])
 async def test_a_cancelled_execution_is_gone_when_the_cancel_is(tmp_path: Path, after_s: float) -> None:
     mark = secrets.token_hex(8)
-    async with box(tmp_path) as one:
+    async with sandbox(tmp_path) as one:
         task = asyncio.create_task(one.execute(request(f"import time; time.sleep(3600)  # {mark}")))
         await asyncio.sleep(after_s)
         task.cancel()
@@ -131,7 +131,7 @@ for number in range(3):
         os.execv(sys.executable, [sys.executable, "-I", "-c", "import time; time.sleep(3600)  # {mark}"])
 time.sleep(0.3)
 """
-    async with box(tmp_path) as one:
+    async with sandbox(tmp_path) as one:
         assert (await one.execute(request(leave))).exit_code == 0
         assert running(mark) == []
 
@@ -148,14 +148,14 @@ async def test_killing_the_owner_leaves_no_execution(tmp_path: Path) -> None:
         from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 
         async def main():
-            local = LocalSandboxProvider(LocalSandboxConfig(), SandboxContext(home=Path(os.environ["BOXES"])))
-            box = await local.start(ExecutionSpec(), {"finqa.run": "killed"})
+            local = LocalSandboxProvider(LocalSandboxConfig(), SandboxContext(home=Path(os.environ["SANDBOXES"])))
+            sandbox = await local.start(ExecutionSpec(), {"finqa.run": "killed"})
             argv = (PYTHON, "-I", "-c", "import time; time.sleep(3600)  # " + os.environ["MARK"])
-            await box.execute(ExecutionRequest(argv=argv, limits=ExecutionLimits(wall_s=3600.0)))
+            await sandbox.execute(ExecutionRequest(argv=argv, limits=ExecutionLimits(wall_s=3600.0)))
 
         asyncio.run(main())
     """
-    environment = {**os.environ, "MARK": mark, "BOXES": str(tmp_path)}
+    environment = {**os.environ, "MARK": mark, "SANDBOXES": str(tmp_path)}
     owner = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(program), env=environment)
     try:
         assert becomes(mark, there=True)
@@ -170,7 +170,7 @@ async def test_killing_the_owner_leaves_no_execution(tmp_path: Path) -> None:
     await other.close()
 
 
-async def test_a_box_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
+async def test_a_sandbox_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
     """No room for bubblewrap itself, or a machine without it: what the code would have done is not known."""
     needs_isolation()
     stop = os.eventfd(0)
@@ -190,7 +190,7 @@ async def test_a_box_that_cannot_be_made_is_a_fault(tmp_path: Path) -> None:
 
 
 async def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    async with box(tmp_path) as one:
+    async with sandbox(tmp_path) as one:
         await one.execute(request("print(1)"))
         before = descriptors()
         endings = ["print(1)", "1 / 0", "import os; os.kill(os.getpid(), 9)", "while True: print('x' * 10000)"]
@@ -198,8 +198,8 @@ async def test_descriptors_are_given_back(tmp_path: Path) -> None:
         assert descriptors() <= before
 
 
-async def test_boxes_are_seen_and_ended_from_elsewhere(tmp_path: Path) -> None:
-    async with box(tmp_path) as one:
+async def test_sandboxes_are_seen_and_ended_from_elsewhere(tmp_path: Path) -> None:
+    async with sandbox(tmp_path) as one:
         other = provider(tmp_path)
         (listed,) = await other.list(RUN)
         assert (listed.id, listed.state, dict(listed.labels)) == (one.id, "started", RUN)
@@ -210,20 +210,20 @@ async def test_boxes_are_seen_and_ended_from_elsewhere(tmp_path: Path) -> None:
         await other.close()
 
 
-def test_the_files_of_boxes(tmp_path: Path) -> None:
+def test_the_files_of_sandboxes(tmp_path: Path) -> None:
     files = ExecutingSandboxFiles(tmp_path / "local")
-    box_id = files.add(RUN)
+    sandbox_id = files.add(RUN)
     (tmp_path / "precious.box").write_text("1", encoding="utf-8")
     files.remove("../precious")
     assert (tmp_path / "precious.box").exists()
-    path = tmp_path / "local" / f"{box_id}.box"
+    path = tmp_path / "local" / f"{sandbox_id}.box"
     row = json.loads(path.read_text(encoding="utf-8"))
     for content in ("", "[]", "{}", json.dumps({**row, "labels": 1})):
         (tmp_path / "local" / "strange.box").write_text(content, encoding="utf-8")
-        assert [info.id for info in files.sandboxes()] == [box_id]
+        assert [info.id for info in files.sandboxes()] == [sandbox_id]
     path.write_text(json.dumps({**row, "started": row["started"] + 1}), encoding="utf-8")  # a reused pid
     assert list(files.sandboxes()) == []
-    assert not files.holds(box_id)
+    assert not files.holds(sandbox_id)
     blocked = ExecutingSandboxFiles(tmp_path / "precious.box")
     with pytest.raises(StorageError, match="sandbox ledger"):
         blocked.add(RUN)

@@ -1,4 +1,4 @@
-"""Whether code can be isolated here: what a box holds, and what is said where there can be none."""
+"""Whether code can be isolated here: what a sandbox holds, and what is said where there can be none."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def provider(home: Path, *, isolated: bool = True) -> LocalSandboxProvider:
 async def execute(home: Path, program: str, limits: ExecutionLimits = ROOMY) -> ExecutionResult:
     local = provider(home)
     try:
-        box = await local.start(ExecutionSpec(), {"finqa.run": "r"})
-        return await box.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", program), limits=limits))
+        sandbox = await local.start(ExecutionSpec(), {"finqa.run": "r"})
+        return await sandbox.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", program), limits=limits))
     finally:
         await local.close()
 
@@ -69,7 +69,7 @@ def without_bwrap(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def test_what_is_in_a_box(tmp_path: Path) -> None:
+async def test_what_is_in_a_sandbox(tmp_path: Path) -> None:
     needs_isolation()
     look = """
 import json, os, socket, sys
@@ -92,13 +92,13 @@ print(json.dumps({
     assert set(seen["etc"]) <= {"alternatives", "ld.so.cache", "localtime"}
     assert (seen["home"], seen["ids"], seen["name"]) == ("/tmp", [1000, 1000, 1000], "sandbox")
     assert not set(seen["usr"]) & {"src", "include", "games"} and seen["packages"] == []  # no project, no solutions
-    assert seen["descriptors"] == [0, 1, 2]  # no channel of ours
+    assert seen["descriptors"] == [0, 1, 2]  # no channel of finqa
     assert set(seen["groups"]) <= {1000, 65534}
     assert set(seen["capabilities"]) == {"0" * 16}
     assert (seen["privileges"], seen["networks"], seen["processes"]) == ("1", ["lo"], 2)
 
 
-async def test_the_processes_of_a_box_share_its_memory(tmp_path: Path) -> None:
+async def test_the_processes_of_a_sandbox_share_its_memory(tmp_path: Path) -> None:
     needs_isolation()
     if find_control_groups() is None:
         pytest.skip("no control group can be created")
@@ -140,15 +140,15 @@ for number in range(10**7):
     assert (found.ending, found.stdout) == (Ending.KILLED, b"30\n")
 
 
-def test_of_a_python_elsewhere_a_box_has_the_library_and_no_packages(tmp_path: Path) -> None:
+def test_of_a_python_elsewhere_a_sandbox_has_the_library_and_no_packages(tmp_path: Path) -> None:
     for name in ("bin", "lib/python3.12/site-packages/finqa_plugins", "envs/other/lib/python3.12/site-packages"):
         (tmp_path / name).mkdir(parents=True)
     hidden = isolation._packages(str(tmp_path))
     assert [name for name in hidden if name.startswith(str(tmp_path))] == [f"{tmp_path}/lib/python3.12/site-packages"]
-    box = Isolation(
+    sandbox = Isolation(
         bwrap="b", prlimit="p", setpriv="s", as_nobody=False, python="", library=str(tmp_path), hidden=hidden
     )
-    command = sandbox_command(box, ExecutionRequest(argv=(PYTHON,)), status_fd=3, filter_fd=None)
+    command = sandbox_command(sandbox, ExecutionRequest(argv=(PYTHON,)), status_fd=3, filter_fd=None)
     bound = [command[place + 1] for place, flag in enumerate(command) if flag.startswith("--ro-bind")]
     emptied = [command[place + 1] for place, flag in enumerate(command) if flag == "--tmpfs"]
     assert {f"{tmp_path}/bin", f"{tmp_path}/lib"} < set(bound) and not {"/", "/usr", str(tmp_path)} & set(bound)
@@ -175,8 +175,8 @@ async def test_a_machine_that_makes_no_namespaces_is_named(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("forgotten")
-async def test_a_box_that_is_none_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bwrap that runs its command right here: as whoever we are, with our networks."""
+async def test_a_sandbox_that_is_none_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bwrap that runs its command right here: as our user, with our networks."""
     here = """
 import os, subprocess, sys
 told = int(sys.argv[sys.argv.index("--json-status-fd") + 1])
@@ -195,8 +195,8 @@ async def test_the_flag_says_what_it_does(
 ) -> None:
     without_bwrap(monkeypatch)
     local = provider(tmp_path, isolated=False)
-    box = await local.start(ExecutionSpec(), {"finqa.run": "r"})
-    result = await box.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", "import os; print(os.getuid())")))
+    sandbox = await local.start(ExecutionSpec(), {"finqa.run": "r"})
+    result = await sandbox.execute(ExecutionRequest(argv=(PYTHON, "-I", "-c", "import os; print(os.getuid())")))
     await local.close()
     assert int(result.stdout) == (65534 if os.geteuid() == 0 else os.geteuid())
     assert "WITHOUT ISOLATION" in "".join(capsys.readouterr())
@@ -212,7 +212,7 @@ def test_a_python_of_ones_own(tmp_path: Path) -> None:
     assert find_isolation(os.path.realpath(find_isolation().python)).python == os.path.realpath(find_isolation().python)
 
 
-def test_doctor_says_what_boxes_are_like() -> None:
+def test_doctor_says_what_sandboxes_are_like() -> None:
     needs_isolation()
     (found,) = checks({})
     assert found.status in ("ok", "warn")

@@ -42,7 +42,7 @@ def provider(home: Path, **options: float) -> LocalSandboxProvider:
     return LocalSandboxProvider(config, SandboxContext(home=home))
 
 
-async def boxes_of(provider: LocalSandboxProvider, spec: ServerSpec, count: int) -> list[LocalSandbox]:
+async def sandboxes_of(provider: LocalSandboxProvider, spec: ServerSpec, count: int) -> list[LocalSandbox]:
     return await asyncio.gather(*(provider.start(spec, RUN) for _ in range(count)))
 
 
@@ -56,10 +56,10 @@ def files(home: Path) -> list[Path]:
     return list((home / "local").iterdir())
 
 
-async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: Path) -> None:
+async def test_sandboxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, sandboxes_per_process=4, processes=3)
-    boxes = await boxes_of(local, spec, 30)
-    loads = [sum(box.pid == pid for box in boxes) for pid in {box.pid for box in boxes}]
+    sandboxes = await sandboxes_of(local, spec, 30)
+    loads = [sum(sandbox.pid == pid for sandbox in sandboxes) for pid in {sandbox.pid for sandbox in sandboxes}]
     assert sorted(loads) == [10, 10, 10]
     assert len(await local.list(RUN)) == 30
     await local.close()
@@ -68,9 +68,11 @@ async def test_boxes_are_spread_over_few_processes(spec: ServerSpec, tmp_path: P
 
 async def test_from_the_second_sandbox_on_there_are_two_processes(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
-    boxes = [await local.start(spec, RUN) for _ in range(5)]
-    assert [len({box.server_id for box in boxes[:count]}) for count in (1, 2, 5)] == [1, 2, 2]
-    assert {(box.pid, box.server_id) for box in boxes} == {(box.pid, box.server_id) for box in boxes[:2]}
+    sandboxes = [await local.start(spec, RUN) for _ in range(5)]
+    assert [len({sandbox.server_id for sandbox in sandboxes[:count]}) for count in (1, 2, 5)] == [1, 2, 2]
+    assert {(sandbox.pid, sandbox.server_id) for sandbox in sandboxes} == {
+        (sandbox.pid, sandbox.server_id) for sandbox in sandboxes[:2]
+    }
     await local.close()
 
 
@@ -86,14 +88,14 @@ async def test_the_environment_is_clean(spec: ServerSpec, tmp_path: Path, monkey
     for name in ("OPENAI_API_KEY", "DAYTONA_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HOME", "FINQA_SECRET"):
         monkeypatch.setenv(name, "CANARY")
     local = provider(tmp_path)
-    box = await local.start(replace(spec, environment={"FINQA_MAX_STEPS": "3", "PORT": "1"}), RUN)
+    sandbox = await local.start(replace(spec, environment={"FINQA_MAX_STEPS": "3", "PORT": "1"}), RUN)
     async with httpx.AsyncClient() as http:
-        environment = (await http.get(box.url() + "/environment")).json()
+        environment = (await http.get(sandbox.url() + "/environment")).json()
     assert "CANARY" not in json.dumps(environment)
     assert environment["FINQA_MAX_STEPS"] == "3"
-    assert box.url() == f"http://{environment['HOST']}:{environment['PORT']}"
+    assert sandbox.url() == f"http://{environment['HOST']}:{environment['PORT']}"
     assert environment["FINQA_SNAPSHOT"] == str(tmp_path / "data")
-    assert os.getsid(box.pid) == box.pid
+    assert os.getsid(sandbox.pid) == sandbox.pid
     await local.close()
 
 
@@ -103,15 +105,15 @@ STOCK = ("python3", "-m", "http.server", "{port}", "--bind", "{host}")
 async def test_a_command_serves_without_a_module_or_a_snapshot(tmp_path: Path) -> None:
     local = provider(tmp_path, commands=5)
     spec = ServerSpec(command=STOCK, health_path="/")
-    box, other = await boxes_of(local, spec, 2)
-    assert await box.healthy() and await other.healthy()
-    assert box.pid != other.pid, "another maker's server may take one session at a time"
+    sandbox, other = await sandboxes_of(local, spec, 2)
+    assert await sandbox.healthy() and await other.healthy()
+    assert sandbox.pid != other.pid, "another maker's server may take one session at a time"
     assert local.most_sandboxes(spec) == 5
     async with httpx.AsyncClient() as http:
-        assert (await http.get(box.url())).status_code == 200
+        assert (await http.get(sandbox.url())).status_code == 200
     await local.close()
-    assert not await box.healthy()
-    assert start_time(box.pid) is None
+    assert not await sandbox.healthy()
+    assert start_time(sandbox.pid) is None
 
 
 async def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -136,52 +138,52 @@ def test_a_server_is_named_in_one_way() -> None:
 
 async def test_a_dead_process_is_replaced(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, processes=1)
-    boxes = await boxes_of(local, spec, 3)
-    os.kill(boxes[0].pid, signal.SIGKILL)
+    sandboxes = await sandboxes_of(local, spec, 3)
+    os.kill(sandboxes[0].pid, signal.SIGKILL)
     await asyncio.sleep(0.1)
-    assert not any([await box.healthy() for box in boxes])
+    assert not any([await sandbox.healthy() for sandbox in sandboxes])
     fresh = await local.start(spec, RUN)
-    assert fresh.pid != boxes[0].pid
+    assert fresh.pid != sandboxes[0].pid
     assert await fresh.healthy()
     assert [info.id for info in await local.list(RUN)] == [fresh.id]
-    for box in boxes:
-        await box.stop()
+    for sandbox in sandboxes:
+        await sandbox.stop()
     await local.close()
     assert not files(tmp_path)
 
 
-async def test_a_hung_process_gets_no_new_boxes(
+async def test_a_hung_process_gets_no_new_sandboxes(
     spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = provider(tmp_path, processes=1)
-    box = await local.start(spec, RUN)
-    os.kill(box.pid, signal.SIGSTOP)
+    sandbox = await local.start(spec, RUN)
+    os.kill(sandbox.pid, signal.SIGSTOP)
     monkeypatch.setattr("finqa_plugins.sandboxes.local.server_process.ServerProcess.healthy.__defaults__", (0.2,))
-    assert not await box.healthy()
+    assert not await sandbox.healthy()
     fresh = await local.start(spec, RUN)
-    assert fresh.pid != box.pid
+    assert fresh.pid != sandbox.pid
     await local.close()
-    assert start_time(box.pid) is None
+    assert start_time(sandbox.pid) is None
 
 
-async def test_an_answer_counts_for_all_boxes_of_a_process_until_it_dies(
+async def test_an_answer_counts_for_all_sandboxes_of_a_process_until_it_dies(
     spec: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 60.0)
     local = provider(tmp_path, processes=1)
-    boxes = await boxes_of(local, spec, 3)
-    assert await boxes[0].healthy()
-    os.kill(boxes[0].pid, signal.SIGSTOP)
+    sandboxes = await sandboxes_of(local, spec, 3)
+    assert await sandboxes[0].healthy()
+    os.kill(sandboxes[0].pid, signal.SIGSTOP)
     monkeypatch.setattr("finqa_plugins.sandboxes.local.server_process.ServerProcess.healthy.__defaults__", (0.2,))
-    assert all([await box.healthy() for box in boxes])  # answered by the first check
+    assert all([await sandbox.healthy() for sandbox in sandboxes])  # answered by the first check
     monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 0.0)
-    assert not await boxes[1].healthy()
-    os.kill(boxes[0].pid, signal.SIGCONT)
-    assert await boxes[0].healthy()
+    assert not await sandboxes[1].healthy()
+    os.kill(sandboxes[0].pid, signal.SIGCONT)
+    assert await sandboxes[0].healthy()
     monkeypatch.setattr("finqa_plugins.sandboxes.local.local_provider.ANSWER_HOLDS_S", 60.0)
-    os.kill(boxes[0].pid, signal.SIGKILL)
+    os.kill(sandboxes[0].pid, signal.SIGKILL)
     await asyncio.sleep(0.1)
-    assert not any([await box.healthy() for box in boxes])
+    assert not any([await sandbox.healthy() for sandbox in sandboxes])
     await local.close()
 
 
@@ -206,19 +208,19 @@ async def test_the_servers_last_words_are_told(spec: ServerSpec, tmp_path: Path)
 
 async def test_a_server_that_ignores_sigterm_is_killed(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, stop_timeout_s=0.2)
-    box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
-    await box.stop()
-    assert start_time(box.pid) is None
+    sandbox = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
+    await sandbox.stop()
+    assert start_time(sandbox.pid) is None
     assert not files(tmp_path)
 
 
 async def test_a_cancelled_close_leaves_no_process(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path, stop_timeout_s=60.0)
-    box = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
+    sandbox = await local.start(replace(spec, environment={"HEALTH_MODE": "stubborn"}), RUN)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await local.close()
-    assert start_time(box.pid) is None
+    assert start_time(sandbox.pid) is None
     assert not files(tmp_path)
 
 
@@ -233,15 +235,15 @@ async def test_one_impatient_caller_spoils_nothing_for_others(spec: ServerSpec, 
 
 async def test_a_reused_pid_is_never_killed(spec: ServerSpec, tmp_path: Path) -> None:
     local = provider(tmp_path)
-    box = await local.start(spec, RUN)
+    sandbox = await local.start(spec, RUN)
     bystander = started("import time; time.sleep(60)")
     try:
-        path = tmp_path / "local" / f"{box.pid}.json"
+        path = tmp_path / "local" / f"{sandbox.pid}.json"
         first, added = path.read_text().splitlines()
         forged = tmp_path / "local" / f"{bystander.pid}.json"
         stale = {**json.loads(first), "id": "stale", "pid": bystander.pid}
         forged.write_text(f"{json.dumps(stale)}\n{json.dumps({**json.loads(added), 'add': 'stale-1'})}\n")
-        assert [info.id for info in await provider(tmp_path).list(RUN)] == [box.id]
+        assert [info.id for info in await provider(tmp_path).list(RUN)] == [sandbox.id]
         await provider(tmp_path).reap("stale-1")
         assert bystander.poll() is None
         assert not forged.exists()

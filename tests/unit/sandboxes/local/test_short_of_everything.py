@@ -29,7 +29,7 @@ def request(program: str) -> ExecutionRequest:
 
 
 @contextlib.asynccontextmanager
-async def box(home: Path) -> AsyncIterator[LocalExecutingSandbox]:
+async def sandbox(home: Path) -> AsyncIterator[LocalExecutingSandbox]:
     needs_isolation()
     local = LocalSandboxProvider(None, SandboxContext(home=home))
     try:
@@ -39,14 +39,14 @@ async def box(home: Path) -> AsyncIterator[LocalExecutingSandbox]:
 
 
 async def test_descriptors_beyond_those_of_select(tmp_path: Path) -> None:
-    """Hundreds of boxes and connections have them; an error of our own would end the whole run."""
+    """Hundreds of sandboxes and connections have them; an error of our own would end the whole run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1400:
         pytest.skip("this user may not open so many files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1400), hard))
     held = []
     try:
-        async with box(tmp_path) as one:
+        async with sandbox(tmp_path) as one:
             held += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
             assert (await one.execute(request("print(1)"))).stdout == b"1\n"
     finally:
@@ -59,7 +59,7 @@ async def test_no_descriptors_are_a_fault(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    async with box(tmp_path) as one:
+    async with sandbox(tmp_path) as one:
         for name in ("eventfd", "memfd_create", "pidfd_open"):
             with monkeypatch.context() as patched:
                 patched.setattr(os, name, refuse)
@@ -92,7 +92,7 @@ def short_of_memory(megabytes: int) -> Iterator[ControlGroups]:
 
 
 def test_what_others_used_up_is_not_the_codes_own_doing() -> None:
-    """The kernel takes the code first, whoever used up the memory of a container; -1 for that would teach nonsense."""
+    """The kernel kills the code first, even if others used up the container's memory; -1 for that would be wrong."""
     stop = os.eventfd(0)
     greedy, other = request("bytearray(300 * 2**20)"), request("import os; os.kill(os.getpid(), 9)")
     try:
@@ -123,7 +123,7 @@ def test_whose_limit_the_kernel_enforced(tmp_path: Path, files: dict[str, str], 
 
 
 def zombies_of_ours() -> list[str]:
-    """Names of our children that have ended and that nobody has waited for."""
+    """Names of our children that have ended and were not waited for."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ async def test_the_first_process_of_a_container_is_left_no_zombies(tmp_path: Pat
     needs_isolation()
     prctl(set_child_subreaper, 1, 0, 0, 0)
     try:
-        async with box(tmp_path) as one:
+        async with sandbox(tmp_path) as one:
             for program in ("print(1)", "import os; os.kill(os.getpid(), 9)", "while True: print('x' * 10000)"):
                 await one.execute(request(program))
         assert "bwrap" not in zombies_of_ours()

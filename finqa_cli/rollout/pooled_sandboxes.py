@@ -201,11 +201,13 @@ class Places:
         self._serve()
 
     async def wait(self) -> PooledSandbox:
-        """Wait in the queue for a place.
+        """Wait in the queue for a place, unless one is free.
 
         Raises:
             Exception: The reason that `dismiss` was called with.
         """
+        if free := self.take():  # such as one that a session got in the moment in which its own wait ended
+            return free
         turn: asyncio.Future[PooledSandbox | Exception] = asyncio.get_running_loop().create_future()
         self._queue[turn] = None
         try:

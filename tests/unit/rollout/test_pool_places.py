@@ -107,6 +107,20 @@ async def test_a_waiter_that_is_cancelled_with_a_place_in_hand_passes_it_on() ->
     assert first.cancelled() and sandbox.sessions == 1
 
 
+async def test_a_session_whose_limited_wait_ends_as_it_gets_a_place_does_not_wait_beside_a_free_one() -> None:
+    places = Places(1)
+    sandbox = PooledSandbox()
+    waiter = asyncio.create_task(places.wait())
+    await asyncio.sleep(0)
+    sandbox.state = SandboxState.READY
+    places.update(sandbox)
+    waiter.cancel()  # as the timeout of a limited wait does
+    await asyncio.gather(waiter, return_exceptions=True)
+    async with asyncio.timeout(5):
+        assert await places.wait() is sandbox
+    assert sandbox.sessions == 1 and places.waiting == 0
+
+
 async def test_those_who_are_sent_away_hear_why() -> None:
     places = Places(1)
     waiters = [asyncio.create_task(places.wait()) for _ in range(3)]

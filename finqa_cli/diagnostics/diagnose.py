@@ -1,4 +1,4 @@
-"""Finds what prevents a run. All checks run at once, for a few seconds at most; nothing is started."""
+"""Finds what prevents a run. All checks run at once, for some seconds at most; only those of a cluster start something."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ HACKS: list[tuple[object, str]] = [
     ("a: 1, b: 2", BOTH),
     ("45 or forty six", "45"),
     ("1000 is wrong", "1000"),
-    # several sandboxes
+    # several \boxed
     (r"\boxed{5}\boxed{6}", "5"),
     (r"\boxed{5} or \boxed{6}", "6"),
     (r"\boxed{5} \boxed{5}", "5"),

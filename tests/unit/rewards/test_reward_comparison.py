@@ -34,7 +34,7 @@ from finqa_plugins.rewards.spec import Tolerances
         ("45", "45 stores"),
         ("45 stores", "45 stores"),
         ("Alphabet, Inc.", r"\boxed{\text{Alphabet, Inc.}}"),
-        # what stands beside a sandbox
+        # what stands beside \boxed
         ("0.125", r"\boxed{12.5}\%"),
         ("12.5%", r"\boxed{12.5}\%"),
         ("-77 million", r"\boxed{-77} million"),

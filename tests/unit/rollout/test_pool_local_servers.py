@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,21 @@ EACH_SERVER = 6
 HANG_S = 60.0
 
 
+def make_pool(home: Path, config: LocalSandboxConfig, **options: Any) -> SandboxPool:
+    """A pool of twelve sandboxes that are looked at each second."""
+    provider = LocalSandboxProvider(config, SandboxContext(home=home))
+    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=home), module="fixtures.health_server")
+    sizes = {"size": SANDBOXES, "max_concurrent_create": SANDBOXES}
+    return SandboxPool(provider, spec, **sizes, labels={}, health_check_s=1.0, **options)
+
+
 @pytest.fixture
 async def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SandboxPool]:
     """Twelve sandboxes on two servers, looked at each second and given two seconds to answer."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setattr(ServerProcess.healthy, "__defaults__", (2.0,))
-    options = {"processes": 2, "sandboxes_per_process": EACH_SERVER, "stop_timeout_s": 0.5}
-    provider = LocalSandboxProvider(LocalSandboxConfig.model_validate(options), SandboxContext(home=tmp_path))
-    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
-    pool = SandboxPool(provider, spec, size=SANDBOXES, max_concurrent_create=SANDBOXES, labels={}, health_check_s=1.0)
+    config = LocalSandboxConfig(processes=2, sandboxes_per_process=EACH_SERVER, stop_timeout_s=0.5)
+    pool = make_pool(tmp_path, config)
     try:
         await pool.start()
         await pool.settled()
@@ -103,18 +110,7 @@ async def test_leases_on_a_struck_server_are_cut_soon_and_its_sandboxes_replaced
 
 async def test_deaths_of_a_shared_server_are_single_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    config = LocalSandboxConfig(processes=1, stop_timeout_s=0.5)
-    provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
-    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
-    pool = SandboxPool(
-        provider,
-        spec,
-        size=SANDBOXES,
-        max_concurrent_create=SANDBOXES,
-        labels={},
-        health_check_s=1.0,
-        breaker_share=0.2,
-    )
+    pool = make_pool(tmp_path, LocalSandboxConfig(processes=1, stop_timeout_s=0.5), breaker_share=0.2)
     await pool.start()
     await pool.settled()
     for _ in range(4):
@@ -133,18 +129,7 @@ async def test_a_server_that_dies_while_it_starts_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    config = LocalSandboxConfig(stop_timeout_s=0.5)
-    provider = LocalSandboxProvider(config, SandboxContext(home=tmp_path))
-    spec = ServerSpec(snapshot=Snapshot(name="none", digest="sha256:0", path=tmp_path), module="fixtures.health_server")
-    pool = SandboxPool(
-        provider,
-        spec,
-        size=SANDBOXES,
-        max_concurrent_create=SANDBOXES,
-        labels={},
-        health_check_s=1.0,
-        breaker_share=0.2,
-    )
+    pool = make_pool(tmp_path, LocalSandboxConfig(stop_timeout_s=0.5), breaker_share=0.2)
     await pool.start()
     starting = {int(file.stem) for file in (tmp_path / "local").glob("*.json")}
     assert len(starting) == 2

@@ -1,4 +1,4 @@
-"""Finds what prevents a run. All checks run at once, for some seconds at most; only those of a cluster start something."""
+"""Finds what prevents a run. All checks run at once, for some seconds; only those of a cluster start anything."""
 
 from __future__ import annotations
 

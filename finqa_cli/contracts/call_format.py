@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from finqa_cli.types import ToolCall
 
@@ -26,6 +26,10 @@ class CallFormat(ABC):
     Writes a call as the family's chat template does, and finds it in what a model wrote. It need not handle control
     tokens: a codec renders calls with placeholders in them.
     """
+
+    jinja: ClassVar[str] = ""
+    """Jinja that writes one call as `render` does, from `name` and `arguments`; exports carry it in their chat template.
+    Empty: servers of an export cannot write earlier calls in this format."""
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from finqa_cli.contracts.call_format import CallFormat
 from finqa_cli.errors import ConfigError
@@ -120,6 +120,17 @@ class ChatCodec(ABC):
                 f"Codec {type(self).__name__} supports one call per turn, but this turn has {len(texts)}."
             )
         return self.tool_reply(texts[0], stopped=stopped)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Facts about the format that prompts have, for the manifest of a run. Default: none."""
+        return {}
+
+    def chat_template(self) -> str | None:
+        """A chat template (Jinja, as transformers reads it) that renders what this codec renders, for exports.
+
+        Default: None; an export then keeps the chat template of its base model.
+        """
+        return None
 
     def rewrites(self, role: ReplyRole) -> bool:
         """Whether this model's template rewrites earlier turns in episodes whose replies have this role.

@@ -45,7 +45,7 @@ def _codec(name: str) -> ChatCodec:
     context = type(context)(
         model=context.model, call_formats={**context.call_formats, STRANGER: lambda: _create(STRANGER)}
     )
-    codec: ChatCodec = registry().create("codec", "qwen3", {"call_format": name}, context)
+    codec: ChatCodec = registry().create("codec", "template", {"call_format": name}, context)
     return codec
 
 

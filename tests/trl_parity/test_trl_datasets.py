@@ -20,7 +20,7 @@ from finqa_cli.runs.trajectory_records import read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Trajectory
-from finqa_plugins.codecs.model_families import QwenCodec
+from finqa_plugins.codecs.template_codec import TemplateCodec
 
 READ = """
 import json, sys
@@ -74,7 +74,7 @@ def test_trl_masks_an_exported_policy_as_our_own_training_does(tmp_path: Path, m
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     theirs = sorted(json.loads(done.stdout.splitlines()[-1]))
-    codec = QwenCodec(None, codec_context("policy"))
+    codec = TemplateCodec(None, codec_context("policy"))
     samples = [demonstration_sample(item.prompt, item.messages, codec) for item in read_demonstrations(Path("r"))]
     ours = sorted([sample.token_ids.tolist(), sample.loss_mask.tolist()] for sample in samples)
     for (ids, trained), (our_ids, our_trained) in zip(theirs, ours, strict=True):

@@ -47,6 +47,10 @@ class Probe:
     rendered: str
     rerendered: str
 
+    def without(self, text: str) -> Probe:
+        """The probe without each occurrence of a text."""
+        return Probe(*(form.replace(text, "") for form in (self.appended, self.rendered, self.rerendered)))
+
 
 def play_probes(
     codec: ChatCodec,
@@ -56,6 +60,7 @@ def play_probes(
     role: ReplyRole,
     thinking: bool,
     calls: int,
+    only_with_tools: bool = False,
 ) -> list[Probe]:
     """Plays probe episodes and returns one probe for each turn.
 
@@ -67,10 +72,12 @@ def play_probes(
         decode: Converts ids to text.
         role: Role of the replies.
         thinking: Whether turns contain reasoning.
-        calls: Tool calls of a turn; 0 where the user chose a format that is not the template's.
+        calls: Tool calls of a turn.
+        only_with_tools: Replies of tools are not probed without tools in the prompt.
     """
     probes: list[Probe] = []
-    for tools in ((_TOOL,), ()) if role == "tool" else ((),):
+    prompts = ((),) if role == "user" else ((_TOOL,),) if only_with_tools else ((_TOOL,), ())
+    for tools in prompts:
         opening = (Message(role="system", content="Be brief."), Message(role="user", content="How much?"))
         prompt = Prompt(messages=opening, tools=tools)
         messages, played, ids = list(opening), list[PlayedTurn](), list(codec.opening(prompt))
@@ -145,18 +152,22 @@ Reader = Callable[[Ids], tuple[str, Ids | None]]
 class Replay:
     """Inserts the sampled ids of earlier turns into one rendering of the chat template."""
 
-    def __init__(self, read: Reader, turn_end: str, reasoning_open: str, contents: dict[str, str], mark: str) -> None:
+    def __init__(
+        self, read: Reader, turn_end: str, lead: str, reasoning_open: str, contents: dict[str, str], mark: str
+    ) -> None:
         """Start without turns.
 
         Args:
             read: Reads sampled ids; see `reader`.
-            turn_end: Control token that ends an assistant turn in the template.
+            turn_end: Text that ends an assistant turn in the template.
+            lead: Text that the template writes before the content of a turn; the policy samples it.
             reasoning_open: Reasoning block that the template's generation prompt opens; may be empty.
             contents: Placeholder -> content; new placeholders are added to it.
             mark: Character around the number of a placeholder, see `free_mark`.
         """
         self._read = read
         self._turn_end = turn_end
+        self._lead = lead
         self._reasoning_open = reasoning_open
         self._contents = contents
         self._mark = mark
@@ -183,7 +194,7 @@ class Replay:
         for whole, kept, words, stop in self._turns:
             # The policy may have ended the turn with another stop id than the template's.
             last = whole if kept in text else words
-            text = text.replace(kept, whole)
+            text = text.replace(self._lead + kept, kept).replace(kept, whole)
             if stop and last in self._ids and last + self._turn_end in text:
                 text = text.replace(last + self._turn_end, last)
                 self._ids[last] += stop

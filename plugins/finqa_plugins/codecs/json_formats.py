@@ -176,6 +176,10 @@ class HermesFormat(TaggedFormat):
     """JSON between the tags."""
 
     separator = "\n"
+    jinja = (
+        '{{- \'<tool_call>\\n{"name": "\' + name + \'", "arguments": \' '
+        "+ (arguments | tojson) + '}\\n</tool_call>' }}"
+    )
     example = f'{CALL_OPEN}\n{{"name": "<tool>", "arguments": {{...}}}}\n{CALL_CLOSE}'
 
     def render(self, call: ToolCall) -> str:
@@ -201,6 +205,7 @@ class Llama3JsonFormat(CallFormat):
     """
 
     separator = "\n"
+    jinja = "{{- '{\"name\": \"' + name + '\", \"parameters\": ' + (arguments | tojson) + '}' }}"
 
     def __init__(self, config: None = None) -> None:
         """The format has no options."""

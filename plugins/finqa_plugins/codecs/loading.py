@@ -16,6 +16,7 @@ MODEL_REMEDY = (
 _TOKENIZER_REMEDY = "name a model with its tokenizer (tokenizer.json), a folder or hub id"
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 _CONFIG = "tokenizer_config.json"
+_GENERATION = "generation_config.json"
 
 
 def load_tokenizer(model: str, *, template: bool = True) -> Any:
@@ -42,6 +43,39 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
     if template and not tokenizer.chat_template:
         raise ConfigError(f"The tokenizer of {model!r} has no chat template.", remedy=MODEL_REMEDY)
     return tokenizer
+
+
+_ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
+"""Tokens with which Qwen's and Llama's models also end a turn; a copy of them may lack generation_config.json."""
+
+
+def end_tokens(tokenizer: Any, model: str) -> list[str]:
+    """The tokens that end a turn of a model: its tokenizer's end token and those of generation_config.json."""
+    ids = [tokenizer.eos_token_id, *_generation_ends(model)]
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    known = (tokenizer.convert_ids_to_tokens(number) for number in ids if number is not None)
+    return list(dict.fromkeys([text for text in known if text] + [text for text in _ENDS_OF_TEXT if text in added]))
+
+
+def _generation_ends(model: str) -> list[int]:
+    path: str | Path | None = Path(model) / _GENERATION
+    if not Path(model).is_dir():
+        from transformers.utils import cached_file
+
+        path = cached_file(
+            model,
+            _GENERATION,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            _raise_exceptions_for_gated_repo=False,
+        )
+    try:
+        ends = json.loads(Path(path).read_text(encoding="utf-8")).get("eos_token_id") if path else None
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is damaged: {error}.", remedy=_TOKENIZER_REMEDY) from error
+    return [number for number in (ends if isinstance(ends, list) else [ends]) if isinstance(number, int)]
 
 
 @lru_cache(maxsize=1)

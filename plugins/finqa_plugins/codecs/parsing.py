@@ -1,13 +1,14 @@
-"""Detects the format in which a model writes its calls, and parses its turns."""
+"""Chooses the format in which a model writes its calls, and parses its turns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from finqa_cli.contracts import CallError, CallFormat, CodecContext, NoCallError, Schemas
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import AssistantTurn, Message, ToolCall, ToolSpec
+from finqa_cli.types import AssistantTurn, ToolCall
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
@@ -81,9 +82,8 @@ def render_calls(calls: Sequence[ToolCall], form: CallFormat) -> str:
     return "\n".join(map(form.render, calls))
 
 
-Render = Callable[[Sequence[Message], Sequence[ToolSpec]], str]
-
 _OWN = ("hermes", "llama3_json", "xml")
+_LLAMA_CALL = "<|python_tag|>"
 
 
 def named_format(name: str, context: CodecContext) -> CallFormat:
@@ -94,39 +94,17 @@ def named_format(name: str, context: CodecContext) -> CallFormat:
     """
     if name not in context.call_formats:
         raise ConfigError(
-            f"There is no call format named {name!r}. Known: auto, {', '.join(_known(context))}.",
+            f"There is no call format named {name!r}. Known: auto, {', '.join(known_formats(context))}.",
             remedy="--set codec.options.call_format=auto",
         )
     return context.call_formats[name]()
 
 
-def choose_format(name: str, context: CodecContext, render: Render) -> tuple[CallFormat, bool]:
-    """The format, and whether the chat template writes calls in it.
-
-    Args:
-        name: Name of a call format, or `auto` for the first that the template writes; those of this plugin come first.
-        context: Contains the formats and names the model.
-        render: The chat template.
-
-    Raises:
-        ConfigError: There is no such format, or the template writes none of the known ones.
-    """
-    probe = ToolCall(name="look_up", arguments={"what": "table"})
-    messages = [Message(role="user", content="question"), Message(role="assistant", content="", tool_call=probe)]
-    text = render(messages, ())
-    if name != "auto":
-        chosen = named_format(name, context)
-        return chosen, chosen.render(probe) in text
-    known = _known(context)
-    for one in known:
-        form = context.call_formats[one]()
-        if form.render(probe) in text:
-            return form, True
-    raise ConfigError(
-        f"The chat template of {context.model!r} writes tool calls in an unknown format.",
-        remedy=f"--set codec.options.call_format=NAME, where NAME is one of {', '.join(known)}",
-    )
+def known_formats(context: CodecContext) -> list[str]:
+    """The names of all call formats; those of this plugin come first."""
+    return sorted(context.call_formats, key=lambda name: (name not in _OWN, name))
 
 
-def _known(context: CodecContext) -> list[str]:
-    return sorted(context.call_formats, key=lambda one: (one not in _OWN, one))
+def usual_format(tokenizer: Any, context: CodecContext) -> CallFormat:
+    """The format for a template that shows none: Llama 3.1's if the tokenizer has its token, else Hermes' form."""
+    return context.call_formats["llama3_json" if _LLAMA_CALL in tokenizer.get_vocab() else "hermes"]()

@@ -1,4 +1,4 @@
-"""The codec of models without a chat template, or with one without tools, such as DialoGPT, TinyLlama and GPT-2.
+"""The codec of models without a chat template, such as DialoGPT and GPT-2.
 
 Its turn format is Zephyr's, which TinyLlama-Chat uses (Tunstall et al., arXiv 2310.16944), with one more role for
 tools. A turn is its role in a line of text, the content, and the tokenizer's own end token:
@@ -18,9 +18,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finqa_cli.contracts import CallFormat, ChatCodec, CodecContext, ReplyRole
+from finqa_cli.contracts import ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
-from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
+from finqa_cli.types import AssistantTurn, Message, Prompt
+from finqa_plugins.codecs.chat_template import tools_text
 from finqa_plugins.codecs.config import PlainCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
 from finqa_plugins.codecs.parsing import named_format, parse_turn, render_calls, split_reasoning
@@ -131,40 +132,6 @@ def _space_in_front(tokenizer: Any, text: ExactText, before: str) -> str:
     """The space, if any, that the tokenizer puts in front of a text that begins behind `before`."""
     whole = tokenizer.encode(before + "<|user|>", add_special_tokens=False)
     return " " if whole == text.encode(before) + text.encode(" <|user|>") else ""
-
-
-_PLAIN_KEYS = {"type", "title", "description"}
-
-
-_ONE_CALL = "Call one tool per turn and wait for its reply. A call is written like this:"
-_SEVERAL_CALLS = "Call one or several tools per turn and wait for their replies. Each call is written like this:"
-
-
-def tools_text(prompt: Prompt, form: CallFormat) -> str:
-    """A line for each tool and each described argument, and how a call is written."""
-    example = form.render(ToolCall(name="tool", arguments={"argument": "value"}))
-    lines = ["You can call these tools:", *(line for tool in prompt.tools for line in _lines(tool))]
-    return "\n".join([*lines, _SEVERAL_CALLS if prompt.several_calls else _ONE_CALL, example])
-
-
-def _lines(tool: ToolSpec) -> Iterator[str]:
-    properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
-    required = tool.parameters.get("required") or ()
-    arguments = (f"{name}{'' if name in required else '?'}: {_kind(schema)}" for name, schema in properties.items())
-    yield f"- {tool.name}({', '.join(arguments)}): {tool.description}"
-    for name, schema in properties.items():
-        if isinstance(schema, Mapping) and "description" in schema:
-            yield f"  {name}: {schema['description']}"
-
-
-def _kind(schema: Any) -> str:
-    """The name of the type, or the whole schema as JSON if it says more than the type."""
-    if not isinstance(schema, Mapping):
-        return json.dumps(schema)
-    kind = schema.get("type")
-    if isinstance(kind, str) and schema.keys() <= _PLAIN_KEYS:
-        return kind
-    return json.dumps({key: value for key, value in schema.items() if key != "description"}, ensure_ascii=False)
 
 
 _PROBE = ' two  spaces\n\n{"Name": "Caf\u00e9", "year": -2024.5}\n<|user|>\n'

@@ -9,27 +9,23 @@ _PACKAGE = "finqa_plugins.codecs"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """Registers one codec per model family, the choice among them, and the formats in which models write calls."""
+    """Registers the codecs, the choice between them, and the formats in which models write calls."""
     codecs = {
-        "auto": ("model_families:choose_codec", "ThinkingCodecConfig", "codec for the model's tokenizer"),
-        "llama3": ("model_families:LlamaCodec", "LlamaCodecConfig", "Llama 3.1 to 3.3: JSON calls with parameters"),
+        "auto": ("choose:choose_codec", "AutoCodecConfig", "template for models with a chat template, else plain"),
         "plain": (
             "plain:PlainCodec",
             "PlainCodecConfig",
-            "roles as text, turns end with the end token: for models without a template, or with a "
-            "template without tools",
+            "roles as text, turns end with the end token: for models without a chat template",
         ),
-        "qwen2.5": (
-            "model_families:QwenCodec",
-            "CodecConfig",
-            "ChatML with <tool_call>, for models without thinking",
-        ),
-        "qwen3": (
-            "model_families:QwenCodec",
-            "ThinkingCodecConfig",
-            "ChatML with <tool_call> JSON, for Qwen2.5, Qwen3 and the embedded policy; thinking on or off",
+        "template": (
+            "template_codec:TemplateCodec",
+            "TemplateCodecConfig",
+            "the model's own chat template; where it has no tools, they are text in its system message",
         ),
     }
+    template = codecs["template"]
+    for family in ("llama3", "qwen2.5", "qwen3"):
+        codecs[family] = (*template[:2], "earlier name of codec template, for runs that have it")
     formats = {
         "hermes": ("json_formats:HermesFormat", "JSON between <tool_call> tags: Qwen2.5, Qwen3, the embedded policy"),
         "llama3_json": ("json_formats:Llama3JsonFormat", "bare JSON with parameters: Llama 3.1 to 3.3"),

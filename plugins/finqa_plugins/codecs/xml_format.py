@@ -31,6 +31,15 @@ class XmlFormat(TaggedFormat):
     """A tag for each parameter between the tags of the call."""
 
     separator = "\n\n"
+    jinja = (
+        "{{- '<tool_call>\\n<function=' + name + '>\\n' }}"
+        "{%- for key, value in arguments.items() %}"
+        "{%- set text = value if value is string else (value | tojson) if value is mapping or "
+        "(value is iterable) else (value | string) %}"
+        "{{- '<parameter=' + key + '>\\n' + text + '\\n</parameter>\\n' }}"
+        "{%- endfor %}"
+        "{{- '</function>\\n</tool_call>' }}"
+    )
     example = EXAMPLE
 
     def render(self, call: ToolCall) -> str:

@@ -49,43 +49,37 @@ _LINES = [
 
 @dataclass(frozen=True)
 class Case:
-    """One codec over one family's tokenizer. `None` for a template stands for the embedded policy.
+    """The codec over one family's tokenizer. `None` for a template stands for the embedded policy.
 
     `changed` is what is written for what in the template.
     """
 
-    codec: str
     template: str | None
     options: dict[str, Any] = field(default_factory=dict)
     changed: tuple[str, str] | None = None
 
 
 CASES = {
-    "embedded": Case("qwen3", None),
-    "qwen2.5": Case("qwen2.5", "qwen2_5"),
-    "qwen3": Case("qwen3", "qwen3"),
-    "qwen3 thinking": Case("qwen3", "qwen3", {"thinking": True}),
-    "qwen3-coder": Case("qwen2.5", "qwen3_coder"),
-    "qwen3.5": Case("qwen3", "qwen3_5"),
-    "qwen3.5 thinking": Case("qwen3", "qwen3_5", {"thinking": True}),
-    "llama3": Case("llama3", "llama3"),
+    "embedded": Case(None),
+    "qwen2.5": Case("qwen2_5"),
+    "qwen3": Case("qwen3"),
+    "qwen3 thinking": Case("qwen3", {"thinking": True}),
+    "qwen3-coder": Case("qwen3_coder"),
+    "qwen3.5": Case("qwen3_5"),
+    "qwen3.5 thinking": Case("qwen3_5", {"thinking": True}),
+    "llama3": Case("llama3"),
 }
 _SAID = "'<|im_start|>assistant\\n' }}\n        {%- if loop"
 FORKING = {
     # As DeepSeek-R1's template does: only what follows the reasoning stays.
     "qwen3 forgets": Case(
-        "qwen3", "qwen3", {"thinking": True}, ("loop.index0 > asked.last and (loop.last or reasoning)", "false")
+        "qwen3", {"thinking": True}, ("loop.index0 > asked.last and (loop.last or reasoning)", "false")
     ),
-    "qwen3.5 forgets": Case(
-        "qwen3", "qwen3_5", {"thinking": True}, ("if loop.index0 > asked.last else ''", "if false else ''")
-    ),
+    "qwen3.5 forgets": Case("qwen3_5", {"thinking": True}, ("if loop.index0 > asked.last else ''", "if false else ''")),
     # With thinking off the prompt closes an empty block, which the template leaves out of earlier turns.
-    "qwen3 exact": Case("qwen3", "qwen3", {"history": "template"}),
-    "qwen3 counts turns": Case(
-        "qwen3", "qwen3", {}, (_SAID, _SAID.replace("assistant", "assistant ' ~ loop.index ~ '"))
-    ),
+    "qwen3 exact": Case("qwen3", {"history": "template"}),
+    "qwen3 counts turns": Case("qwen3", {}, (_SAID, _SAID.replace("assistant", "assistant ' ~ loop.index ~ '"))),
     "qwen2.5 drops replies": Case(
-        "qwen2.5",
         "qwen2_5",
         {},
         (
@@ -94,7 +88,7 @@ FORKING = {
         ),
     ),
     "llama3 trims replies": Case(
-        "llama3", "llama3", {}, ("message.content | tojson", "(message.content if loop.last else '-') | tojson")
+        "llama3", {}, ("message.content | tojson", "(message.content if loop.last else '-') | tojson")
     ),
 }
 """Templates that rewrite earlier turns."""
@@ -164,17 +158,13 @@ def altered(template: str, old: str, new: str) -> Any:
 
 def make_codec(case: Case, tokenizer: Any = None) -> Any:
     """The codec of a case, over another tokenizer where one is given."""
-    from finqa_plugins.codecs import config
-    from finqa_plugins.codecs.model_families import LlamaCodec, QwenCodec
+    from finqa_plugins.codecs.config import TemplateCodecConfig
+    from finqa_plugins.codecs.template_codec import TemplateCodec
 
     if case.template is None:
-        return QwenCodec(None, codec_context(str(EMBEDDED)))
+        return TemplateCodec(None, codec_context(str(EMBEDDED)))
     tokenizer = tokenizer or (altered(case.template, *case.changed) if case.changed else make_tokenizer(case.template))
-    context = codec_context(case.template)
-    if case.codec == "llama3":
-        return LlamaCodec(config.LlamaCodecConfig(**case.options), context, tokenizer)
-    options = config.ThinkingCodecConfig if case.codec == "qwen3" else config.CodecConfig
-    return QwenCodec(options(**case.options), context, tokenizer)
+    return TemplateCodec(TemplateCodecConfig(**case.options), codec_context(case.template), tokenizer)
 
 
 @cache
@@ -208,7 +198,7 @@ def rendered(codec: Any, messages: Sequence[Message], tools: Sequence[ToolSpec] 
             tools=[tool.as_function() for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=prompt,
-            **codec._family.variables,
+            **codec._template.variables,
         )
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +26,15 @@ def folder_of(family: str) -> Path:
     if family == "gpt2":
         return write_gpt2_tokenizer(folder)
     return write_llama_tokenizer(folder, legacy=family == "legacy llama")
+
+
+def without_template(folder: Path, copy: Path) -> Path:
+    """A copy of a tokenizer's folder without its chat template."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    config = json.loads((copy / "tokenizer_config.json").read_text(encoding="utf-8"))
+    del config["chat_template"]
+    (copy / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return copy
 
 
 @cache

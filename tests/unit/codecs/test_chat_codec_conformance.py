@@ -145,7 +145,7 @@ def test_an_assistant_turn_is_what_the_template_renders(name: str, message: Mess
 @pytest.mark.parametrize("words", ["", "So it is."])
 def test_a_played_turn_is_demonstrated_as_it_was_sampled(codec: Any, thought: str, words: str) -> None:
     """Reasoning and words before a call included: the text without the call is what the record keeps beside it."""
-    reasoning = f"<think>\n{thought}\n</think>\n\n" if codec._family.thinking else ""
+    reasoning = f"<think>\n{thought}\n</think>\n\n" if codec._thinking else ""
     sampled = codec.assistant(said(reasoning + words, TOOL_CALL))
     codec.opening(as_prompt("s", "q", LOOK_UP))
     turn = codec.parse(sampled)
@@ -154,7 +154,7 @@ def test_a_played_turn_is_demonstrated_as_it_was_sampled(codec: Any, thought: st
 
 
 def test_a_model_without_thinking_is_shown_no_reasoning(codec: Any) -> None:
-    if not codec._family.thinking:
+    if not codec._thinking:
         shown = codec.assistant(said("<think>\nhm\n</think>\n\nSo:", TOOL_CALL))
         assert shown == codec.assistant(said("So:", TOOL_CALL))
 

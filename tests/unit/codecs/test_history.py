@@ -21,7 +21,7 @@ PROMPT = as_prompt("You analyse.", "How much?")
 
 
 def said(codec: Any, words: str, *, thought: str = "") -> Message:
-    reasoning = f"<think>\n{thought}\n</think>\n\n" if thought and codec._family.thinking else ""
+    reasoning = f"<think>\n{thought}\n</think>\n\n" if thought and codec._thinking else ""
     return Message(role="assistant", content=reasoning + words, tool_call=CALL)
 
 

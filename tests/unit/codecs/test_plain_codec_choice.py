@@ -13,13 +13,14 @@ pytest.importorskip("transformers")
 from chat_families import LOOK_UP, as_prompt, make_tokenizer
 from fixtures.codec_contexts import codec_context
 from fixtures.plain_models import write_llama_tokenizer
-from plain_families import ENDS, codec_of, folder_of, tokenizer_of
+from plain_families import ENDS, codec_of, folder_of, tokenizer_of, without_template
 from structlog.testing import capture_logs
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.types import Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.plain import PlainCodec, tools_text
+from finqa_plugins.codecs.template_codec import TemplateCodec
 
 
 def _auto(folder: Path, **options: Any) -> Any:
@@ -27,30 +28,30 @@ def _auto(folder: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", list(ENDS))
-def test_auto_chooses_it_where_the_template_has_no_tools_and_says_so(family: str) -> None:
+def test_auto_chooses_it_where_there_is_no_chat_template_and_says_so(family: str, tmp_path: Path) -> None:
+    folder = without_template(folder_of(family), tmp_path)
     with capture_logs() as logs:
-        codec = _auto(folder_of(family), call_format="xml")
+        codec = _auto(folder, call_format="xml")
     assert isinstance(codec, PlainCodec)
     assert codec.opening(as_prompt("s", "q")) == codec_of(family, "xml").opening(as_prompt("s", "q"))
     (line,) = logs
-    assert line["log_level"] == "warning" and "no chat template with tools" in line["event"]
+    assert line["log_level"] == "info" and "no chat template" in line["event"]
 
 
 @pytest.mark.parametrize(
     "template",
     [
-        None,
         "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>{{ m.content }}<|eot_id|>{% endfor %}",
-        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{{ messages[0].content }}",
+        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
+        "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}",
     ],
-    ids=["none", "Llama 3.0", "refuses tools"],
+    ids=["Llama 3.0", "refuses tools"],
 )
-def test_a_known_family_without_tools_is_plain_as_well(tmp_path: Path, template: str | None) -> None:
+def test_runs_of_earlier_versions_have_it_where_the_template_has_no_tools(tmp_path: Path, template: str) -> None:
     make_tokenizer("llama3").save_pretrained(tmp_path)
-    (tmp_path / "chat_template.jinja").unlink()
-    if template is not None:
-        (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
-    codec = _auto(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
+    assert isinstance(_auto(tmp_path), TemplateCodec)
+    codec = _auto(tmp_path, version=1)
     assert isinstance(codec, PlainCodec)
     opening = codec.opening(as_prompt("s", "q"))
     begin, end = tokenizer_of(tmp_path).convert_tokens_to_ids(["<|begin_of_text|>", "<|eot_id|>"])
@@ -61,13 +62,13 @@ def test_a_known_family_without_tools_is_plain_as_well(tmp_path: Path, template:
     ("options", "problem"),
     [
         ({"thinking": True}, "does not support thinking"),
-        ({"history": "template"}, "no chat template with tools"),
+        ({"history": "template"}, "no chat template, which"),
         ({"call_format": "pythonic"}, r"no call format named 'pythonic'\. Known: auto, hermes, llama3_json, xml"),
     ],
 )
-def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], problem: str) -> None:
+def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        _auto(folder_of("gpt2"), **options)
+        _auto(without_template(folder_of("gpt2"), tmp_path), **options)
     assert caught.value.remedy
 
 

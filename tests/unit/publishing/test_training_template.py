@@ -20,7 +20,7 @@ from finqa_cli.publishing.training_template import mark_assistant, write_marks
 from finqa_cli.runs.trajectory_records import exchange, recorded_prompt, trajectory_record
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Message, Prompt, Trajectory
-from finqa_plugins.codecs.model_families import QwenCodec
+from finqa_plugins.codecs.template_codec import TemplateCodec
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "plugins" / "finqa_plugins").rglob("chat_template.jinja"))
@@ -94,7 +94,7 @@ def test_the_mask_is_that_of_our_own_training(folder: Path, made: Any) -> None:
     # the codec keeps markup that is no call from becoming control tokens, which a template does not
     trajectory = replace(trajectory, turns=tuple(turn for turn in trajectory.turns if not turn.parse_error))
     prompt, answer = conversation(trajectory)
-    ours = demonstration_sample(prompt, answer, QwenCodec(None, codec_context(str(folder))))
+    ours = demonstration_sample(prompt, answer, TemplateCodec(None, codec_context(str(folder))))
     row = trl_sft_row(prompt, answer)
     theirs = tokenizer.apply_chat_template(
         row["prompt"] + row["completion"],

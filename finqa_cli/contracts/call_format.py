@@ -28,7 +28,7 @@ class CallFormat(ABC):
     """
 
     jinja: ClassVar[str] = ""
-    """Jinja that writes one call as `render` does, from `name` and `arguments`; exports carry it in their chat template.
+    """Jinja that writes one call as `render` does, from `name` and `arguments`, for the chat template of an export.
     Empty: servers of an export cannot write earlier calls in this format."""
 
     @property

@@ -71,7 +71,7 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
     for path in FOLLOWED:
         section, _, field = path.partition(".")
         followed[path] = stored[section][field]
-    for kind in ("environment", "reward"):
+    for kind in ("environment", "reward", "codec"):
         if f"{kind}.name" not in given:
             followed |= {f"{kind}.options.{key}": value for key, value in stored[kind]["options"].items()}
     return {path: value for path, value in followed.items() if path not in given}

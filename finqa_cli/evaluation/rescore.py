@@ -21,7 +21,7 @@ from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import MANIFEST, new_run, read_settings, write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory
 from finqa_cli.settings import Settings, from_public_dict
-from finqa_cli.settings.grader_versions import from_record, with_versions
+from finqa_cli.settings.recorded_versions import from_record, with_versions
 from finqa_cli.statistics import EvalReport, read_outcome
 from finqa_cli.statistics.intervals import clustered_mean, t_test
 from finqa_cli.statistics.outcomes import Outcome, by_question

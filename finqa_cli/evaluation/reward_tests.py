@@ -18,7 +18,7 @@ from finqa_cli.grading.answers import Case
 from finqa_cli.masking import masked
 from finqa_cli.runs.durable_files import now, storage, write_json
 from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
-from finqa_cli.settings.grader_versions import rewards_before_versions
+from finqa_cli.settings.recorded_versions import rewards_before_versions
 from finqa_cli.types import Task
 from finqa_cli.wiring.build import make_reward, make_verdict
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.publishing.training_template import write_marks
+from finqa_cli.publishing.served_format import write_format
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import new_folder, storage, write_json, write_text
-from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, SETTINGS, policy_inputs, write_manifest
 from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.policies import check_on_hub, of_checkpoint, resolve, run_of
 
@@ -192,10 +192,9 @@ def export_weights(source: Source, wish: Wish, out: Path, card: str) -> list[Pat
             _copy_adapter(source, wish, folder)
         else:
             _write_model(source, wish, folder)
+        write_format(source.policy, folder, marks=wish.form != "gguf-ready")  # llama.cpp reads templates without marks
         if wish.form == "gguf-ready":
-            prepare_for_llama_cpp(folder)  # its engines read templates without these marks
-        else:
-            write_marks(folder)
+            prepare_for_llama_cpp(folder)
         write_text(folder / "README.md", card)
         outputs = sorted(path for path in folder.iterdir() if path.is_file())
         parameters = {"form": wish.form, "dtype": wish.precision, "base_model": wish.base_model, "step": source.step}
@@ -304,8 +303,8 @@ def _write_model(source: Source, wish: Wish, folder: Path) -> None:
 
 
 def uploaded(folder: Path) -> list[Path]:
-    """Returns the files of an export to upload: all except the manifest, which names folders of this machine."""
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
+    """Returns the files of an export to upload: all except those that name folders of this machine."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (MANIFEST, SETTINGS))
 
 
 def _newest(path: Path, steps: Sequence[int]) -> int:

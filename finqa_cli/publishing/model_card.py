@@ -16,6 +16,7 @@ import yaml
 from finqa_cli.errors import DataError
 from finqa_cli.evaluation.markdown import render
 from finqa_cli.publishing.export_weights import Relation, Source, is_hub_id
+from finqa_cli.publishing.served_format import describe_format
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, read_run, read_settings, versions
@@ -65,6 +66,7 @@ class Card:
         method: Training method in words; empty for a policy that finqa did not train.
         facts: Environment, reward and data of its training, name -> value.
         settings: Dotted name -> value.
+        format: Facts about its turns, as `ChatCodec.facts` returns them.
         scores: Evaluations of this policy.
         evaluation_only: Whether training was allowed on data that is for evaluation only.
     """
@@ -76,6 +78,7 @@ class Card:
     method: str = ""
     facts: Mapping[str, str]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    format: Mapping[str, Any] = field(default_factory=dict)
     scores: Sequence[Score]
     evaluation_only: bool = False
 
@@ -124,6 +127,7 @@ def card_of(source: Source, relation: Relation, *, base_model: str, licence: str
         relation=relation,
         licence=licence,
         facts={} if source.step is None else {"step": str(source.step)},
+        format=describe_format(source.policy),
         scores=scores,
     )
     if source.run is None:

@@ -66,6 +66,9 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
             unfinished.unlink(missing_ok=True)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
+        if (settings := run / "settings.json").is_file():  # so that a copy outside of its run is evaluated like the run
+            with storage(settings):
+                shutil.copyfile(settings, folder / settings.name)
         write_json(folder / "state.json", {"iteration": iteration, **state})
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         digests = {str(path.relative_to(folder)): sha256_of(path) for path in files}

@@ -40,15 +40,16 @@ from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_setti
 from finqa_cli.runs.mirror import Mirror, mirroring
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.settings.grader_versions import from_record
+from finqa_cli.settings.recorded_versions import from_record
 from finqa_cli.types import PolicyVersion, Trajectory
 
 MANIFEST = "manifest.json"
+SETTINGS = "settings.json"
 FAULTS = "faults"
 """Key of run.json for the number of attempts of an evaluation that ended in faults."""
 
 _PACKAGES = ("torch", "transformers", "peft", "vllm")
-_WRITTEN_FIRST = {".lock", "run.json", "settings.json", MANIFEST}
+_WRITTEN_FIRST = {".lock", "run.json", SETTINGS, MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
 
 _NAMED: set[Path] = set()
@@ -117,7 +118,7 @@ class RunFolder:
             LINKS: links_of_settings(path, settings),
             **more,
         }
-        write_json(path / "settings.json", dict(settings))
+        write_json(path / SETTINGS, dict(settings))
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
     @classmethod
@@ -147,7 +148,7 @@ class RunFolder:
         lock = lock_folder(path)
         rewind(path / "trajectories.jsonl", lambda record: _is_of(record, iteration) and keep(record))
         rewind(path / "metrics.jsonl", lambda record: _is_of(record, iteration))
-        write_json(path / "settings.json", dict(settings))
+        write_json(path / SETTINGS, dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
         facts |= {"status": "running", **process_facts(), "resumed": resumed, LINKS: links}
@@ -312,14 +313,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    return from_record(locate_settings(path, _read_json(path / "settings.json", f"{path} has no settings.json.")))
+    return from_record(locate_settings(path, _read_json(path / SETTINGS, f"{path} has no settings.json.")))
 
 
 def _is_unused(path: Path) -> bool:
     """Whether a folder is empty, or has only files of a process that was killed before it wrote run.json."""
     names = {entry.name for entry in path.iterdir()} - {".lock"}
     unfinished = {name for name in names if re.fullmatch(r"\.(settings|run)\.json\.\d+", name)}
-    ours = {"settings.json"} if (path / ".lock").is_file() else set()
+    ours = {SETTINGS} if (path / ".lock").is_file() else set()
     return not names - unfinished - ours
 
 

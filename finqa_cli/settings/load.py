@@ -20,7 +20,6 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.masking import MASK, mask_text, masked
 from finqa_cli.placement.placement_types import Placement
 from finqa_cli.settings.backend_choice import Choices, choose, facts
-from finqa_cli.settings.grader_versions import from_record, with_versions
 from finqa_cli.settings.layers import (
     CHOICES,
     SHOW,
@@ -38,6 +37,7 @@ from finqa_cli.settings.layers import (
     variables_layer,
     winners,
 )
+from finqa_cli.settings.recorded_versions import from_record, with_versions
 from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.secret_values import refuse_secrets, shown
 from finqa_cli.settings.settings_files import file_layers, read_document

@@ -20,9 +20,10 @@ from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.runs.links import located
 from finqa_cli.runs.mirror_store import MirrorStore
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
-from finqa_cli.settings import AUTO, Loaded, Settings, from_public_dict, load_settings
+from finqa_cli.settings import AUTO, Choice, Loaded, Settings, from_public_dict, load_settings
 from finqa_cli.settings.schema import ClusterSettings
 from finqa_cli.wiring.placing import Purpose, place, place_again
+from finqa_cli.wiring.policies import settings_of
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 """Commands that can resume a run."""
@@ -111,8 +112,23 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
     chosen = loaded.settings.environment
     if not missing_requirements(environment := registry().find("environment", chosen.name)):
         registry().config(environment, chosen.options)  # what is wrong there is named before a model is looked for
+    loaded = _with_codec_of_model(loaded)
     placed = place(loaded.settings, loaded.undecided, purpose)
     return replace(loaded, settings=placed.settings, plan=placed.plan)
+
+
+def _with_codec_of_model(loaded: Loaded) -> Loaded:
+    """Return the settings with the codec of the run that made the model, unless a layer sets a codec.
+
+    Raises:
+        ConfigError, DataError: The settings of that run are damaged or of another version.
+    """
+    if any(path.startswith("codec.") and origin != "default" for path, origin in loaded.origins.items()):
+        return loaded
+    if (stored := settings_of(loaded.settings.model.name)) is None:
+        return loaded
+    codec = Choice.model_validate(stored["codec"])
+    return replace(loaded, settings=loaded.settings.model_copy(update={"codec": codec}))
 
 
 def fetch_run(run: Path, given: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
 from finqa_cli.runs.links import enclosing_runs, located
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import policy_inputs, read_run, read_settings
+from finqa_cli.runs.run_folder import SETTINGS, policy_inputs, read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.schema import EMBEDDED, is_embedded
 from finqa_cli.types import PolicyVersion
@@ -169,20 +169,29 @@ def of_checkpoint(checkpoint: Checkpoint) -> PolicyVersion:
 def run_of(reference: str) -> Path | None:
     """Return the run folder that contains a reference; None if there is none."""
     path = Path(reference).resolve()
-    candidates = (path, *path.parents[:2])
+    candidates = (path, *path.parents[:3])
     found = next((folder for folder in candidates if (folder / "run.json").exists()), None)
     return None if found is None or _is_pipeline(found) else found
 
 
 def settings_of(reference: str) -> dict[str, Any] | None:
-    """Return all settings of the run that contains a reference, so that an evaluation can use them; None without a run.
+    """Return all settings of the run that made a policy, so that an evaluation can use them; None if it has none.
+
+    They are those of the run that contains the policy, or those that a checkpoint or an export has in its folder.
 
     Raises:
         ConfigError: The settings are of another version of finqa.
         DataError: The settings are missing or damaged.
     """
-    run = run_of(reference)
-    return to_public_dict(from_public_dict(read_settings(run))) if run is not None else None
+    if (folder := run_of(reference)) is None:
+        places = (Path(reference), Path(reference).parent)  # a checkpoint contains its policy
+        folder = next((place for place in places if (place / SETTINGS).is_file() and _is_policy(place)), None)
+    return to_public_dict(from_public_dict(read_settings(folder))) if folder is not None else None
+
+
+def _is_policy(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, an adapter or a model."""
+    return any((folder / name).is_file() for name in ("state.json", "adapter_config.json", _CONFIG))
 
 
 def _is_pipeline(folder: Path) -> bool:

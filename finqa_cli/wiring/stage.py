@@ -69,11 +69,16 @@ class Stage:
     meter: Meter | None = None
 
     def inputs(self) -> dict[str, Any]:
-        """Return the data, and digests of other inputs that determine the prompts, for the manifest."""
+        """Return the data, digests of other inputs that determine the prompts, and their format, for the manifest."""
         digests = dict(self.environment.inputs())
         if isinstance(self.pool, RemoteWorkers):
             digests |= self.pool.inputs
-        return {"data": asdict(self.data), **({"environment": digests} if digests else {})}
+        turns = dict(self.codec.facts()) if self.codec is not None else {}
+        return {
+            "data": asdict(self.data),
+            **({"environment": digests} if digests else {}),
+            **({"format": turns} if turns else {}),
+        }
 
     def player(self, settings: Settings, *, temperature: float) -> Player | RemotePlayer:
         """Return a player with this temperature and the limits of the settings, or a `RemotePlayer` with workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from finqa_cli.app import main
 from finqa_cli.contracts import ChatCodec, EngineContext
 from finqa_cli.extend import registry
 from finqa_cli.rollout.conversation import TokenConversation
+from finqa_cli.runs.run_folder import read_settings
+from finqa_cli.settings import from_public_dict
 from finqa_cli.types import (
     Message,
     Observation,
@@ -33,6 +36,7 @@ from finqa_cli.types import (
     Trajectory,
     Turn,
 )
+from finqa_cli.wiring.build import make_codec
 
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj")
 GPT2 = ("c_attn", "c_proj", "c_fc")
@@ -153,15 +157,53 @@ async def test_a_whole_gpt2_is_trained_and_published_with_its_tokenizer(tmp_path
     assert demonstrations(published) == demonstrations(codec)
 
 
-def test_the_step_that_the_warning_names_can_be_taken(
+def test_an_export_serves_the_format_that_was_trained(
     empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")
+    make_tiny_llama(Path("model"))
+    short = ["--limit=1", "--max-steps=1", "--max-gen-tokens=2"]
+    assert main(["eval", "scripted", "--limit=2", "--split=train", "--run-dir=demonstrations"]) == 0
+    learn = ["--epochs=1", "--validation-samples=0", "--lora-rank=2", "--set=codec.options.call_format=xml"]
+    assert main(["sft", "demonstrations", "--model=model", *learn, "--run-dir=run"]) == 0
+    assert main(["eval", "run", *short, "--run-dir=eval-run"]) == 0
+    for form in ("merged", "peft"):
+        assert main(["export", "run", "--to", form, "--out", form]) == 0
+        exported = Path(form)
+        codec = make_codec(from_public_dict(read_settings(Path("eval-run"))), "model")
+        chat = [{"role": message.role, "content": message.content} for message in WITH_TOOLS.messages]
+        call = ToolCall(name="sql_query", arguments={"query": "SELECT revenue FROM t", "rows": [1, None]})
+        functions = [{"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}]
+        chat += [{"role": "assistant", "content": "So.", "tool_calls": functions}, {"role": "tool", "content": "[[5]]"}]
+        rendered = AutoTokenizer.from_pretrained(exported).apply_chat_template(
+            chat, tools=[TOOL.as_function()], add_generation_prompt=True, return_dict=True
+        )
+        said = codec.assistant(Message(role="assistant", content="So.", tool_call=call))
+        played = (*codec.opening(WITH_TOOLS), *said, *codec.tool_reply("[[5]]", stopped=True))
+        assert tuple(rendered["input_ids"]) == played, form
+        assert "calls | xml" in (exported / "README.md").read_text(encoding="utf-8")
+        assert main(["eval", str(exported), *short, f"--run-dir=eval-{form}"]) == 0
+        theirs, ours = (json.loads(Path(run, "manifest.json").read_text()) for run in (f"eval-{form}", "eval-run"))
+        assert theirs["parameters"]["codec"] == ours["parameters"]["codec"]
+        assert theirs["inputs"]["format"]["calls"] == "xml"
+    capsys.readouterr()
+
+
+def test_a_policy_of_an_earlier_version_keeps_the_format_that_it_learned(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")
     make_tiny_llama(Path("model"))
     short = ["--limit=1", "--max-steps=1", "--max-gen-tokens=2"]
-    assert main(["eval", "model", *short, "--run-dir=before"]) == 0
-    assert "finqa sft DEMONSTRATIONS, before anything else" in capsys.readouterr().err
     assert main(["eval", "scripted", "--limit=1", "--split=train", "--run-dir=demonstrations"]) == 0
-    learn = ["--epochs=1", "--validation-samples=0", "--lora-rank=2", "--run-dir=run"]
-    assert main(["sft", "demonstrations", "--model=model", *learn]) == 0
+    learn = ["--epochs=1", "--validation-samples=0", "--lora-rank=2"]
+    assert main(["sft", "demonstrations", "--model=model", *learn, "--run-dir=run"]) == 0
+    settings = json.loads(Path("run/settings.json").read_text())
+    assert settings["codec"]["options"].pop("version") == 2
+    Path("run/settings.json").write_text(json.dumps(settings))
     assert main(["eval", "run", *short, "--run-dir=after"]) == 0
+    assert json.loads(Path("after/manifest.json").read_text())["inputs"]["format"]["prompts"] == "roles as text"
+    assert main(["sft", "demonstrations", "--model=run", *learn, "--run-dir=more"]) == 0
+    assert json.loads(Path("more/manifest.json").read_text())["inputs"]["format"]["prompts"] == "roles as text"

@@ -147,10 +147,12 @@ async def sft(
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
-        data = imitation_set(kept, settings, make_codec(settings, model.model))
+        codec = make_codec(settings, model.model)
+        data = imitation_set(kept, settings, codec)
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
         inputs = await asyncio.to_thread(_inputs, wanted, model, run)
+        inputs["format"] = dict(codec.facts())
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
         folder.pin("demonstrations digest", hashlib.sha256(digests.encode()).hexdigest())
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)

@@ -111,7 +111,7 @@ class ChatTemplate:
         Raises:
             ConfigError: The template refuses these messages.
         """
-        more = {"chat_template": self._source} if self._source is not None else {}
+        more: dict[str, Any] = {"chat_template": self._source} if self._source is not None else {}
         if several:
             more["parallel_tool_calls"] = True
         try:
@@ -205,12 +205,15 @@ class TurnForm:
     Attributes:
         lead: Text between the generation prompt and the content, as Mistral's space.
         ends: Role of the next message -> text that ends the turn, up to and including its last control token.
+        sampled: Role of the next message -> text with which the policy ends a turn: that of `ends`, with the token that
+            stops a turn in place of another one that the template writes in earlier turns.
         rendered: Whether the template writes these ends; otherwise they are the tokenizer's end token, added to it.
         stops: Control tokens that end a turn, the template's own first.
     """
 
     lead: str
     ends: Mapping[ReplyRole, str]
+    sampled: Mapping[ReplyRole, str]
     rendered: bool
     stops: tuple[str, ...]
 
@@ -235,6 +238,7 @@ def read_turns(
     before = next(iter(frames.values()))[0]
     asked = template.render([user], None)
     ends: dict[ReplyRole, str] = {}
+    sampled: dict[ReplyRole, str] = {}
     stops: list[str] = []
     rendered, lead = True, before.removeprefix(asked) if before.startswith(asked) else ""
     closing = controls.match(tail.lstrip())
@@ -249,6 +253,7 @@ def read_turns(
             # gpt-oss ends the last turn with another token than earlier ones: the model samples the former.
             ends[role] = frame[: first.end()]
             stops.append(closing.group() if closing.group() in eos else first.group())
+            sampled[role] = frame[: first.start()] + stops[-1]
         elif first and first.group() in eos:
             # GLM has no end of its own: a turn ends with the token of the next role.
             ends[role] = frame[: first.end()]
@@ -261,7 +266,9 @@ def read_turns(
                 "The chat template ends no turn with a control token, and the tokenizer has no end token (eos_token).",
                 remedy='name it in tokenizer_config.json: "eos_token": "..."',
             )
-    return TurnForm(lead=lead, ends=ends, rendered=rendered, stops=tuple(dict.fromkeys((*stops, *eos))))
+    return TurnForm(
+        lead=lead, ends=ends, sampled={**ends, **sampled}, rendered=rendered, stops=tuple(dict.fromkeys((*stops, *eos)))
+    )
 
 
 def _common(one: str, other: str) -> str:
@@ -330,10 +337,18 @@ def _how_to_call(sentence: str, form: CallFormat) -> str:
     return f"{sentence}\n{form.render(ToolCall(name='tool', arguments={'argument': 'value'}))}"
 
 
-def adapted_source(own: str, form: CallFormat, adaptations: Adaptations) -> str:
-    """A template that changes the messages and tools as the adaptations say, and then is the model's own."""
+def adapted_source(own: str, form: CallFormat, adaptations: Adaptations, *, replies_as_user: bool = True) -> str:
+    """A template that changes the messages and tools as the adaptations say, and then is the model's own.
+
+    Args:
+        own: Source of the model's template.
+        form: Format of the calls.
+        adaptations: The changes.
+        replies_as_user: Replies of tools become messages of the user where tools are text.
+    """
     values = {
         "$TOOLS": _literal(adaptations.tools),
+        "$REPLIES": _literal(adaptations.tools and replies_as_user),
         "$FOLDS": {"never": "false", "tools": "(tools and true)", "always": "true"}[adaptations.folds_system],
         "$PARTS": _literal(adaptations.parts),
         "$MERGES": _literal(adaptations.merges),

@@ -47,9 +47,13 @@ class Probe:
     rendered: str
     rerendered: str
 
-    def without(self, text: str) -> Probe:
-        """The probe without each occurrence of a text."""
-        return Probe(*(form.replace(text, "") for form in (self.appended, self.rendered, self.rerendered)))
+    def with_end(self, sampled: str, rendered: str) -> Probe:
+        """The probe with the template's end of a turn in place of the policy's, as far as they differ by design."""
+        return replace(
+            self,
+            appended=self.appended.replace(sampled, rendered),
+            rerendered=self.rerendered.replace(sampled, rendered),
+        )
 
 
 def play_probes(

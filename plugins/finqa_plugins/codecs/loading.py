@@ -62,13 +62,10 @@ def _generation_ends(model: str) -> list[int]:
     if not Path(model).is_dir():
         from transformers.utils import cached_file
 
-        path = cached_file(
-            model,
-            _GENERATION,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            _raise_exceptions_for_gated_repo=False,
-        )
+        try:
+            path = cached_file(model, _GENERATION)
+        except OSError:  # the model has none, or only its tokenizer is here
+            return []
     try:
         ends = json.loads(Path(path).read_text(encoding="utf-8")).get("eos_token_id") if path else None
     except FileNotFoundError:

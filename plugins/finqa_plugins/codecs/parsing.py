@@ -105,6 +105,6 @@ def known_formats(context: CodecContext) -> list[str]:
     return sorted(context.call_formats, key=lambda name: (name not in _OWN, name))
 
 
-def usual_format(tokenizer: Any, context: CodecContext) -> CallFormat:
+def usual_format(tokenizer: Any) -> str:
     """The format for a template that shows none: Llama 3.1's if the tokenizer has its token, else Hermes' form."""
-    return context.call_formats["llama3_json" if _LLAMA_CALL in tokenizer.get_vocab() else "hermes"]()
+    return "llama3_json" if _LLAMA_CALL in tokenizer.get_vocab() else "hermes"

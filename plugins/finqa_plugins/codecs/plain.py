@@ -21,11 +21,19 @@ from typing import Any
 from finqa_cli.contracts import ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt
-from finqa_plugins.codecs.chat_template import tools_text
+from finqa_plugins.codecs.chat_template import Adaptations, adapted_source, tools_text
 from finqa_plugins.codecs.config import PlainCodecConfig
 from finqa_plugins.codecs.loading import load_tokenizer
 from finqa_plugins.codecs.parsing import named_format, parse_turn, render_calls, split_reasoning
 from finqa_plugins.codecs.shielding import Shield, add_placeholder, control_strings, free_mark
+
+_TEMPLATE = (
+    "{{- 'INDENT' }}{%- for message in messages %}"
+    "{{- '<|' + message['role'] + '|>\\n' + message['content'] + eos_token + 'GAP\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"
+)
+"""This format as a chat template, for exports."""
 
 _MARK = free_mark([])  # any mark will do: the text around the placeholders is from this file
 
@@ -43,7 +51,9 @@ class PlainCodec(ChatCodec):
                 "needs to end turns.",
                 remedy='name it in tokenizer_config.json: "eos_token": "..."',
             )
-        self._format = named_format("hermes" if options.call_format == "auto" else options.call_format, context)
+        self._format_name = "hermes" if options.call_format == "auto" else options.call_format
+        self._format = named_format(self._format_name, context)
+        self._tokenizer = tokenizer
         self._text = ExactText(tokenizer, context.model)
         self._shield = Shield(control_strings(tokenizer), self._text.encode)
         self._end = str(tokenizer.eos_token)
@@ -90,6 +100,31 @@ class PlainCodec(ChatCodec):
     def parse_calls(self, completion_ids: tuple[int, ...]) -> AssistantTurn:
         """Parse as `parse` does, and find all tool calls."""
         return self._parse(completion_ids, several=True)
+
+    def facts(self) -> dict[str, Any]:
+        """See `ChatCodec.facts`."""
+        return {
+            "prompts": "roles as text",
+            "tools": "text in the system message",
+            "calls": self._format_name,
+            "ends of turns": self._end,
+        }
+
+    def chat_template(self) -> str | None:
+        """See `ChatCodec.chat_template`; None if the tokenizer does not encode such a text as this codec does."""
+        chat = [{"role": role, "content": "How much, in $?"} for role in ("system", "user", "assistant", "user")]
+        prompt = Prompt(messages=tuple(Message(role=turn["role"], content=turn["content"]) for turn in chat), tools=())
+        begin = "{{- bos_token }}" if self._begin else ""
+        # Some tokenizers put a space in front of a text, and after each special token, themselves.
+        for indent, gap in (("", ""), (self._indent, self._gap.removesuffix("\n"))):
+            own = begin + _TEMPLATE.replace("INDENT", indent).replace("GAP", gap)
+            source = adapted_source(own, self._format, Adaptations(tools=True), replies_as_user=False)
+            text = self._tokenizer.apply_chat_template(
+                chat, chat_template=source, add_generation_prompt=True, tokenize=False
+            )
+            if tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"]) == self.opening(prompt):
+                return source
+        return None
 
     def _parse(self, completion_ids: tuple[int, ...], *, several: bool) -> AssistantTurn:
         end = next((at for at, token in enumerate(completion_ids) if token in self._stop_ids), len(completion_ids))

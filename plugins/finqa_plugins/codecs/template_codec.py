@@ -13,13 +13,12 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import structlog
 
-from finqa_cli.contracts import CallFormat, ChatCodec, CodecContext, PlayedTurn, ReplyRole
+from finqa_cli.contracts import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import AssistantTurn, Message, Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.chat_template import ChatTemplate, contains, missing_parts, read_turns, slot
@@ -77,7 +76,8 @@ class TemplateCodec(ChatCodec):
         self._controls = controls
         self._joins = self._encode("\nx") != self._encode("\n") + self._encode("x")
         self._several_calls: bool | None = None
-        self._format, native = self._choose_format(options.call_format, context)
+        self._format_name, native = self._choose_format(options.call_format, context)
+        self._format = named_format(self._format_name, context)
         self._follow(tools_as_text=not native)
         if native and not self._appends_tools():
             self._follow(tools_as_text=True)
@@ -157,7 +157,7 @@ class TemplateCodec(ChatCodec):
             held = [self._shield.hold(_parts(call), contents, mark) for call in message.calls]
             calls = [ToolCall(name=name, arguments=arguments) for name, arguments in held]
             text += (self._format.separator if words else "") + render_calls(calls, self._format)
-        end = self._end("tool" if message.calls else "user")
+        end = self._end("tool" if message.calls else "user", sampled=True)
         if not self._joins:
             return tuple(self._shield.encode(text + end, contents))
         return self._encode_after(self._asked_tail, text + end, contents)
@@ -177,13 +177,17 @@ class TemplateCodec(ChatCodec):
 
     def facts(self) -> dict[str, Any]:
         """See `ChatCodec.facts`."""
+        adaptations = self._template.adaptations
+        folds = {"never": "", "tools": "with tools, ", "always": ""}[adaptations.folds_system]
+        place = "as the chat template has it"
         return {
-            "format": "chat template",
-            "template_sha256": hashlib.sha256(self.chat_template().encode()).hexdigest(),
-            "adaptations": asdict(self._template.adaptations),
-            "call_format": type(self._format).__name__,
-            "thinking": self._thinking,
-            "stops": list(self._turns.stops),
+            "prompts": "the model's chat template",
+            "tools": "text in the system message" if adaptations.tools else "as the chat template writes them",
+            "calls": self._format_name,
+            "system text": place if adaptations.folds_system == "never" else f"{folds}in the first message of the user",
+            "thinking": "yes" if self._thinking else "no",
+            "ends of turns": ", ".join(self._turns.stops),
+            "template sha256": hashlib.sha256(self.chat_template().encode()).hexdigest(),
         }
 
     def chat_template(self) -> str:
@@ -196,7 +200,7 @@ class TemplateCodec(ChatCodec):
         text = self._read(completion_ids[:end])
         if lead := self._turns.lead:
             text = text.rpartition(lead)[2] if lead.strip() else text.removeprefix(lead)
-        for ending in self._turns.ends.values():  # Cohere's turns end with two tokens, of which the last one stops
+        for ending in self._turns.sampled.values():  # Cohere's turns end with two tokens, of which the last one stops
             stop = next((stop for stop in self._turns.stops if ending.endswith(stop)), "")
             text = text.removesuffix(ending.removesuffix(stop) or "\0")
         return parse_turn(text, self._format, self._schemas, reasoning=reasoning, several=several)
@@ -259,20 +263,19 @@ class TemplateCodec(ChatCodec):
             return thinking, template, opened
         raise ConfigError(f"The chat template of {self._model!r} {problem}.", remedy=f"--set {fix}")
 
-    def _choose_format(self, name: str, context: CodecContext) -> tuple[CallFormat, bool]:
-        """The format of calls, and whether the template itself writes tools, calls in it and replies of tools."""
+    def _choose_format(self, name: str, context: CodecContext) -> tuple[str, bool]:
+        """The name of the format of calls, and whether the template itself writes tools, such calls and their replies.
+
+        Raises:
+            ConfigError: There is no format of this name.
+        """
         if name != "auto":
-            chosen = named_format(name, context)
-            return chosen, self._template.writes_tools(chosen)
-        for known in known_formats(context):
-            form = context.call_formats[known]()
-            if self._template.writes_tools(form):
-                return form, True
-        for known in known_formats(context):
-            form = context.call_formats[known]()
-            if self._template.writes_calls(form):
-                return form, False
-        return usual_format(self._tokenizer, context), False
+            return name, self._template.writes_tools(named_format(name, context))
+        formats = {known: context.call_formats[known]() for known in known_formats(context)}
+        if written := next((known for known, form in formats.items() if self._template.writes_tools(form)), None):
+            return written, True
+        written = next((known for known, form in formats.items() if self._template.writes_calls(form)), None)
+        return written or usual_format(self._tokenizer), False
 
     def _can_reply(self, role: ReplyRole) -> bool:
         """Whether replies of a role reach the model, unchanged or in a way that each rendering can be checked for."""
@@ -327,8 +330,8 @@ class TemplateCodec(ChatCodec):
             calls=calls_a_turn,
             only_with_tools=self._template.adaptations.tools,
         )
-        if not self._turns.rendered:  # the end token of each turn, which this template does not write
-            probes = [probe.without(self._turns.stops[0]) for probe in probes]
+        rendered = self._end(role) if self._turns.rendered else ""
+        probes = [probe.with_end(self._end(role, sampled=True), rendered) for probe in probes]
         if rewrites := rewrites_history(probes, self._history_mode):
             log.warning(
                 "the chat template rewrites earlier turns: there, the next turn starts a new "
@@ -346,9 +349,9 @@ class TemplateCodec(ChatCodec):
             return False
         return True
 
-    def _end(self, role: ReplyRole) -> str:
-        """The text that ends a turn before a reply of `role`."""
-        ends = self._turns.ends
+    def _end(self, role: ReplyRole, *, sampled: bool = False) -> str:
+        """The text that ends a turn before a reply of `role`, as the template writes it or as the policy samples it."""
+        ends = self._turns.sampled if sampled else self._turns.ends
         return ends[role] if role in ends else next(iter(ends.values()))
 
     def _reply(self, role: ReplyRole, texts: Sequence[str], *, stopped: bool) -> tuple[int, ...]:

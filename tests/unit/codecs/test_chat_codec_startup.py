@@ -151,6 +151,6 @@ def test_auto_refuses_what_the_model_does_not_have(tmp_path: Path) -> None:
 def test_a_model_that_always_thinks_does_so_by_default() -> None:
     always = altered("qwen3_5", "enable_thinking is defined and enable_thinking is false", "false")
     codec = make_codec(Case("qwen3_5"), always)
-    assert codec.facts()["thinking"] is True
+    assert codec.facts()["thinking"] == "yes"
     with pytest.raises(ConfigError, match="cannot switch thinking off"):
         make_codec(Case("qwen3_5", {"thinking": False}), always)

@@ -1,4 +1,4 @@
-"""The version of `strict` in records: new ones name it, old ones mean the first."""
+"""Versions in records, of `strict` and of the codec `auto`: new ones name it, old ones mean the first."""
 
 from __future__ import annotations
 
@@ -77,3 +77,11 @@ def test_a_new_run_with_the_graded_reward_has_the_same_digest_when_it_is_resumed
     settings = with_reward()
     again = from_public_dict(to_public_dict(settings))
     assert reward_digest(reward_facts(settings)) == reward_digest(reward_facts(again))
+
+
+def test_a_record_names_the_version_of_the_codec_and_an_old_one_means_the_first() -> None:
+    public = to_public_dict(Settings.model_validate({"codec": {"name": "auto", "options": {"history": "append"}}}))
+    assert public["codec"]["options"] == {"version": 2, "history": "append"}
+    assert from_public_dict(public).codec.options == {"version": 2, "history": "append"}
+    assert from_public_dict({"codec": {"name": "auto", "options": {}}}).codec.options == {"version": 1}
+    assert from_public_dict({"codec": {"name": "plain", "options": {}}}).codec.options == {}

@@ -1,9 +1,12 @@
-"""The version of the grading profile `strict` in recorded settings.
+"""Versions that recorded settings name: of the grading profile `strict`, and of the codec `auto`.
 
 `strict` means the newest version, so the meaning of a record with only `strict` would change with the next version.
 Therefore records name the version. A record with the bare name was written before there were versions, and means the
 first version. `strict` is the default of the reward `graded`, and was its default then. So a record of this reward
 without a profile also means the first version.
+
+The codec `auto` follows every chat template since its version 2. A record without a version was written before, and
+means version 1, so that a policy keeps the format of turns that it was trained with.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from finqa_cli.grading import STRICT, STRICT_BEFORE_VERSIONS
 
 _BARE = "strict"
 _GRADED = "graded"
+_AUTO, _VERSION = "auto", "version"
+_CODEC, _CODEC_BEFORE_VERSIONS = 2, 1
 
 
 def with_versions(public: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for a record, with `strict` replaced by the newest version."""
-    return _named(public, STRICT)
+    """Return settings for a record, in which `strict` and the codec `auto` name their newest versions."""
+    return _with_codec(_named(public, STRICT), _CODEC)
 
 
 def from_record(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings, with a bare `strict` replaced by the version that it meant when they were written."""
-    return _named(recorded, STRICT_BEFORE_VERSIONS)
+    """Return recorded settings, in which a bare `strict` or `auto` names the version that it meant when written."""
+    return _with_codec(_named(recorded, STRICT_BEFORE_VERSIONS), _CODEC_BEFORE_VERSIONS)
 
 
 def rewards_before_versions(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -41,6 +46,15 @@ def rewards_before_versions(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     unnamed = {key: value for key, value in options.items() if key != "profile"}
     before = {**facts, "specification": {**specification, "profile": _BARE}}
     return [{**before, "options": unnamed}, {**before, "options": {**options, "profile": _BARE}}]
+
+
+def _with_codec(settings: dict[str, Any], version: int) -> dict[str, Any]:
+    choice = settings.get("codec")
+    if not isinstance(choice, Mapping) or choice.get("name") != _AUTO:
+        return settings
+    options = choice.get("options")
+    named = {_VERSION: version, **(options if isinstance(options, Mapping) else {})}
+    return {**settings, "codec": {**choice, "options": named}}
 
 
 def _named(settings: Mapping[str, Any], version: str) -> dict[str, Any]:

@@ -149,10 +149,6 @@ ELSEWHERE = {
         "tests/end_to_end/test_own_tables_play.py::test_gold_sql_that_joins_tables_plays_where_queries_may_join",
         "--set environment.options.joins=true",
     ),
-    "plugins/finqa_plugins/codecs/model_families.py:_plain#2": (
-        "tests/end_to_end/test_models_without_tool_templates.py::test_the_step_that_the_warning_names_can_be_taken",
-        "finqa sft DEMONSTRATIONS",
-    ),
     "finqa_cli/evaluation/compare/evaluated_runs.py:_evaluation_of": (
         "tests/end_to_end/test_pipeline.py::test_four_methods_end_in_one_comparison",
         "finqa pipeline --resume",

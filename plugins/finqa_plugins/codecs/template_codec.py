@@ -1,4 +1,4 @@
-"""The codec that follows a model's own chat template, whatever it is.
+"""The codec that follows a model's own chat template, of any family.
 
 Contents are rendered as they are, so ids are those of `apply_chat_template`; only strings of control tokens in them
 become placeholders (see `shielding`). Replies are filled into a frame that is rendered once: a probe finds out what the
@@ -95,6 +95,8 @@ class TemplateCodec(ChatCodec):
         """
         # A format that writes values as text needs their types; an environment has one schema for each tool name.
         self._schemas.update({tool.name: tool.parameters for tool in prompt.tools})
+        if prompt.tools:
+            self.rewrites("tool")  # a template that no episode can follow is refused before one is played
         if prompt.several_calls and self._several_calls is None:
             self._several_calls = self._renders_several_calls()
         key = repr(prompt)  # the schemas of tools are dictionaries, which have no hash
@@ -111,7 +113,12 @@ class TemplateCodec(ChatCodec):
     def rewrites(self, role: ReplyRole) -> bool:
         """See `ChatCodec.rewrites`. A role is probed when the first episode has it."""
         if role not in self._rewrites:
-            self._rewrites[role] = self._probe_rewrites(role)
+            self._rewrites[role] = False  # the probes themselves render openings
+            try:
+                self._rewrites[role] = self._probe_rewrites(role)
+            except ConfigError:
+                del self._rewrites[role]
+                raise
         return self._rewrites[role]
 
     def history(self, prompt: Prompt, turns: Sequence[PlayedTurn]) -> tuple[int, ...]:

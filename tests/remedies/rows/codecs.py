@@ -18,8 +18,11 @@ TEMPLATE = f"{MODEL}/chat_template.jinja"
 TOKENIZER = f"{MODEL}/tokenizer_config.json"
 CALL = "call.arguments if call.arguments is string else call.arguments | tojson"
 TOOL_REPLY = "<tool_response>\\n' + message.content"
-TURN_END = "<|im_end|>"
-NO_TOOLS = "{% for message in messages %}{{ message.content }}{% endfor %}"
+CHANGES_TURNS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + "
+    "(message.content if loop.index > loop.length - 2 else message.content | upper) + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 def put_back() -> None:
@@ -71,12 +74,16 @@ def lower_case() -> None:
 def endless() -> None:
     Path(TEMPLATE).unlink()
     tokenizer(eos_token=None)()
+    Path(f"{MODEL}/generation_config.json").unlink(missing_ok=True)
 
 
-def renamed(old: str, new_name: str) -> None:
-    """Give the token that ends a turn another name."""
-    for name in (f"{MODEL}/tokenizer.json", TOKENIZER, TEMPLATE):
-        Path(name).write_text(Path(name).read_text(encoding="utf-8").replace(old, new_name), encoding="utf-8")
+def endless_template() -> None:
+    """No template, tokenizer or generation_config.json that names an end."""
+    endless()
+    whole("{% for message in messages %}{{ message.content }}{% endfor %}")()
+    for name in (f"{MODEL}/tokenizer.json", TOKENIZER):
+        text = Path(name).read_text(encoding="utf-8")
+        Path(name).write_text(text.replace("<|endoftext|>", "<|nothing|>"), encoding="utf-8")
 
 
 CODECS = {
@@ -84,28 +91,22 @@ CODECS = {
         template(TOOL_REPLY, TOOL_REPLY.replace("message.content", "(message.content if loop.last else 'gone')")),
         option("history", "append"),
     ),
-    "a template that cannot be followed": codec(
-        template(CALL, "(call.arguments if message is sameas messages[-1] else {}) | tojson"), by_hand=put_back
-    ),
+    "a template that cannot be followed": codec(whole(CHANGES_TURNS), by_hand=put_back),
     "a torn tokenizer": codec(
         lambda: Path(f"{MODEL}/tokenizer.json").write_text("{"), by_hand=new("eval embedded " + SHORT)
     ),
-    "no template of a family": codec(lambda: Path(TEMPLATE).unlink(), "--set codec.name=qwen3", by_hand=put_back),
-    "a template of no family": codec(
-        lambda: renamed(TURN_END, "<|turn|>"), by_hand=lambda: renamed("<|turn|>", TURN_END)
-    ),
-    "a template that is not there to follow": codec(whole(NO_TOOLS), option("history", "template")),
-    "no thinking": codec(whole(NO_TOOLS), option("thinking", "true")),
-    "no thinking of a family": codec(options=option("thinking", "true")),
+    "no template": codec(lambda: Path(TEMPLATE).unlink(), "--set codec.name=template", by_hand=put_back),
+    "a template that is not there to follow": codec(lambda: Path(TEMPLATE).unlink(), option("history", "template")),
+    "no thinking without a template": codec(lambda: Path(TEMPLATE).unlink(), option("thinking", "true")),
+    "no thinking": codec(options=option("thinking", "true")),
     "no format of calls": codec(options=option("call_format", "nosuch")),
-    "calls of no format": codec(template(CALL, "'x'"), fill={"NAME": "hermes"}),
     "no end token": codec(endless, by_hand=tokenizer(eos_token="<|im_end|>")),
+    "no end token of a template": codec(endless_template, by_hand=tokenizer(eos_token="<|im_end|>")),
+    "damaged ends": codec(
+        lambda: Path(f"{MODEL}/generation_config.json").write_text("{"), by_hand=new("eval embedded " + SHORT)
+    ),
     "a tokenizer without a fast form": codec(slow_tokenizer, by_hand=new("eval embedded " + SHORT)),
     "a tokenizer that changes text": codec(lower_case, by_hand=new("eval embedded " + SHORT)),
-    "a tokenizer of another family": codec(options="--set codec.name=llama3"),
-    "no messages of tools": codec(template("message.role == 'tool' %}", "message.role == 'function' %}")),
-    "a template that refuses": codec(
-        template("{%- elif message.role == 'tool' %}", "{%- elif message.role == 'tool' %}{{ raise_exception('no') }}")
-    ),
-    "a template that changes contents": codec(template(TOOL_REPLY, TOOL_REPLY.replace("content", "content | upper"))),
+    "a template that refuses": codec(whole("{{ raise_exception('no') }}")),
+    "a template that drops contents": codec(whole("{% for message in messages %}x{% endfor %}")),
 }

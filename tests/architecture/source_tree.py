@@ -20,6 +20,7 @@ FLOORS = {
     "backoff": 0,
     "completion": 0,
     "help_order": 0,
+    "local_models": 0,
     "grading": 0,
     "contracts": 1,
     "processes": 1,
@@ -60,6 +61,7 @@ FOR_PLUGINS = (
     "masking",
     "processes",
     "venvs",
+    "local_models",
 )
 
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")

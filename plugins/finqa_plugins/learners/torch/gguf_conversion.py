@@ -59,8 +59,9 @@ def convert(header: GgufFile, folder: Path, dtype: str, moved: Moved) -> None:
             "The package gguf, which reads GGUF files, is missing or too old.", remedy="pip install 'finqa[train]'"
         )
     with _quiet():
-        moved("reading the vocabulary", 0, 0)
+        moved("reading the configuration", 0, 0)
         config = _guarded(header, "its configuration", lambda: _read_config(header))
+        moved("reading the vocabulary", 0, 0)
         tokenizer = _guarded(header, "its tokenizer", lambda: _read_tokenizer(header))
         model = _guarded(header, "its weights", lambda: _read_weights(header, config, DTYPES[dtype], moved))
         moved("writing the model", 0, 0)
@@ -233,6 +234,7 @@ def _counted(moved: Moved) -> Iterator[None]:
         for number, item in enumerate(listed):
             moved("unpacking tensors", number, len(listed))
             yield item
+        moved("unpacking tensors", len(listed), len(listed))
 
     if theirs is None:
         yield

@@ -134,7 +134,7 @@ def _check_kind(header: GgufFile) -> None:
     if not header.architecture:
         raise _refusal(header.path, "it does not name its architecture", "use the file of another publisher")
     if (kind := header.text("general.type")) not in ("", "model"):
-        raise _refusal(header.path, f"it contains a {kind}, not a model", "give the file of the whole model")
+        raise _refusal(header.path, f"its type is {kind[:60]!r}, not 'model'", "give the file of the whole model")
     if (header.number("split.count") or 1) > 1:
         raise _refusal(
             header.path,

@@ -100,7 +100,7 @@ def _contradiction(header: GgufFile, reason: str) -> ConfigError:
 def _read_config(header: GgufFile) -> Any:
     """Returns the configuration, after a check that it describes as many weights as the file contains."""
     layers = header.number(f"{header.architecture}.block_count")
-    if layers is None or not 0 < layers <= len(header.tensors):
+    if layers is not None and not 0 < layers <= len(header.tensors):
         raise _contradiction(header, f"it announces {layers} layers, but contains {len(header.tensors)} tensors")
     scaling = header.text(f"{header.architecture}.rope.scaling.type")
     config = AutoConfig.from_pretrained(header.path.parent, gguf_file=header.path.name)

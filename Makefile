@@ -36,7 +36,7 @@ test: install  ## The tests for every change; some minutes on 2 cores.
 	$(TESTS) $(ARGS)
 
 test-thorough: install  ## Whole workflows and tests of many cases, which CI runs after `test`; as long again.
-	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray' $(ARGS)
+	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray and not models' $(ARGS)
 
 # The server of vLLM has an environment of its own, made as a user makes it, which starts the server once. The kernels that
 # it compiles are kept there.

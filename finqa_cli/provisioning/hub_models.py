@@ -67,7 +67,8 @@ def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = N
     with _explained(repository):
         info = HfApi().model_info(repository, files_metadata=True, timeout=_TIMEOUT_S)
         sizes = _wanted_files(info)
-        licence = str((info.card_data or {}).get("license") or "")
+        card: Any = info.card_data or {}
+        licence = str(card.get("license") or "")
         total = sum(sizes.values())
         reporter.line(f"{repository}: licence {licence or 'not stated on its card'}, {total / 1e9:.2g} GB")
         if not any(name.endswith(".safetensors") for name in sizes):

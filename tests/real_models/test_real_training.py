@@ -33,7 +33,7 @@ def sample(ids: Sequence[int], start: int) -> Sample:
 
 def forward(model: Any, row: Sample) -> Any:
     """Log-probability of each token of one unpadded sequence, by a plain forward pass."""
-    ids = torch.tensor([row.token_ids])
+    ids = torch.tensor([[int(token) for token in row.token_ids]])
     logits = model(ids, use_cache=False).logits[0, :-1].float()
     chosen = logits.gather(1, ids[0, 1:, None])[:, 0] - logits.logsumexp(-1)
     return torch.cat([chosen.new_zeros(1), chosen])
@@ -106,8 +106,8 @@ def test_a_step_is_that_of_peft_and_adamw_and_its_export_is_peft_merged(
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(peft.parameters(), float("inf"))
         optimizer.step()
-        assert report.loss == pytest.approx(float(loss), rel=1e-3)
-        assert report.grad_norm == pytest.approx(float(norm), rel=1e-2)
+        assert report.loss == pytest.approx(loss.item(), rel=1e-3)
+        assert report.grad_norm == pytest.approx(norm.item(), rel=1e-2)
 
     adapter = learner.publish(tmp_path / "adapter", 1).adapter
     assert (
@@ -120,9 +120,9 @@ def test_a_step_is_that_of_peft_and_adamw_and_its_export_is_peft_merged(
         .eval()
     )
     for row in rows:
-        ids = torch.tensor([row.token_ids])
+        ids = torch.tensor([[int(token) for token in row.token_ids]])
         with torch.inference_mode():
             theirs, ours, before = (model(ids).logits[0].log_softmax(-1) for model in (whole, exported, plain))
-        assert float((ours - theirs).abs().max()) <= 1e-4
-        assert float((before - theirs).abs().max()) > 0.1, "the check could not fail"
+        assert (ours - theirs).abs().max().item() <= 1e-4
+        assert (before - theirs).abs().max().item() > 0.1, "the check could not fail"
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["model_type"] == "llama"

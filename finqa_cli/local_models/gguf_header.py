@@ -119,32 +119,24 @@ def read_gguf(path: Path) -> GgufFile:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             header = _Reader(data).header(path)
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        reason = (error.strerror if isinstance(error, OSError) else "") or "it is empty"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "") or "it is empty"  # an empty file cannot be mapped: a ValueError
         raise ConfigError(f"{path} cannot be read: {reason}.", remedy="give the path of a .gguf file") from error
-    except _Damaged as error:
-        raise _refusal(path, str(error), "download the file again, and compare its checksum") from error
-    except (struct.error, UnicodeDecodeError, MemoryError, OverflowError) as error:
-        raise _refusal(path, "its header is cut or damaged", "download the file again") from error
-    _check_kind(header)
-    return header
-
-
-def _check_kind(header: GgufFile) -> None:
-    if not header.architecture:
-        raise _refusal(header.path, "it does not name its architecture", "use the file of another publisher")
+    except (_Damaged, struct.error, MemoryError, OverflowError) as error:
+        raise ConfigError(
+            f"{path} is not a usable GGUF file: {error}.", remedy="download the file again, and compare its checksum"
+        ) from error
     if (kind := header.text("general.type")) not in ("", "model"):
-        raise _refusal(header.path, f"its type is {kind[:60]!r}, not 'model'", "give the file of the whole model")
-    if (header.number("split.count") or 1) > 1:
-        raise _refusal(
-            header.path,
-            "it is one of several parts",
-            "join them: llama-gguf-split --merge FIRST_PART.gguf WHOLE.gguf, then give WHOLE.gguf",
+        raise ConfigError(
+            f"{path} is not a language model: its type is {kind[:60]!r}, not 'model'.",
+            remedy="give the file of the whole model",
         )
-
-
-def _refusal(path: Path, reason: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{path} is not a usable GGUF file: {reason}.", remedy=remedy)
+    if (header.number("split.count") or 1) > 1:
+        raise ConfigError(
+            f"{path} is one of several parts of a model.",
+            remedy="join them: llama-gguf-split --merge FIRST_PART.gguf WHOLE.gguf, then give WHOLE.gguf",
+        )
+    return header
 
 
 class _Reader:
@@ -178,6 +170,8 @@ class _Reader:
                 raise _Damaged(f"the tensor {_shown(tensor.name)} extends beyond the end of the file, so it is cut")
         if not listed:
             raise _Damaged("it contains no tensors")
+        if not isinstance(metadata.get("general.architecture"), str):
+            raise _Damaged("it does not name its architecture")
         if len({tensor.name for tensor in listed}) < len(listed):
             raise _Damaged("two of its tensors have the same name")
         return GgufFile(path, metadata, tuple(listed))
@@ -220,7 +214,10 @@ class _Reader:
         length = self._scalar("Q")
         if length > most:
             raise _Damaged(f"its header contains a text of {length} bytes")
-        return self._bytes(length).decode("utf-8")
+        try:
+            return self._bytes(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise _Damaged("its header contains a text that is not UTF-8") from None
 
     def _bytes(self, count: int) -> bytes:
         self._within(count)

@@ -142,7 +142,7 @@ def _explained(repository: str) -> Iterator[None]:
     except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
         raise ConfigError(
             f"The hub has no model {repository!r} that you can access.",
-            remedy="finqa model get OWNER/NAME as its page on the hub shows it; for a private one: hf auth login",
+            remedy="finqa model get OWNER/NAME, with the id on its page; for a private one: hf auth login",
         ) from error
     except errors.OfflineModeIsEnabled as error:
         raise ConfigError(

@@ -124,7 +124,8 @@ def read_gguf(path: Path) -> GgufFile:
         raise ConfigError(f"{path} cannot be read: {reason}.", remedy="give the path of a .gguf file") from error
     except (_Damaged, struct.error, MemoryError, OverflowError) as error:
         raise ConfigError(
-            f"{path} is not a usable GGUF file: {error}.", remedy="download the file again, and compare its checksum"
+            f"{path} is not a usable GGUF file: {error}.",
+            remedy="copy or download the file again, and compare its checksum",
         ) from error
     if (kind := header.text("general.type")) not in ("", "model"):
         raise ConfigError(
@@ -134,7 +135,7 @@ def read_gguf(path: Path) -> GgufFile:
     if (header.number("split.count") or 1) > 1:
         raise ConfigError(
             f"{path} is one of several parts of a model.",
-            remedy="join them: llama-gguf-split --merge FIRST_PART.gguf WHOLE.gguf, then give WHOLE.gguf",
+            remedy="give the whole model: llama-gguf-split of llama.cpp merges its parts",
         )
     return header
 

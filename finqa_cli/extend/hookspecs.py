@@ -7,7 +7,7 @@ to leave the answer to other plugins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import pluggy
 
 from finqa_cli.contracts import AccountQuota, LearnerProcesses, WorkerProcesses
+from finqa_cli.local_models import GgufFile
 from finqa_cli.types import Architecture, Check, Group, NodeFacts, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
@@ -203,6 +204,16 @@ def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersio
 
     The folder must be complete or absent afterwards. `dtype` is `float32`, `bfloat16` or `float16`; the policy's model
     may be a folder of shards. None when it is not yours.
+    """
+
+
+@hookspec(firstresult=True)
+def convert_gguf(header: GgufFile, folder: Path, dtype: str, moved: Callable[[str, int, int], None]) -> bool | None:
+    """Convert the GGUF file at `header.path` into a model folder of transformers, with its tokenizer.
+
+    `folder` exists and is empty; the caller publishes it when this hook returns True. `dtype` is `float32` or
+    `bfloat16`. Call `moved` with the name of each step, how much of it is done, and how much there is in all (0: it is
+    not known). None when the file is not yours.
     """
 
 

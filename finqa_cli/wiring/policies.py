@@ -1,4 +1,4 @@
-"""Resolution of a user's reference to a policy: a run, checkpoint, adapter, model folder, hub id, or a plugin's name.
+"""Resolution of a user's reference to a policy: a run, a checkpoint, an adapter, or a model by folder, name or hub id.
 
 Training starts from a whole model. If the policy is an adapter, it is first merged into its base, once, in the run's
 folder. A new adapter is then trained on top of the whole model, and without that adapter the model is the reference of
@@ -16,6 +16,7 @@ from typing import Any
 from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.extend import registry
+from finqa_cli.local_models import KNOWN_MODELS, find_model
 from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
 from finqa_cli.runs.links import enclosing_runs, located
@@ -25,7 +26,7 @@ from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.schema import EMBEDDED, is_embedded
 from finqa_cli.types import PolicyVersion
 
-NAME_ANOTHER = "give a run folder, a checkpoint, a model folder, a hub id, or `embedded`"
+NAME_ANOTHER = "give a run folder, a checkpoint, a model folder, a model of `finqa model get`, a hub id, or `embedded`"
 _CONFIG = "config.json"
 
 FINQA = "finqa"
@@ -43,13 +44,16 @@ def resolve(reference: str) -> PolicyVersion:
 
     Raises:
         DataError: The reference is a run without a usable checkpoint, a damaged checkpoint, or a pipeline.
-        ConfigError: It is a path that does not exist, or a folder that is neither run, checkpoint, adapter nor model.
+        ConfigError: It is a path that does not exist, a folder that is neither run, checkpoint, adapter nor model, or a
+            known model that `finqa model get` has not brought yet.
     """
     policy: PolicyVersion | None = registry().first("resolve_policy", PolicyVersion, reference=reference)
     if policy is not None:
         return policy
     path = Path(reference)
     if not path.exists():
+        if (got := _model_by_name(reference)) is not None:
+            return got
         looks_local = reference.startswith((".", "/", "~", "runs/")) or reference.count("/") > 1
         if looks_local or ("/" in reference and path.parent.is_dir()):
             raise ConfigError(
@@ -80,6 +84,15 @@ def resolve(reference: str) -> PolicyVersion:
         f"{path} is neither a run, a checkpoint, an adapter nor a model folder (it has no config.json).",
         remedy=NAME_ANOTHER,
     )
+
+
+def _model_by_name(reference: str) -> PolicyVersion | None:
+    """Return the model with this name in FINQA_HOME; None for other references."""
+    if (folder := find_model(reference)) is not None:
+        return PolicyVersion(number=0, model=str(folder))
+    if reference in KNOWN_MODELS:
+        raise ConfigError(f"The model {reference} is not on this machine yet.", remedy=f"finqa model get {reference}")
+    return None
 
 
 def resolve_for(engine: str, reference: str) -> PolicyVersion:
@@ -241,7 +254,7 @@ def check_on_hub(policy: PolicyVersion) -> None:
     except ImportError:  # the code that loads the model names the missing extra
         return
     engines = [part.name for part in registry().components("engine") if part.modelless]
-    near = difflib.get_close_matches(model.casefold(), [EMBEDDED, *engines], n=1)
+    near = difflib.get_close_matches(model.casefold(), [EMBEDDED, *KNOWN_MODELS, *engines], n=1)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
     missing = f"There is no run, checkpoint or model {model!r} here{meant}"
     try:

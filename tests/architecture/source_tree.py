@@ -23,6 +23,7 @@ FLOORS = {
     "grading": 0,
     "contracts": 1,
     "processes": 1,
+    "local_models": 1,
     "placement": 1,
     "algorithms": 2,
     "extend": 2,
@@ -60,6 +61,7 @@ FOR_PLUGINS = (
     "masking",
     "processes",
     "venvs",
+    "local_models",
 )
 
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")

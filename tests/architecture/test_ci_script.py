@@ -15,11 +15,11 @@ SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
 @pytest.mark.parametrize(
     ("free", "installed", "lacking"),
     [
-        ({"checkout": 5}, [], "{checkout} has 5 GiB of free disk, but 6 are needed."),
+        ({"checkout": 7}, [], "{checkout} has 7 GiB of free disk, but 8 are needed."),
         ({"temporary": 1}, [], "{temporary} has 1 GiB of free disk, but 2 are needed."),
-        ({"checkout": 3}, [".venv-vllm"], "{checkout} has 3 GiB of free disk, but 4 are needed."),
-        ({"checkout": 4}, [".venv-vllm"], ""),
-        ({"checkout": 6, "temporary": 2}, [], ""),
+        ({"checkout": 5}, [".venv-vllm"], "{checkout} has 5 GiB of free disk, but 6 are needed."),
+        ({"checkout": 6}, [".venv-vllm"], ""),
+        ({"checkout": 8, "temporary": 2}, [], ""),
     ],
 )
 def test_too_little_disk_is_told_before_anything_is_made(

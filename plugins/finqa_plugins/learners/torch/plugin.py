@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from finqa_cli.contracts import LearnerProcesses
 from finqa_cli.extend import Component, hookimpl
+from finqa_cli.local_models import GgufFile
 from finqa_cli.types import Architecture, PolicyVersion
 
 
@@ -57,6 +58,17 @@ def write_model(policy: PolicyVersion, folder: Path, dtype: str) -> PolicyVersio
     from finqa_plugins.learners.torch import whole_models
 
     return whole_models.write_model(policy, folder, dtype)
+
+
+@hookimpl
+def convert_gguf(header: GgufFile, folder: Path, dtype: str, moved: Callable[[str, int, int], None]) -> bool | None:
+    """Convert a GGUF file whose architecture transformers knows; None if torch or transformers is not installed."""
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+        return None
+    from finqa_plugins.learners.torch import gguf_conversion
+
+    gguf_conversion.convert(header, folder, dtype, moved)
+    return True
 
 
 @hookimpl

@@ -20,6 +20,9 @@ GATED = {
 }
 """Families of decoders with grouped-query attention and a gated MLP -> their class in transformers."""
 
+RESCALES = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+"""Options of a configuration that scale or cap the logits, and their values without an effect."""
+
 _BIASES = {"llama": ("attention_bias", "mlp_bias"), "mistral": (), "qwen2": (), "qwen3": ("attention_bias",)}
 """Family -> the settings of biases that its configuration has."""
 
@@ -84,7 +87,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     Args:
         config: The content of config.json. If the model has several parts, the configuration of its text model is used.
     """
-    config = config.get("text_config") or config
+    config = text_settings(config)
     try:
         if config["model_type"] in GATED:
             return _gated(config)
@@ -95,6 +98,12 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     return None
 
 
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a config.json that describes the text decoder: all of it, or a nested one."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) and nested else config
+
+
 def is_spelled_out(config: Mapping[str, Any]) -> bool:
     """Whether a configuration is complete and valid, so that its architecture can be computed without transformers.
 
@@ -102,7 +111,7 @@ def is_spelled_out(config: Mapping[str, Any]) -> bool:
     there. For other configurations the caller must let transformers build the model to know its architecture.
     """
     family = config.get("model_type")
-    if family not in _SIZES or {"text_config", "quantization_config"} & set(config):
+    if family not in _SIZES or {"text_config", "quantization_config", *RESCALES} & set(config):
         return False
     if not all(_is_size(config.get(key)) for key in _SIZES[family]):
         return False

@@ -91,7 +91,7 @@ class ModelFacts:
             yield f"the transformers engine does not serve it ({self.stateful}): use --engine vllm"
         if self.rescales:
             yield f"it rescales its logits ({self.rescales}), which learner 'torch' does not support"
-        if self.attention == "eager":
+        if self.attention == "eager" and self.heads:
             yield (
                 f"{self.class_name} supports no fused attention (SDPA): engine and learner run with attention in plain "
                 "PyTorch (eager), which needs memory for the square of the length"

@@ -33,6 +33,7 @@ from finqa_plugins.model_facts import (
 )
 
 OPENING_ATTENTION = "finqa_opening"
+NAME_ANOTHER = "copy the model again, or name another one, a folder or hub id"
 ANOTHER = "choose another engine (--engine vllm), or another model"
 CALL_BYTES = 4 << 20
 """Bytes that a core reads from memory in the time that the calls of one layer take, about 0.4 ms."""
@@ -256,6 +257,20 @@ def check_served(reference: str, facts: ModelFacts) -> None:
         )
 
 
+def check_model(reference: str) -> None:
+    """Checks a model folder or hub id by its configuration alone.
+
+    Raises:
+        ConfigError: transformers cannot read it, or the engine does not serve such a model.
+    """
+    folder = Path(reference)
+    if folder.is_dir():
+        check_model_folder(folder, tokenizer=False)
+    with foreign_code(f"The model {reference!r} cannot be loaded", NAME_ANOTHER):
+        config = AutoConfig.from_pretrained(reference)
+    check_served(reference, read_facts(config))
+
+
 def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True) -> nn.Module:
     """Reads a folder or hub id into main memory. `fits` raises a ConfigError if a model with this config is too large.
 
@@ -288,7 +303,7 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
             raise
         raise ConfigError(
             f"The model {reference!r} cannot be loaded: {reason_of(error)}",
-            remedy="copy the model again, or name another one, a folder or hub id",
+            remedy=NAME_ANOTHER,
         ) from error
     lacking = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind) or ()})
     if lacking:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.types import Architecture, LinearLayer
+from finqa_cli.types.architectures import default_targets
 
 GATED = {
     "llama": "LlamaForCausalLM",
@@ -111,7 +112,8 @@ def is_spelled_out(config: Mapping[str, Any]) -> bool:
     there. For other configurations the caller must let transformers build the model to know its architecture.
     """
     family = config.get("model_type")
-    if family not in _SIZES or {"text_config", "quantization_config", *RESCALES} & set(config):
+    others = {"text_config", "quantization_config", *RESCALES} & set(config)
+    if family not in _SIZES or others or config.get("use_sliding_window"):
         return False
     if not all(_is_size(config.get(key)) for key in _SIZES[family]):
         return False
@@ -193,7 +195,8 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
         parameters=layers * layer + hidden + vocabulary * hidden * (1 if tied else 2),
         kv_values_per_token=2 * layers * kv_heads * width,
         linear=linear,
-        lora_targets=tuple(part.name for part in linear),
+        lora_targets=default_targets([part.name for part in linear]),
+        layer_kinds=_kinds(config),
         warnings=tuple(structure_warnings(linear, tied=tied)),
     )
 
@@ -229,9 +232,18 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
         parameters=layers * layer + 2 * hidden + (vocabulary + positions) * hidden,
         kv_values_per_token=2 * layers * hidden,
         linear=linear,
-        lora_targets=("c_attn", "c_proj", "c_fc"),
+        lora_targets=default_targets(list(dict.fromkeys(part.name for part in linear))),
+        layer_kinds=_kinds(config),
         warnings=tuple(structure_warnings(linear, tied=True)),
     )
+
+
+def _kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of the blocks, as transformers names them; Mistral has a window unless its configuration says null."""
+    if isinstance(kinds := config.get("layer_types"), list) and kinds:
+        return tuple(dict.fromkeys(map(str, kinds)))
+    window = config.get("sliding_window", 4096) if config["model_type"] == "mistral" else None
+    return ("sliding_attention" if window else "full_attention",)
 
 
 def structure_warnings(linear: Sequence[LinearLayer], *, tied: bool) -> Iterator[str]:

@@ -146,7 +146,7 @@ def choose_targets(base: Any, context: LearnerContext) -> tuple[str, ...]:
     wanted = tuple(dict.fromkeys(context.lora_target_modules))
     layers = {name.rpartition(".")[2] for name in decoder_layers(base)}
     head = next((name.rpartition(".")[2] for name, part in base.named_modules() if _is_head(base, part)), "")
-    fused = {name for name in wanted or own if _adapts_experts(base, name)}
+    fused = {name for name in {*wanted, *own} if _adapts_experts(base, name)}
     usable = tuple(name for name in own if name not in fused)
     remedy = f"--lora-target-modules {','.join(usable)}" if usable else "--lora-rank 0"
     if unknown := [name for name in wanted if name not in layers | {head}]:

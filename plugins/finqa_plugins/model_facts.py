@@ -30,8 +30,9 @@ ATTENTION = {FULL, SLIDING, CHUNKED}
 RECURRENT = "recurrent"
 """Kind of the layers of a model without attention heads."""
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
-"""Largest relative difference by rounding between two ways to compute one thing."""
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.25}
+"""Largest relative difference by rounding between two ways to compute one thing. In 16 bits another expert may be
+chosen for a token; a wrong computation was seen to differ by 0.75 and more."""
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 """Names of layers that choose experts; adapting them changes which experts are used, which LoRA is not meant for."""
@@ -177,7 +178,7 @@ def text_decoder(causal: Any) -> Any:
     return causal
 
 
-def decoder_layers(causal: Any) -> dict[str, nn.Module]:
+def decoder_layers(causal: Any) -> dict[str, Any]:
     """The linear layers of the text decoder by their full name in the model, without the output head."""
     decoder, head = text_decoder(causal), causal.get_output_embeddings()
     prefix = decoder_prefix(causal)
@@ -236,7 +237,12 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def differs(found: Tensor, wanted: Tensor) -> bool:
-    """Whether two results differ by more than rounding in their dtype."""
+    """Whether two results differ by more than rounding in their dtype; False where the wanted one is not finite.
+
+    Numbers that are not finite are reported where they are used, with the layer that they come from.
+    """
+    if not wanted.isfinite().all():
+        return False
     most = TOLERANCE.get(wanted.dtype, 1e-3)
     return not float((found.float() - wanted.float()).norm()) <= most * float(wanted.float().norm())
 

@@ -37,7 +37,6 @@ from finqa_plugins.model_facts import (
     text_decoder,
 )
 
-ANOTHER = "choose another model: `finqa model inspect MODEL` lists what a model does not support"
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 """Names that transformers gives to the embeddings of absolute positions."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -73,7 +72,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     """The base model in `dtype`, without dropout of its own: the sampler has none either.
 
     Raises:
-        ConfigError: The folder is incomplete, the hub has no such model, or its head is not a plain projection.
+        ConfigError: The folder is incomplete, the hub has no such model, or its own code fails.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
@@ -82,11 +81,8 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     transformers_logging.disable_progress_bar()
     with foreign_code(f"Model {model!r} cannot be loaded", remedy="copy the model again, or --model FOLDER_OR_HUB_ID"):
         config = AutoConfig.from_pretrained(model)
-        facts = read_facts(config)
-        check_facts(model, facts)
-        base = AutoModelForCausalLM.from_pretrained(
-            model, config=config, dtype=dtype, attn_implementation=facts.attention
-        )
+        attention = read_facts(config).attention
+        base = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
     for module in base.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -317,6 +313,7 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
     loading = _loading_device(device, processes)
     with processes.in_turn():  # so that only one process of a machine has the full weights at a time
         base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
+        check_facts(context.model, read_facts(base.config))
         targets = choose_targets(base, context) if adapts else ()
         if processes.leads:
             check_trainable(base, lambda ids: text_decoder(base)(input_ids=ids, use_cache=False).last_hidden_state)

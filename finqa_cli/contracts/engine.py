@@ -87,7 +87,7 @@ class Engine(ABC):
     def check(self) -> None:
         """Check that the engine can serve its model, before sandboxes start. Reads configurations, never weights.
 
-        By default nothing is checked before `start`.
+        The default checks nothing, and leaves it to `start`.
 
         Raises:
             ConfigError: It cannot.

@@ -81,7 +81,7 @@ class Learner(ABC):
     def check(self) -> None:
         """Check that the learner can train its model, before anything starts. Reads configurations, never weights.
 
-        By default nothing is checked before `start`.
+        The default checks nothing, and leaves it to `start`.
 
         Raises:
             ConfigError: It cannot.

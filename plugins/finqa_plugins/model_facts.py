@@ -34,6 +34,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.25}
 """Largest relative difference by rounding between two ways to compute one thing. In 16 bits another expert may be
 chosen for a token; a wrong computation was seen to differ by 0.75 and more."""
 
+ANOTHER = "choose another model; `finqa model inspect MODEL` shows what engine and learner do not support"
+
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 """Names of layers that choose experts; adapting them changes which experts are used, which LoRA is not meant for."""
 
@@ -112,7 +114,7 @@ def read_facts(config: Any) -> ModelFacts:
     Raises:
         ConfigError: It has no single text decoder.
     """
-    with foreign_code(f"The configuration of {getattr(config, 'model_type', 'the model')!r} cannot be read"):
+    with foreign_code(f"The configuration of {getattr(config, 'model_type', 'the model')!r} cannot be read", ANOTHER):
         text = text_config(config)
     heads, hidden = number(text, "num_attention_heads"), number(text, "hidden_size")
     kind = _class(config)
@@ -202,9 +204,7 @@ def target_names(causal: Any) -> tuple[str, ...]:
 
 
 @contextmanager
-def foreign_code(
-    what: str, remedy: str = "choose another model: finqa model inspect MODEL shows what fits"
-) -> Iterator[None]:
+def foreign_code(what: str, remedy: str) -> Iterator[None]:
     """Turns any exception of a model's code in this block into a ConfigError; lack of memory stays as it is.
 
     Args:
@@ -263,7 +263,7 @@ def check_trainable(causal: Any, states: Callable[[Tensor], Tensor]) -> None:
     training = causal.training
     causal.eval()
     try:
-        with foreign_code(f"{refusal}, because its code fails"):
+        with foreign_code(f"{refusal}, because its code fails", ANOTHER):
             rows = causal.get_input_embeddings().weight.shape[0]
             ids = torch.arange(3, 11, device=causal.device)[None] % rows
             logits = causal(input_ids=ids, use_cache=False).logits

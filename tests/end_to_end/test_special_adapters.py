@@ -88,4 +88,5 @@ def test_a_bin_file_with_code_is_refused(base: Path, capsys: pytest.CaptureFixtu
     (adapter / "adapter_model.safetensors").unlink()
     torch.save({"weight": Callable}, adapter / "adapter_model.bin")
     assert main(["eval", str(adapter), *PLAY, "--run-dir=direct"]) == 78
-    assert "adapter_model.bin cannot be read" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "adapter_model.bin cannot be read" in told and "copy the adapter again" in told

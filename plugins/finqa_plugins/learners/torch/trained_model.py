@@ -37,6 +37,7 @@ from finqa_plugins.model_facts import (
     text_decoder,
 )
 
+COPY = "copy the model again, or --model FOLDER_OR_HUB_ID"
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 """Names that transformers gives to the embeddings of absolute positions."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -79,7 +80,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
 
     check_folder(model)
     transformers_logging.disable_progress_bar()
-    with foreign_code(f"Model {model!r} cannot be loaded", remedy="copy the model again, or --model FOLDER_OR_HUB_ID"):
+    with foreign_code(f"Model {model!r} cannot be loaded", COPY):
         config = AutoConfig.from_pretrained(model)
         attention = read_facts(config).attention
         base = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
@@ -116,7 +117,7 @@ def check_context(context: LearnerContext) -> None:
     from finqa_plugins.learners.torch.meta_model import build_without_weights
 
     check_folder(context.model)
-    with foreign_code(f"Model {context.model!r} cannot be loaded", remedy="copy it again, or --model FOLDER_OR_HUB_ID"):
+    with foreign_code(f"Model {context.model!r} cannot be loaded", COPY):
         config = AutoConfig.from_pretrained(context.model)
     facts = read_facts(config)
     check_facts(context.model, facts)
@@ -157,8 +158,6 @@ def choose_targets(base: Any, context: LearnerContext) -> tuple[str, ...]:
             "serves such an adapter.",
             remedy=remedy,
         )
-    if not (wanted or usable):
-        raise ConfigError(f"Model {context.model!r} has no linear layer for an adapter.", remedy="--lora-rank 0")
     return wanted or usable
 
 
@@ -351,9 +350,10 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
 
 
 def _learned_positions(model: Any) -> int | None:
-    for name, part in model.named_modules():
+    limit = number(text_config(model.config), "max_position_embeddings")
+    for name, part in text_decoder(model).named_modules():
         if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
-            return min(part.num_embeddings, number(text_config(model.config), "max_position_embeddings"))
+            return min(part.num_embeddings, limit or part.num_embeddings)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from finqa_cli.wiring.policies import resolve
 from finqa_plugins.engines._http.adapter_files import vocabulary
 from finqa_plugins.engines.transformers.served_model import load_model
 from finqa_plugins.learners.torch.inspection import inspect
+from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.model_facts import read_facts, target_names, text_decoder
 
 
@@ -88,16 +90,45 @@ def test_experts_that_peft_would_fuse_are_not_adapted(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_learner_would_compute_wrongly_is_refused(tmp_path: Path, family: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        make_learner(made(family, tmp_path), lora_target_modules=()).start()
+    with pytest.raises(ConfigError, match=reason) as caught:
+        make_learner(made(family, tmp_path), lora_target_modules=())
+    assert ("causal language model" if family == "bert" else "such as a Qwen3") in caught.value.remedy
 
 
 def test_a_transformation_before_the_output_layer_is_refused(tmp_path: Path) -> None:
     folder = made("bert", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
-    with pytest.raises(ConfigError, match="not those of its output layer alone"):
-        make_learner(folder, lora_target_modules=()).start()
+    with pytest.raises(ConfigError, match="not those of its output layer alone") as caught:
+        make_learner(folder, lora_target_modules=())
+    assert "choose a model without a further transformation" in caught.value.remedy
+
+
+def test_a_model_that_keeps_all_activations_is_trained_without_checkpointing(tmp_path: Path) -> None:
+    folder = made("gpt_neox_japanese", tmp_path)
+    with pytest.raises(ConfigError, match="has no gradient checkpointing") as caught:
+        make_learner(folder, lora_target_modules=(), gradient_checkpointing=True)
+    assert caught.value.remedy == "--disable-gradient-checkpointing"
+    make_learner(folder, lora_target_modules=(), gradient_checkpointing=False)
+
+
+def test_quantized_weights_are_not_all_trained(tmp_path: Path) -> None:
+    folder = made("llama", tmp_path)
+    learner = make_learner(folder)
+    config = json.loads((folder / "config.json").read_text())
+    quantized = config | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(quantized))
+    learner.check()
+    full = TorchLearner(learner._config, replace(learner._context, lora_rank=0))
+    with pytest.raises(ConfigError, match=r"are quantized \(gptq\)") as caught:
+        full.check()
+    assert "--lora-rank 16" in caught.value.remedy
+
+
+def test_layers_that_peft_refuses_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="PEFT cannot adapt") as caught:
+        make_learner(made("ctrl", tmp_path), lora_target_modules=())
+    assert "name other layers with --lora-target-modules" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

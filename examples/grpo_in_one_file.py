@@ -231,7 +231,7 @@ class Policy:
     def __init__(self, model: str, settings: Settings) -> None:
         """Loads the model and adds an adapter whose initial output is 0, so that the policy equals the model."""
         lora, self.train, self.settings = settings.lora, settings.train, settings
-        config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules))
+        config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=[*lora.target_modules] or "all-linear")
         base: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         torch.manual_seed(self.train.seed)
         self.model: Any = get_peft_model(base, config).eval()  # without dropout: the engine has none either

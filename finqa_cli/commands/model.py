@@ -180,7 +180,7 @@ def _facts(found: Inspection) -> list[tuple[str, object]]:
         ("family", f"{model.family} ({model.class_name})"),
         ("parameters", f"{model.parameters:,}"),
         ("stored as", model.dtype or "not said"),
-        ("layers", model.layers),
+        ("layers", f"{model.layers} ({', '.join(model.layer_kinds)})" if model.layer_kinds else model.layers),
         ("hidden", model.hidden),
         ("heads", f"{model.heads} of {model.head_dim}, {model.key_value_heads} for keys and values"),
         ("vocabulary", f"{model.vocabulary:,}"),

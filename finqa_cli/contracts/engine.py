@@ -84,6 +84,16 @@ class Engine(ABC):
     lockstep: bool = False
     """Whether a batch is dispatched only when every seat has a waiting request (see `seat`); known after `start`."""
 
+    def check(self) -> None:
+        """Check that the engine can serve its model, before sandboxes start. Reads configurations, never weights.
+
+        The default checks nothing, and leaves it to `start`.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        return
+
     @abstractmethod
     async def start(self) -> None:
         """Start the engine, and load its model if it has one. Idempotent.

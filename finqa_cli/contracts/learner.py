@@ -78,6 +78,16 @@ class Learner(ABC):
     starts_processes: ClassVar[bool] = False
     """The learner can train in several processes (`LearnerContext.processes`), and ends them in `close`."""
 
+    def check(self) -> None:
+        """Check that the learner can train its model, before anything starts. Reads configurations, never weights.
+
+        The default checks nothing, and leaves it to `start`.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        return
+
     @abstractmethod
     def start(self) -> None:
         """Load the model and create the trainable parameters. Idempotent.

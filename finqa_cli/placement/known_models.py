@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.types import Architecture, LinearLayer
+from finqa_cli.types.architectures import default_targets
 
 GATED = {
     "llama": "LlamaForCausalLM",
@@ -19,6 +20,9 @@ GATED = {
     "qwen3": "Qwen3ForCausalLM",
 }
 """Families of decoders with grouped-query attention and a gated MLP -> their class in transformers."""
+
+RESCALES = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+"""Options of a configuration that scale or cap the logits, and their values without an effect."""
 
 _BIASES = {"llama": ("attention_bias", "mlp_bias"), "mistral": (), "qwen2": (), "qwen3": ("attention_bias",)}
 """Family -> the settings of biases that its configuration has."""
@@ -84,7 +88,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     Args:
         config: The content of config.json. If the model has several parts, the configuration of its text model is used.
     """
-    config = config.get("text_config") or config
+    config = text_settings(config)
     try:
         if config["model_type"] in GATED:
             return _gated(config)
@@ -95,6 +99,12 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
     return None
 
 
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a config.json that describes the text decoder: all of it, or a nested one."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) and nested else config
+
+
 def is_spelled_out(config: Mapping[str, Any]) -> bool:
     """Whether a configuration is complete and valid, so that its architecture can be computed without transformers.
 
@@ -102,7 +112,8 @@ def is_spelled_out(config: Mapping[str, Any]) -> bool:
     there. For other configurations the caller must let transformers build the model to know its architecture.
     """
     family = config.get("model_type")
-    if family not in _SIZES or {"text_config", "quantization_config"} & set(config):
+    others = {"text_config", "quantization_config", *RESCALES} & set(config)
+    if family not in _SIZES or others or config.get("use_sliding_window"):
         return False
     if not all(_is_size(config.get(key)) for key in _SIZES[family]):
         return False
@@ -184,7 +195,8 @@ def _gated(config: Mapping[str, Any]) -> Architecture:
         parameters=layers * layer + hidden + vocabulary * hidden * (1 if tied else 2),
         kv_values_per_token=2 * layers * kv_heads * width,
         linear=linear,
-        lora_targets=tuple(part.name for part in linear),
+        lora_targets=default_targets([part.name for part in linear]),
+        layer_kinds=_kinds(config),
         warnings=tuple(structure_warnings(linear, tied=tied)),
     )
 
@@ -220,9 +232,18 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
         parameters=layers * layer + 2 * hidden + (vocabulary + positions) * hidden,
         kv_values_per_token=2 * layers * hidden,
         linear=linear,
-        lora_targets=("c_attn", "c_proj", "c_fc"),
+        lora_targets=default_targets(list(dict.fromkeys(part.name for part in linear))),
+        layer_kinds=_kinds(config),
         warnings=tuple(structure_warnings(linear, tied=True)),
     )
+
+
+def _kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of the blocks, as transformers names them; Mistral has a window unless its configuration says null."""
+    if isinstance(kinds := config.get("layer_types"), list) and kinds:
+        return tuple(dict.fromkeys(map(str, kinds)))
+    window = config.get("sliding_window", 4096) if config["model_type"] == "mistral" else None
+    return ("sliding_attention" if window else "full_attention",)
 
 
 def structure_warnings(linear: Sequence[LinearLayer], *, tied: bool) -> Iterator[str]:

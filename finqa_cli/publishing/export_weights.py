@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
+from finqa_cli.placement.known_models import text_settings
 from finqa_cli.publishing.served_format import write_format
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import new_folder, storage, write_json, write_text
@@ -240,7 +241,7 @@ def _lacking(folder: Path, config: dict[str, Any]) -> list[str]:
     if "tokenizer_config.json" not in names:
         found.append("there is no tokenizer_config.json")
     known = _largest_id(folder)
-    if known >= int(config.get("vocab_size", known + 1)):
+    if known >= int(text_settings(config).get("vocab_size", known + 1)):
         found.append(f"the tokenizer has the id {known}, which is outside of the model's vocabulary")
     return found
 

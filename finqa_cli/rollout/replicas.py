@@ -90,6 +90,10 @@ class EngineSet(TokenEngine):
         self._open.set()
         self._last_error: ServiceUnavailableError | None = None
 
+    def check(self) -> None:
+        """Check the first engine: all have the same model and options."""
+        self._replicas[0].engine.check()
+
     async def start(self) -> None:
         """Start all engines concurrently; the first failure ends the other starts and is raised. Idempotent.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from finqa_cli.settings.declarations import declare, setting
 from finqa_cli.settings.help_panels import OPTION_FLAGS, PANELS, RUN, TRAINING
@@ -33,8 +33,6 @@ AUTO = "auto"
 PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class Section(BaseModel):
@@ -179,19 +177,13 @@ class LoraSettings(Section):
         0.0, "Dropout on the adapter's input", "--lora-dropout", variable="LORA_DROPOUT"
     )
     target_modules: tuple[str, ...] = setting(
-        ATTENTION_AND_MLP,
-        "Names of the layers to adapt, separated by commas or spaces",
+        (),
+        "Names of the layers to adapt, separated by commas or spaces; none: the projections of attention and MLP, or "
+        "all linear layers of the text decoder where they have other names",
         "--lora-target-modules",
         variable="LORA_TARGET_MODULES",
         shown="all attention and MLP projections",
     )
-
-    @field_validator("target_modules")
-    @classmethod
-    def _needs_targets(cls, modules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if not modules and info.data.get("rank"):
-            raise ValueError("name at least one layer, or set lora.rank to 0 to train all weights")
-        return modules
 
 
 class GenerationSettings(Section):

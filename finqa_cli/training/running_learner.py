@@ -117,6 +117,19 @@ def check_disk(settings: Settings, start: PolicyVersion, run: Path) -> None:
     )
 
 
+def check_learner(settings: Settings, start: PolicyVersion) -> None:
+    """Check that the learner of the settings can train the model of a new run, before its folder exists.
+
+    Raises:
+        ConfigError: It cannot train this model, or not the layers that are named.
+    """
+    learner = make_learner(settings, start.model)
+    try:
+        learner.check()
+    finally:
+        learner.close()
+
+
 @asynccontextmanager
 async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]:
     """Yield a started learner, made by the settings of the context, and close it at the end of the block.

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Usual names of the projections of attention and MLP."""
+
+
+def default_targets(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the layers that LoRA adapts by default: the usual projections if a model has all, else all its layers.
+
+    Args:
+        names: Names of the linear layers of the text decoder, without those that choose experts.
+    """
+    return PROJECTIONS if set(PROJECTIONS) <= set(names) else tuple(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +56,8 @@ class Architecture:
         parameters: Number of all weights; a shared matrix counts once.
         kv_values_per_token: Numbers that the key-value cache keeps for each token, over all layers.
         linear: Its linear layers without the output head, in order of appearance.
-        lora_targets: Names of the layers to adapt; empty if it has no linear layer besides its head.
+        lora_targets: Names of the layers that are adapted by default; empty if it has no linear layer besides its head.
+        layer_kinds: Kinds of its blocks, such as `full_attention`; empty: all attend to all earlier tokens.
         warnings: What a user should know before choosing it, one sentence each.
     """
 
@@ -62,6 +76,7 @@ class Architecture:
     kv_values_per_token: int
     linear: tuple[LinearLayer, ...]
     lora_targets: tuple[str, ...]
+    layer_kinds: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def adapter_parameters(self, targets: tuple[str, ...], rank: int) -> int:

@@ -29,6 +29,7 @@ from finqa_cli.runs.spending import Meter
 from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
+from finqa_cli.wiring.merged_adapters import servable
 from finqa_cli.wiring.policies import check_engine, check_fit
 from finqa_cli.wiring.rollout_workers import check_workers, make_workers
 from finqa_cli.wiring.sandbox_owners import owner_labels
@@ -137,6 +138,27 @@ async def stage(
         FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
+    with servable(settings, policy, run_dir, reporter) as served:
+        async with _started(
+            settings, served, run_id, reporter, trains, run_dir, episodes, check_stop, on_event, meter
+        ) as parts:
+            yield parts
+
+
+@asynccontextmanager
+async def _started(
+    settings: Settings,
+    policy: PolicyVersion,
+    run_id: str,
+    reporter: Reporter,
+    trains: bool,
+    run_dir: Path | None,
+    episodes: Callable[[Environment], int] | None,
+    check_stop: Callable[[], None],
+    on_event: PoolListener,
+    meter: Meter | None,
+) -> AsyncIterator[Stage]:
+    """Start everything that plays a policy which the engine serves; the arguments are those of `stage`."""
     environment = open_environment(settings, reporter)
     await environment.check_ready()
     size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
@@ -148,6 +170,7 @@ async def stage(
         engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
         check_engine(engine, settings, policy, trains=trains)
         codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+        await asyncio.to_thread(engine.check)
         if settings.cluster.rollout_workers:
             if isinstance(engine, TokenEngine):
                 engine = LendingEngine(engine, settings.cluster.rollout_workers)

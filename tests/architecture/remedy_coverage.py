@@ -42,7 +42,42 @@ NOT_HERE = {
 }
 """What following a remedy takes that tests have not, and the places; a text of each is matched as `key<TAB>text`."""
 
+_FACTS = "tests/unit/learners/torch/test_model_facts.py"
+
 ELSEWHERE = {
+    "plugins/finqa_plugins/engines/transformers/lora_adapter.py:_read_config": (
+        "tests/unit/engines/transformers/test_transformers_engine_adapters.py"
+        "::test_a_bad_version_is_refused_and_the_old_one_serves_on",
+        "--to merged --out MODEL",
+    ),
+    "plugins/finqa_plugins/learners/torch/trained_model.py:build_model": (
+        f"{_FACTS}::test_a_model_that_keeps_all_activations_is_trained_without_checkpointing",
+        "--disable-gradient-checkpointing",
+    ),
+    "plugins/finqa_plugins/learners/torch/trained_model.py:check_context": (
+        f"{_FACTS}::test_quantized_weights_are_not_all_trained",
+        "--lora-rank 16",
+    ),
+    "plugins/finqa_plugins/learners/torch/trained_model.py:choose_targets#2": (
+        f"{_FACTS}::test_experts_that_peft_would_fuse_are_not_adapted",
+        "--lora-target-modules ",
+    ),
+    "plugins/finqa_plugins/learners/torch/trained_model.py:add_adapter": (
+        f"{_FACTS}::test_layers_that_peft_refuses_are_named",
+        "name other layers with --lora-target-modules",
+    ),
+    "plugins/finqa_plugins/learners/torch/whole_models.py:_read_weights": (
+        "tests/end_to_end/test_special_adapters.py::test_a_bin_file_with_code_is_refused",
+        "copy the adapter again",
+    ),
+    "plugins/finqa_plugins/model_facts.py:check_trainable#1": (
+        f"{_FACTS}::test_what_the_learner_would_compute_wrongly_is_refused",
+        "causal language model",
+    ),
+    "plugins/finqa_plugins/model_facts.py:check_trainable#2": (
+        f"{_FACTS}::test_a_transformation_before_the_output_layer_is_refused",
+        "choose a model without a further transformation",
+    ),
     "plugins/finqa_plugins/sandboxes/_quota/shared_quota.py:WindowFile._change": (
         "tests/unit/sandboxes/daytona/test_account_quota.py::test_a_lock_that_is_never_released_is_an_error",
         "FINQA_HOME=DIR",

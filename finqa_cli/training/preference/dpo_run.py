@@ -27,7 +27,7 @@ from finqa_cli.training.preference.preference_loop import (
     load_pairs,
     pair_steps,
 )
-from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
+from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
@@ -101,6 +101,7 @@ async def dpo(
     parameters = _parameters(settings, source, most)
     if checkpoint is None:
         check_disk(settings, start, run)
+        await asyncio.to_thread(check_learner, settings, start)
     with training_run(run, checkpoint, command="dpo", settings=settings, resume=resume) as folder:
         if not resume:  # a resumed run needs its parameters, even if it was interrupted early
             write_manifest(run, "dpo", parameters=parameters, inputs={})

@@ -34,7 +34,14 @@ from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.rl.preflight import advise_on_reward, check_learnable, own_reward
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
-from finqa_cli.training.running_learner import apply_schedule, check_disk, fit_memory, is_scheduled, run_learner
+from finqa_cli.training.running_learner import (
+    apply_schedule,
+    check_disk,
+    check_learner,
+    fit_memory,
+    is_scheduled,
+    run_learner,
+)
 from finqa_cli.training.training_data import guard_training, split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import IdleOption, PolicyVersion
@@ -100,6 +107,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
     guard_training(settings, reporter)
     if checkpoint is None:
         check_disk(settings, start, run)
+        await asyncio.to_thread(check_learner, settings, start)
     with training_run(run, checkpoint, command="train", settings=settings, resume=resume) as folder:
         base = await asyncio.to_thread(whole_model, start, run, reporter)
         served = _serve_checkpoint(run, base, checkpoint)

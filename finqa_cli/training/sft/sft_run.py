@@ -28,7 +28,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
-from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
+from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
@@ -139,6 +139,7 @@ async def sft(
     parameters = _parameters(settings, wanted)
     if checkpoint is None and start is not None:
         check_disk(settings, start, run)
+        await asyncio.to_thread(check_learner, settings, start)
     with training_run(run, checkpoint, command="sft", settings=settings, resume=resume) as folder:
         if not resume:  # a resumed run needs its parameters, even if it was interrupted early
             write_manifest(run, "sft", parameters=parameters, inputs={})

@@ -186,6 +186,7 @@ LEARNERS = {
         needs=NEEDS,
         by_hand=new(LEARN),
     ),
+    "a family that transformers does not know": spoiled(lambda: config(model_type="nosuch")),
     "torn weights": spoiled(text(f"{MODEL}/model.safetensors", "x")),
     "no weights": spoiled(lambda: Path(MODEL, "model.safetensors").unlink()),
     "logits that are rescaled": spoiled(lambda: config(logit_scale=2.0), f"{SFT} --model {PUT_BACK}"),

@@ -10,7 +10,7 @@ from remedies.rows.damaged_runs import document
 from remedies.rows.recorded_files import records
 
 SHORT = "train --dry-run --model embedded --iterations 1 --group-size 2 --target-groups-per-iter 1 --limit 1"
-LAST = "--set lora.target_modules=nosuch --epochs 0.01"
+LAST = "--set learner.options.device=cuda --epochs 0.01"
 PAIRS = "pairs/pairs.jsonl"
 RULE = "--rule all --run-dir p"
 

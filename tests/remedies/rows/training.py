@@ -57,7 +57,7 @@ TRAINING = {
         then=(0, 65),
     ),
     "no step of imitation": Fault(
-        "sft of-train --epochs 0.01 --set lora.target_modules=nosuch", needs=("of-train",), then=78
+        "sft of-train --epochs 0.01 --set learner.options.device=cuda", needs=("of-train",), then=78
     ),
     "no specification of a model": Fault(
         "sft of-train --init nothere.toml",
@@ -65,7 +65,7 @@ TRAINING = {
         by_hand=new("sft of-train --set sft.minimum_reward=9"),
         then=65,
     ),
-    "no step of pairs": Fault("dpo pairs --epochs 0.01 --set lora.target_modules=nosuch", needs=("pairs",), then=78),
+    "no step of pairs": Fault("dpo pairs --epochs 0.01 --set learner.options.device=cuda", needs=("pairs",), then=78),
     "a method without pairs": Fault("dpo pairs --set optimizer.name=grpo --epochs 0.01", needs=("pairs",), then=65),
     "a run of pairs twice": Fault("prefs a a --rule all --run-dir p", then=65),
     "a folder of pairs that is full": Fault(

@@ -53,7 +53,7 @@ SEED_DEFAULTS = {
     "lora.rank": 16,
     "lora.alpha": 32,
     "lora.dropout": 0.0,
-    "lora.target_modules": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    "lora.target_modules": (),  # the learner adapts q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj
 }
 
 
@@ -233,7 +233,6 @@ BAD_FILES = {
     "[train]\ngroup_size = 1\n": "greater than or equal to 2",
     "[train]\nlearning_rate = nan\n": "finite number",
     "trackers = 3\n": "trackers",
-    "[lora]\ntarget_modules = []\n": "name at least one layer",
 }
 
 

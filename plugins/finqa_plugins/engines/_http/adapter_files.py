@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import EngineError
+from finqa_cli.placement.known_models import text_settings
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -73,10 +74,10 @@ def model_shapes(model: str) -> Shapes:
 
 
 def vocabulary(model: str) -> int | None:
-    """`vocab_size` in the config.json of a model folder; None if it is not on this machine."""
+    """`vocab_size` of the text decoder in the config.json of a model folder; None if it is not on this machine."""
     try:
         config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-        size = config.get("vocab_size")
+        size = text_settings(config).get("vocab_size")
     except (OSError, ValueError, AttributeError):
         return None
     return size if isinstance(size, int) and size > 0 else None

@@ -11,12 +11,16 @@ from transformers import AutoModelForCausalLM
 
 from finqa_cli.errors import ConfigError
 from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
+from finqa_plugins.model_facts import read_facts
 
 GIB = 1 << 30
 FORWARD_TOKENS = 4096
 """Largest number of tokens of one forward pass; it bounds activations and, with an opening, attention scores."""
 PART_TOKENS = FORWARD_TOKENS // MAX_PROMPT_THREADS
 """Largest number of tokens of each part that threads compute in parallel."""
+
+UNLIMITED_CONTEXT = 4096
+"""Longest sequence of a model whose configuration names no limit, in tokens."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -83,16 +87,13 @@ def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, k
         max_context: Longest sequence in tokens, or 0 for the model's own limit.
         kv_bytes: Bytes for the keys and values of one batch, and the same again for the cache; None if not set.
     """
-    text = config.get_text_config()
-    heads = int(text.num_attention_heads)
-    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
-    kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
-    token = int(text.num_hidden_layers) * 2 * kv_heads * width * dtype.itemsize
-    context = int(getattr(text, "max_position_embeddings", 0) or 4096)
+    facts = read_facts(config)
+    token = facts.layers * 2 * facts.kv_heads * facts.head_dim * dtype.itemsize
+    context = facts.context or UNLIMITED_CONTEXT
     context = min(context, max_context or context)
-    columns = 4 * int(text.hidden_size) + 2 * int(getattr(text, "intermediate_size", 0) or 4 * text.hidden_size)
+    columns = 4 * facts.hidden + 2 * facts.inner
     # Drawing needs logits in their dtype, log-probabilities and probabilities in fp32, and their sums in fp64.
-    drawing = max_batch * int(text.vocab_size) * (dtype.itemsize + 4 + 4 + 8)
+    drawing = max_batch * facts.vocabulary * (dtype.itemsize + 4 + 4 + 8)
     return Need(
         weights=_parameters(config) * dtype.itemsize,
         keys_values=token * context if kv_bytes is None else min(2 * kv_bytes, 2 * token * context * max_batch),
@@ -129,11 +130,6 @@ def _cgroup_room() -> int | None:
     except (OSError, ValueError):  # no such group, or "max"
         return None
     return limit - used + int(cached.get("inactive_file", 0))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python ran out of memory; on a CPU only the message of torch shows it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def does_not_fit(model: str, needs: Need, room: int | None, *, device: torch.device, dtype: torch.dtype) -> ConfigError:

@@ -10,9 +10,9 @@ import structlog
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion
 from finqa_plugins.engines.transformers.decode import Decoder, Job, Prompt, fill
-from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
 from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, Scratch, common_prefix
 from finqa_plugins.engines.transformers.served_model import CausalModel
+from finqa_plugins.model_facts import is_out_of_memory
 
 log = structlog.get_logger(__name__)
 MIN_OPENING = 32  # equal first tokens of prompts from which on they share an opening

@@ -17,20 +17,9 @@ from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.errors import EngineError
+from finqa_cli.types.adapters import special_features
 
 _PREFIX = "base_model.model."
-# Options of peft.LoraConfig that change the arithmetic beyond `W + scale * B @ A`. `fan_in_fan_out` does not: PEFT goes
-# by the class of each layer, not by this option.
-_UNSUPPORTED = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "rank_pattern",
-    "alpha_pattern",
-    "layer_replication",
-    "target_parameters",
-    "trainable_token_indices",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +76,12 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
         raise EngineError(f"The adapter {folder} has no readable adapter_config.json: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{path} is not the configuration of a LoRA adapter: {error!r}.") from error
-    extra = [name for name in _UNSUPPORTED if config.get(name)]
-    if config.get("bias", "none") != "none":
-        extra.append("bias")
-    if kind != "LORA" or extra or int(config["r"]) < 1:
+    extra = special_features(config)
+    if extra or int(config["r"]) < 1:
         raise EngineError(
             f"The transformers engine serves plain LoRA adapters, but {folder} is {kind} with {', '.join(extra) or 'r'}"
-            f" = {config.get(extra[0]) if extra else config['r']!r}."
+            f" = {config.get(extra[0]) if extra else config['r']!r}.",
+            remedy=f"finqa export {folder} --to merged --out MODEL, and use that model",
         )
     checked: Mapping[str, Any] = config
     return checked

@@ -20,10 +20,21 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import logging as transformers_logging
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.engines.transformers.device_placement import is_out_of_memory
-from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape
+from finqa_plugins.engines.transformers.device_placement import UNLIMITED_CONTEXT
+from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape, Scratch
+from finqa_plugins.model_facts import (
+    ModelFacts,
+    differs,
+    foreign_code,
+    is_out_of_memory,
+    read_facts,
+    reason_of,
+    text_config,
+)
 
 OPENING_ATTENTION = "finqa_opening"
+NAME_ANOTHER = "copy the model again, or name another one, a folder or hub id"
+ANOTHER = "choose another engine (--engine vllm), or another model"
 CALL_BYTES = 4 << 20
 """Bytes that a core reads from memory in the time that the calls of one layer take, about 0.4 ms."""
 
@@ -138,10 +149,15 @@ class CausalModel:
         self.module = module
         self.fingerprint = source
         self.device = device
-        config: Any = module.config
-        self.vocabulary = int(config.vocab_size)
-        self.context = int(getattr(config, "max_position_embeddings", 0) or 4096)
-        self.shape = self._probe(dtype)
+        config: Any = text_config(module.config)
+        facts = read_facts(module.config)
+        check_served(source[0], facts)
+        self.vocabulary = facts.vocabulary or int(module.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+        self.context = facts.context or UNLIMITED_CONTEXT
+        self.shares_openings = False
+        with foreign_code(f"The transformers engine cannot serve {source[0]!r} ({type(module).__name__})", ANOTHER):
+            self.shape = self._probe(dtype)
+            self._check_cache(source[0])
         weights = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         self.forward_bytes = weights + self.shape.layers * CALL_BYTES
         # A sliding window counts columns, and those of an opening are not in the row. On CUDA the fused kernels of
@@ -189,12 +205,38 @@ class CausalModel:
         shapes = {tuple(tensor.shape) if tensor is not None else () for tensor in (*keys, *values)}
         if len(shapes) != 1 or () in shapes:
             raise ConfigError(
-                f"The transformers engine supports only models with the same attention in all layers; "
-                f"{type(self.module).__name__} has other layers.",
-                remedy="choose another engine: --engine vllm",
+                f"The transformers engine supports only models with keys and values of one shape in all layers; those "
+                f"of {type(self.module).__name__} differ, or it keeps none.",
+                remedy=ANOTHER,
             )
         (_, heads, _, width) = shapes.pop()
         return KvShape(layers=len(keys), kv_heads=heads, width=width, dtype=dtype)
+
+    @torch.inference_mode()
+    def _check_cache(self, name: str) -> None:
+        """Compares logits computed with cached keys and values, in padded rows, with those of the whole sequences.
+
+        Raises:
+            ConfigError: They differ, so that the model would sample from another distribution than its own.
+        """
+        count = self.module.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+        rows = [[number % count for number in range(3, 9)], [number % count for number in range(11, 15)]]
+        length = len(rows[0])
+        padded = torch.tensor([[0] * (length - len(row)) + row for row in rows], device=self.device)
+        valid = torch.tensor([[False] * (length - len(row)) + [True] * len(row) for row in rows], device=self.device)
+        positions = (valid.cumsum(dim=1) - 1).clamp(min=0)
+        buffer = Scratch(self.shape, self.device).view(len(rows), length)
+        for start, end in ((0, length - 2), (length - 2, length - 1), (length - 1, length)):
+            cache = BatchCache(buffer, slice(0, len(rows)), start)
+            found = self.forward(padded[:, start:end], positions[:, start:end], valid[:, :end], cache, None)
+        for row, logits in zip(rows, found, strict=True):
+            ids = torch.tensor([row], device=self.device)
+            if differs(logits, self.module(input_ids=ids, use_cache=False).logits[0, -1]):
+                raise ConfigError(
+                    f"The transformers engine cannot serve {name!r}: {type(self.module).__name__} computes other "
+                    "logits with cached keys and values than for the whole sequence.",
+                    remedy=ANOTHER,
+                )
 
 
 def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
@@ -204,6 +246,29 @@ def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
         columns = torch.arange(valid.shape[1], device=valid.device)
         seen = seen & (columns[None, :] <= columns[-length:, None])
     return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill_(~seen, float("-inf"))
+
+
+def check_served(reference: str, facts: ModelFacts) -> None:
+    """Raises a ConfigError if layers of the model keep something else than keys and values of each token."""
+    if facts.stateful:
+        raise ConfigError(
+            f"The transformers engine cannot serve {reference!r} ({facts.class_name}): {facts.stateful}.",
+            remedy=ANOTHER,
+        )
+
+
+def check_model(reference: str) -> None:
+    """Checks a model folder or hub id by its configuration alone.
+
+    Raises:
+        ConfigError: transformers cannot read it, or the engine does not serve such a model.
+    """
+    folder = Path(reference)
+    if folder.is_dir():
+        check_model_folder(folder, tokenizer=False)
+    with foreign_code(f"The model {reference!r} cannot be loaded", NAME_ANOTHER):
+        config = AutoConfig.from_pretrained(reference)
+    check_served(reference, read_facts(config))
 
 
 def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None], tokenizer: bool = True) -> nn.Module:
@@ -221,19 +286,24 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
     try:
         with LOADING:
             config = AutoConfig.from_pretrained(reference)
+            facts = read_facts(config)
+            check_served(reference, facts)
             fits(config)
             module, info = AutoModelForCausalLM.from_pretrained(
-                reference, config=config, dtype=dtype, output_loading_info=True
+                reference,
+                config=config,
+                dtype=dtype,
+                output_loading_info=True,
+                attn_implementation=facts.attention,
             )
     except ConfigError:
         raise
     except Exception as error:  # transformers, safetensors and the hub each raise their own kinds
         if is_out_of_memory(error):
             raise
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
-            f"The model {reference!r} cannot be loaded: {reason}",
-            remedy="copy the model again, or name another one, a folder or hub id",
+            f"The model {reference!r} cannot be loaded: {reason_of(error)}",
+            remedy=NAME_ANOTHER,
         ) from error
     lacking = sorted({str(key) for kind in ("missing_keys", "mismatched_keys") for key in info.get(kind) or ()})
     if lacking:

@@ -18,6 +18,7 @@ from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.decode import Job
+from finqa_plugins.engines.transformers.served_model import check_model
 from finqa_plugins.engines.transformers.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -145,6 +146,14 @@ class TransformersEngine(TokenEngine):
         self.sleeps = context.sleep
         self._asleep = False
         self._closed = False
+
+    def check(self) -> None:
+        """Reads the model's configuration.
+
+        Raises:
+            ConfigError: transformers does not know it, or its layers keep something else than keys and values.
+        """
+        check_model(self._context.model)
 
     async def start(self) -> None:
         """Loads the model. Idempotent.

@@ -21,7 +21,6 @@ from finqa_plugins.engines.transformers.device_placement import (
     Need,
     choose_device,
     does_not_fit,
-    is_out_of_memory,
     need,
     room_on,
 )
@@ -35,6 +34,7 @@ from finqa_plugins.engines.transformers.served_model import (
     read_model,
     same_architecture,
 )
+from finqa_plugins.model_facts import is_out_of_memory
 
 Model = TypeVar("Model")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
+from finqa_cli.placement.known_models import text_settings
 from finqa_plugins.engines._http.adapter_files import model_shapes
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import remedy
@@ -74,8 +75,7 @@ def need(
         loras: Number of adapters loaded at once.
     """
     try:
-        facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
-        facts = facts.get("text_config") or facts
+        facts = text_settings(json.loads((model / "config.json").read_text(encoding="utf-8")))
         heads = int(facts.get("num_key_value_heads") or facts["num_attention_heads"])
         width = int(facts.get("head_dim") or facts["hidden_size"] // facts["num_attention_heads"])
         layers = int(facts["num_hidden_layers"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import ConfigError, EngineError
+from finqa_cli.placement.known_models import text_settings
 from finqa_plugins.engines._http.http_client import Client
 from finqa_plugins.engines._http.refusals import ControlError
 from finqa_plugins.engines.vllm.vllm_command import model_path
@@ -138,7 +139,8 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
     if gpu:
         return
     try:
-        tied = json.loads((Path(model) / "config.json").read_text(encoding="utf-8")).get("tie_word_embeddings")
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        tied = config.get("tie_word_embeddings", text_settings(config).get("tie_word_embeddings"))
     except (OSError, ValueError, AttributeError):
         return
     if tied:

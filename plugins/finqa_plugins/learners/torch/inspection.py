@@ -9,7 +9,7 @@ from typing import Any
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
 from finqa_cli.placement.known_models import architecture_of, is_spelled_out
 from finqa_cli.types import Architecture
-from finqa_plugins.learners.torch.config import LOGIT_RESCALING, MOST_LAYERS
+from finqa_plugins.learners.torch.config import MOST_LAYERS
 
 _MODEL_REMEDY = "name a model folder, or a hub id of a model with a config.json"
 
@@ -28,7 +28,7 @@ def inspect(reference: str) -> Architecture:
     """
     folder = Path(reference) if Path(reference).is_dir() else _fetch_config(reference).parent
     config = _read_config(folder, reference)
-    if is_spelled_out(config) and not LOGIT_RESCALING.keys() & config.keys():
+    if is_spelled_out(config):
         found = architecture_of(config)
         if found is not None and found.layers <= MOST_LAYERS:
             return found

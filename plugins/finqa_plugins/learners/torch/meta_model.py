@@ -15,10 +15,16 @@ from transformers.utils import logging as transformers_logging
 from finqa_cli.errors import ConfigError
 from finqa_cli.placement.known_models import structure_warnings
 from finqa_cli.types import Architecture, LinearLayer
-from finqa_plugins.learners.torch.config import LOGIT_RESCALING, MOST_LAYERS
-from finqa_plugins.learners.torch.trained_model import ADAPTABLE
-
-_ROUTERS = ("gate", "router", "shared_expert_gate")
+from finqa_plugins.learners.torch.config import MOST_LAYERS
+from finqa_plugins.model_facts import (
+    ModelFacts,
+    decoder_layers,
+    read_facts,
+    reason_of,
+    target_names,
+    text_config,
+    text_decoder,
+)
 
 
 def build_and_describe(folder: Path, family: str, reference: str) -> Architecture:
@@ -37,17 +43,23 @@ def build_and_describe(folder: Path, family: str, reference: str) -> Architectur
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except Exception as error:  # transformers and its validators raise their own kinds
             raise _unbuildable(reference, family, error) from error
-        layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
-        if not isinstance(layers, int) or not 0 < layers <= MOST_LAYERS:
+        facts = read_facts(config)
+        if not 0 < facts.layers <= MOST_LAYERS:
             raise ConfigError(
-                f"{folder / 'config.json'} asks for {layers!r} layers.", remedy="copy the model's config.json again"
+                f"{folder / 'config.json'} asks for {facts.layers} layers.",
+                remedy="copy the model's config.json again",
             )
-        stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None) or ""
-        model = _build(config, reference)  # overwrites the dtype in the configuration
-        return describe(config, model, str(stored).removeprefix("torch."))
+        stored = getattr(config, "dtype", None) or getattr(text_config(config), "dtype", None) or ""
+        model = build_without_weights(config, reference)  # overwrites the dtype in the configuration
+        return describe(facts, model, str(stored).removeprefix("torch."))
 
 
-def _build(config: Any, reference: str) -> Any:
+def build_without_weights(config: Any, reference: str) -> Any:
+    """The model of a configuration on the meta device.
+
+    Raises:
+        ConfigError: transformers cannot build it as a causal language model.
+    """
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, trust_remote_code=False).eval()
@@ -59,56 +71,45 @@ def _build(config: Any, reference: str) -> Any:
 
 
 def _unbuildable(reference: str, family: str, error: Exception) -> ConfigError:
-    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return ConfigError(
-        f"{reference!r} ({family}) cannot be built as a causal language model: {reason[:300]}",
+        f"{reference!r} ({family}) cannot be built as a causal language model: {reason_of(error)}",
         remedy="choose a causal language model that the installed transformers knows",
     )
 
 
-def describe(config: Any, model: Any, dtype: str) -> Architecture:
+def describe(facts: ModelFacts, model: Any, dtype: str) -> Architecture:
     """Describe a model that was built from a configuration; `dtype` is the type of its stored weights."""
-    text = config.get_text_config()
     linear = _linear_layers(model)
-    heads, hidden = _number(text, "num_attention_heads"), _number(text, "hidden_size")
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     kept = _kv_values_per_token(model)
-    names = tuple(dict.fromkeys(part.name for part in linear if part.name not in _ROUTERS))
     return Architecture(
-        family=str(config.model_type),
+        family=facts.family,
         class_name=type(model).__name__,
         dtype=dtype,
-        layers=int(text.num_hidden_layers),
-        hidden=hidden,
-        heads=heads,
-        key_value_heads=_number(text, "num_key_value_heads") or heads,
-        head_dim=_number(text, "head_dim") or (hidden // heads if heads else 0),
+        layers=facts.layers,
+        hidden=facts.hidden,
+        heads=facts.heads,
+        key_value_heads=facts.kv_heads,
+        head_dim=facts.head_dim,
         vocabulary=int(model.get_input_embeddings().weight.shape[0]),
-        context=_number(text, "max_position_embeddings"),
+        context=facts.context,
         tied=tied,
         parameters=sum(part.numel() for part in model.parameters()),
         kv_values_per_token=kept,
         linear=linear,
-        lora_targets=names,
-        warnings=tuple(_warnings(model, linear, tied=tied, kept=kept)),
+        lora_targets=target_names(model),
+        layer_kinds=tuple(dict.fromkeys(facts.kinds)),
+        warnings=(*facts.warnings(), *_warnings(model, linear, tied=tied, kept=kept)),
     )
 
 
-def _number(config: Any, name: str) -> int:
-    """A number in a configuration, 0 if it has none: older families use other names."""
-    value = getattr(config, name, None)
-    return value if isinstance(value, int) else 0
-
-
 def _linear_layers(model: Any) -> tuple[LinearLayer, ...]:
-    """The linear layers by name and shape, in order of appearance, without the output head."""
+    """The linear layers of the text decoder by name and shape, in order of appearance, without the output head."""
     counts: dict[tuple[str, int, int, str], int] = {}
-    head = model.get_output_embeddings()
-    for path, part in model.named_modules():
-        if isinstance(part, ADAPTABLE) and part is not head:
-            inputs, outputs = part.weight.shape if isinstance(part, Conv1D) else reversed(part.weight.shape)
-            key = (path.rpartition(".")[2], inputs, outputs, type(part).__name__)
-            counts[key] = counts.get(key, 0) + 1
+    for path, part in decoder_layers(model).items():
+        inputs, outputs = part.weight.shape if isinstance(part, Conv1D) else reversed(part.weight.shape)
+        key = (path.rpartition(".")[2], inputs, outputs, type(part).__name__)
+        counts[key] = counts.get(key, 0) + 1
     return tuple(
         LinearLayer(name=name, inputs=inputs, outputs=outputs, count=count, kind=kind)
         for (name, inputs, outputs, kind), count in counts.items()
@@ -130,15 +131,13 @@ def _kv_values_per_token(model: Any) -> int:
 
 
 def _warnings(model: Any, linear: tuple[LinearLayer, ...], *, tied: bool, kept: int) -> Iterator[str]:
-    for option, neutral in LOGIT_RESCALING.items():
-        if getattr(model.config, option, neutral) not in (None, neutral):
-            yield f"it rescales its logits ({option}), which learner 'torch' does not support"
     yield from structure_warnings(linear, tied=tied)
     if not kept:
         yield "keys and values per token could not be found out, so the engine's need is that of its weights alone"
     inner = sum(part.count * part.inputs * part.outputs for part in linear)
-    outer = sum(part.weight.numel() for part in (model.get_input_embeddings(), model.get_output_embeddings()))
-    if inner < 0.5 * (sum(part.numel() for part in model.parameters()) - outer):
+    outer = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+    blocks = sum(part.numel() for part in text_decoder(model).parameters() if id(part) not in outer)
+    if inner < 0.5 * blocks:
         yield "most weights lie outside linear layers (fused experts?): an adapter does not reach them"
 
 

@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from finqa_cli.errors import ConfigError
+from finqa_plugins.model_facts import text_decoder
 
 log = structlog.get_logger(__name__)
 
@@ -370,5 +371,5 @@ def _partial_attention(config: Any) -> str | None:
 
 def _states(base: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
     """[N, L, H] last hidden states of rows [N, L], in float32."""
-    hidden: torch.Tensor = base.base_model(input_ids=ids, use_cache=False, **options).last_hidden_state
+    hidden: torch.Tensor = text_decoder(base)(input_ids=ids, use_cache=False, **options).last_hidden_state
     return hidden.float()

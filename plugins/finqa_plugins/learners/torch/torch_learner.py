@@ -27,7 +27,7 @@ from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 from finqa_plugins.learners.torch.forward import Inputs, collate, scoring_batches
 from finqa_plugins.learners.torch.loss_functions import check_samples, find_function
 from finqa_plugins.learners.torch.step_metrics import StepMetrics, merge_metrics
-from finqa_plugins.learners.torch.trained_model import build_model, frozen_base, publish_dtype
+from finqa_plugins.learners.torch.trained_model import build_model, check_context, frozen_base, publish_dtype
 from finqa_plugins.learners.torch.value_model import ValueHead, value_loss
 
 Result = TypeVar("Result")
@@ -81,6 +81,10 @@ class TorchLearner(Learner):
     def report_to(self, events: LearnerEvents) -> None:
         """Reports each time that the device's memory was full."""
         self._events = events
+
+    def check(self) -> None:
+        """Checks the model by its configuration; see `check_context`."""
+        check_context(self._context)
 
     def start(self) -> None:
         """Loads the model, adds the adapter and makes the optimizer. Idempotent."""

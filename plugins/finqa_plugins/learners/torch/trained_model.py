@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +17,27 @@ from transformers.pytorch_utils import Conv1D
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.types import Sample
-from finqa_plugins.learners.torch.config import LOGIT_RESCALING, TorchLearnerConfig
+from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
 from finqa_plugins.learners.torch.forward import widens_head
 from finqa_plugins.learners.torch.packed_rows import attend_within_segments, takes_packed_rows
 from finqa_plugins.learners.torch.state import Identity
+from finqa_plugins.model_facts import (
+    ADAPTABLE,
+    ModelFacts,
+    check_trainable,
+    decoder_layers,
+    decoder_prefix,
+    foreign_code,
+    number,
+    read_facts,
+    target_names,
+    text_config,
+    text_decoder,
+)
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
-ADAPTABLE = (nn.Linear, Conv1D)
-"""Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
+COPY = "copy the model again, or --model FOLDER_OR_HUB_ID"
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 """Names that transformers gives to the embeddings of absolute positions."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -62,30 +73,112 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     """The base model in `dtype`, without dropout of its own: the sampler has none either.
 
     Raises:
-        ConfigError: The folder is incomplete, the hub has no such model, or its head is not a plain projection.
+        ConfigError: The folder is incomplete, the hub has no such model, or its own code fails.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     check_folder(model)
     transformers_logging.disable_progress_bar()
-    try:
-        base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
-    except Exception as error:  # transformers, safetensors and the hub client raise many kinds, some of them bare
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"Model {model!r} cannot be loaded: {reason}", remedy="--model FOLDER_OR_HUB_ID") from error
-    for option, neutral in LOGIT_RESCALING.items():
-        if getattr(base.config, option, neutral) not in (None, neutral):
-            raise ConfigError(
-                f"Model {model!r} rescales its logits ({option}), which learner 'torch' does not support.",
-                remedy="choose a model without it, such as a Qwen3",
-            )
+    with foreign_code(f"Model {model!r} cannot be loaded", COPY):
+        config = AutoConfig.from_pretrained(model)
+        attention = read_facts(config).attention
+        base = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
     for module in base.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if hasattr(module, "attention_dropout"):
+        if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
     return base.to(device)
+
+
+def check_facts(model: str, facts: ModelFacts) -> None:
+    """Checks what a configuration says about a model.
+
+    Raises:
+        ConfigError: It scales or caps its logits.
+    """
+    if facts.rescales:
+        raise ConfigError(
+            f"Model {model!r} rescales its logits ({facts.rescales}), which learner 'torch' does not support.",
+            remedy="choose a model without it, such as a Qwen3",
+        )
+
+
+def check_context(context: LearnerContext) -> None:
+    """Checks, by its configuration alone, that a model can be trained with an adapter or in full.
+
+    Raises:
+        ConfigError: It cannot be built, rescales its logits, lacks a layer that is to be adapted, or is quantized and
+            all weights are to be trained.
+    """
+    from transformers import AutoConfig
+
+    from finqa_plugins.learners.torch.meta_model import build_without_weights
+
+    check_folder(context.model)
+    with foreign_code(f"Model {context.model!r} cannot be loaded", COPY):
+        config = AutoConfig.from_pretrained(context.model)
+    facts = read_facts(config)
+    check_facts(context.model, facts)
+    if facts.quantization and not context.lora_rank:
+        raise ConfigError(
+            f"The weights of {context.model!r} are quantized ({facts.quantization}), so not all can be trained.",
+            remedy="--lora-rank 16, or a model that is not quantized",
+        )
+    if context.lora_rank:
+        choose_targets(build_without_weights(config, context.model), context)
+
+
+def choose_targets(base: Any, context: LearnerContext) -> tuple[str, ...]:
+    """The names of the layers to adapt: those of the context, or the model's own.
+
+    PEFT adapts the fused experts of some families in place of layers that it names alike (`target_parameters`). Engines
+    do not serve such adapters, so these layers are not chosen.
+
+    Raises:
+        ConfigError: The text decoder has no linear layer with one of the names, or it is one of fused experts.
+    """
+    own = target_names(base)
+    wanted = tuple(dict.fromkeys(context.lora_target_modules))
+    layers = {name.rpartition(".")[2] for name in decoder_layers(base)}
+    head = next((name.rpartition(".")[2] for name, part in base.named_modules() if _is_head(base, part)), "")
+    fused = {name for name in {*wanted, *own} if _adapts_experts(base, name)}
+    usable = tuple(name for name in own if name not in fused)
+    remedy = f"--lora-target-modules {','.join(usable)}" if usable else "--lora-rank 0"
+    if unknown := [name for name in wanted if name not in layers | {head}]:
+        raise ConfigError(
+            f"Model {context.model!r} has no linear layer named {', '.join(unknown)} in its text decoder; it has "
+            f"{', '.join(sorted(layers | {head} - {''}))}.",
+            remedy=remedy,
+        )
+    if chosen := [name for name in wanted if name in fused]:
+        raise ConfigError(
+            f"{', '.join(chosen)} of model {context.model!r} would be adapted in its fused experts, and no engine "
+            "serves such an adapter.",
+            remedy=remedy,
+        )
+    return wanted or usable
+
+
+def _is_head(base: Any, part: nn.Module) -> bool:
+    return part is base.get_output_embeddings() and isinstance(part, ADAPTABLE)
+
+
+def _adapts_experts(base: Any, target: str) -> bool:
+    """Whether PEFT would adapt parameters of fused experts in place of the layers with this name."""
+    from peft import LoraConfig
+
+    try:
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+    except ImportError:  # not part of PEFT's public interface
+        return False
+    options = LoraConfig(target_modules=[target])
+    try:
+        convert_peft_config_for_transformers(options, base, None)
+    except ValueError:  # it is fused with others, which would have to be named too
+        return True
+    return target not in (options.target_modules or ())
 
 
 def check_folder(model: str) -> None:
@@ -119,19 +212,13 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
     """
     from peft import LoraConfig, get_peft_model
 
-    layers = [(name.rpartition(".")[2], part) for name, part in base.named_modules() if isinstance(part, ADAPTABLE)]
-    linear = sorted({name for name, _ in layers})
-    if unknown := [target for target in targets if target not in linear]:
-        known = ",".join(target for target in (*PROJECTIONS, *GPT2_PROJECTIONS) if target in linear)
-        raise ConfigError(
-            f"Model {context.model!r} has no linear layer named {', '.join(unknown)}; it has {', '.join(linear)}.",
-            remedy=f"--lora-target-modules {known}" if known else "--lora-rank 0",
-        )
+    layers = [(name.rpartition(".")[2], part) for name, part in decoder_layers(base).items()]
     options = LoraConfig(
         r=context.lora_rank,
         lora_alpha=context.lora_alpha,
         lora_dropout=context.lora_dropout,
         target_modules=list(targets),
+        exclude_modules=_outside(base, targets),
         fan_in_fan_out=any(isinstance(part, Conv1D) for name, part in layers if name in targets),
         task_type="CAUSAL_LM",
     )
@@ -139,9 +226,24 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         # if layers of both kinds are adapted, PEFT records for each how it reads the weight
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         torch.manual_seed(context.seed)
-        adapted = get_peft_model(base, options)
+        with foreign_code(
+            f"PEFT cannot adapt {', '.join(targets)} of model {context.model!r}",
+            remedy="name other layers with --lora-target-modules, or --lora-rank 0",
+        ):
+            adapted = get_peft_model(base, options)
     adapted.peft_config["default"].base_model_name_or_path = context.model
     return adapted
+
+
+def _outside(base: Any, targets: Sequence[str]) -> str | None:
+    """A pattern of the layers outside the text decoder, such as those of a vision tower; None if none is a target."""
+    inside = decoder_layers(base)
+    parts = {name: part for name, part in base.named_modules() if name.rpartition(".")[2] in targets}
+    others = [name for name, part in parts.items() if name not in inside and not _is_head(base, part)]
+    if not others:
+        return None
+    kept = [decoder_prefix(base), *(name for name, part in parts.items() if _is_head(base, part))]
+    return f"(?!{'|'.join(map(re.escape, kept))}).*"
 
 
 def fingerprint(base: Any) -> str:
@@ -207,10 +309,13 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
     if uses_tf32(config, device, dtype):
         torch.set_float32_matmul_precision("high")  # a setting of the whole process
     adapts = context.lora_rank > 0
-    targets = tuple(dict.fromkeys(context.lora_target_modules)) or PROJECTIONS
     loading = _loading_device(device, processes)
     with processes.in_turn():  # so that only one process of a machine has the full weights at a time
         base = load_base(context.model, dtype=dtype if adapts else torch.float32, device=loading)
+        check_facts(context.model, read_facts(base.config))
+        targets = choose_targets(base, context) if adapts else ()
+        if processes.leads:
+            check_trainable(base, lambda ids: text_decoder(base)(input_ids=ids, use_cache=False).last_hidden_state)
         identity = Identity(
             base=fingerprint(base),
             lora_rank=context.lora_rank,
@@ -221,7 +326,11 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
         width = int(base.get_output_embeddings().weight.shape[1])
         found = takes_packed_rows(base, config.packing) if processes.leads else False
         if context.gradient_checkpointing:
-            base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            with foreign_code(
+                f"Model {context.model!r} has no gradient checkpointing",
+                remedy="--disable-gradient-checkpointing",
+            ):
+                base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         wide = widens_head(config, base, dtype)
         forward = _forward(base, device, processes, wide=wide)
     if packs := processes.gather(found)[0]:  # one result for all processes, which must cut batches in the same way
@@ -241,9 +350,10 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
 
 
 def _learned_positions(model: Any) -> int | None:
-    for name, part in model.named_modules():
+    limit = number(text_config(model.config), "max_position_embeddings")
+    for name, part in text_decoder(model).named_modules():
         if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
-            return min(part.num_embeddings, int(model.config.max_position_embeddings))
+            return min(part.num_embeddings, limit or part.num_embeddings)
     return None
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.state import publish_model
 from finqa_plugins.learners.torch.trained_model import load_base
 from finqa_plugins.learners.torch.verl_shards import description_of, is_sharded, load_sharded
+from finqa_plugins.model_facts import foreign_code
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,7 +37,7 @@ _TOKENIZER = (
 """Copied from the base: transformers 5 writes no `tokenizer.model`, which llama.cpp reads for Llama and Gemma, and
 names a class in `tokenizer_config.json` that transformers 4, which llama.cpp's converter was long pinned to, lacks."""
 
-_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_CONFIG, _WEIGHTS, _OLD_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _COPIED = ".base_layer.weight"
 """End of the names under which PEFT keeps copies of adapted embeddings: weights of the base, not of the adapter."""
 
@@ -87,10 +87,13 @@ def _read_config(adapter: Path) -> Mapping[str, Any]:
 
 
 def _read_weights(adapter: Path) -> dict[str, Tensor]:
-    try:
-        tensors = load_file(adapter / _WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{adapter / _WEIGHTS} cannot be read: {error}.") from error
+    path = adapter / _WEIGHTS
+    if not path.exists() and (adapter / _OLD_WEIGHTS).exists():
+        path = adapter / _OLD_WEIGHTS  # of PEFT before 0.7; its tensors are read, never its code
+    with foreign_code(f"{path} cannot be read", remedy="copy the adapter again"):
+        tensors: dict[str, Tensor] = (
+            load_file(path) if path.name == _WEIGHTS else torch.load(path, map_location="cpu", weights_only=True)
+        )
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise ConfigError(f"The adapter {adapter} contains numbers that are not finite, in {name}.")

@@ -202,8 +202,9 @@ async def test_a_bad_version_is_refused_and_the_old_one_serves_on(
         await engine.load(PolicyVersion(number=1, model=str(tiny_model), adapter=good))
         before = await play_episodes(engine, count=4)
         model = str(tmp_path / "nowhere") if damage == "no_model" else str(tiny_model)
-        with pytest.raises(EngineError, match=reason):
+        with pytest.raises(EngineError, match=reason) as caught:
             await engine.load(PolicyVersion(number=2, model=model, adapter=bad))
+        assert damage != "dora" or "--to merged --out MODEL" in caught.value.remedy
         after = await play_episodes(engine, count=4)
     assert {completion.policy_version for _, completion in after} == {1}
     assert worst_difference(tiny_model, after, good) <= 1e-4

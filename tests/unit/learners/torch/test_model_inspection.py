@@ -19,7 +19,7 @@ from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailabl
 from finqa_cli.placement.known_models import is_spelled_out
 from finqa_plugins.learners.torch.inspection import inspect
 from finqa_plugins.learners.torch.meta_model import build_and_describe
-from finqa_plugins.learners.torch.trained_model import add_adapter
+from finqa_plugins.learners.torch.trained_model import add_adapter, choose_targets
 
 SIZES = {
     "vocab_size": 300,
@@ -71,14 +71,14 @@ def test_the_adapter_has_as_many_weights_as_announced(tmp_path: Path, family: st
     assert trained == found.adapter_parameters(found.lora_targets, 3) > 0
 
 
-def learner_context(*, rank: int) -> LearnerContext:
+def learner_context(*, rank: int, targets: tuple[str, ...] = ()) -> LearnerContext:
     return LearnerContext(
         model="some/model",
         learning_rate=1e-3,
         lora_rank=rank,
         lora_alpha=2 * rank,
         lora_dropout=0.0,
-        lora_target_modules=(),
+        lora_target_modules=targets,
         gradient_checkpointing=False,
         max_grad_norm=1.0,
         temperature=1.0,
@@ -169,9 +169,9 @@ def test_gpt2_has_targets_and_a_word_about_engines(tmp_path: Path) -> None:
 def test_a_target_that_a_model_lacks_is_answered_with_those_that_it_has(tmp_path: Path) -> None:
     config = written(tmp_path, "gpt2", **SMALL["gpt2"])
     with pytest.raises(
-        ConfigError, match="no linear layer named q_proj; it has c_attn, c_fc, c_proj, lm_head"
+        ConfigError, match="no linear layer named q_proj in its text decoder; it has c_attn, c_fc, c_proj, lm_head"
     ) as caught:
-        add_adapter(AutoModelForCausalLM.from_config(config), learner_context(rank=3), ("q_proj",))
+        choose_targets(AutoModelForCausalLM.from_config(config), learner_context(rank=3, targets=("q_proj",)))
     assert caught.value.remedy == "--lora-target-modules c_attn,c_proj,c_fc"
 
 

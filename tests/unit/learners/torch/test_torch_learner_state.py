@@ -189,5 +189,5 @@ def test_damaged_weights_are_a_config_error(learner_model: Path, tmp_path: Path)
 
 
 def test_an_unknown_target_module_names_the_known(learner_model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no linear layer named query; it has down_proj, .*lm_head"):
+    with pytest.raises(ConfigError, match=r"named query in its text decoder; it has down_proj, .*lm_head"):
         make_learner(learner_model, lora_target_modules=("q_proj", "query"))

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from finqa_plugins.learners.torch.forward import Inputs, state_logprobs
+from finqa_plugins.model_facts import text_decoder
 
 
 class PolicyForward(nn.Module):
@@ -40,7 +41,7 @@ class PolicyForward(nn.Module):
         PyTorch uses its fastest kernel.
         """
         packed = {} if inputs.segments is None else {"position_ids": inputs.position_ids, "segments": inputs.segments}
-        found = self.causal.base_model(input_ids=inputs.token_ids, use_cache=False, **packed)
+        found = text_decoder(self.causal)(input_ids=inputs.token_ids, use_cache=False, **packed)
         hidden: torch.Tensor = found.last_hidden_state
         return hidden.flatten(0, 1).index_select(0, inputs.positions)
 

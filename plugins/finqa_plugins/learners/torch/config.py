@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LOGIT_RESCALING = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
-"""Options of a model's configuration that scale or cap its logits, and their values without an effect."""
+LOGIT_RESCALING = {"logit_scale": 1.0, "logits_scaling": 1.0}
+"""Options of a model's configuration that scale its logits, and their values without an effect."""
 
 MOST_LAYERS = 1000
 """Largest number of layers of a model; a configuration with more is invalid."""

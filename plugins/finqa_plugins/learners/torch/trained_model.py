@@ -70,7 +70,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     check_folder(model)
     transformers_logging.disable_progress_bar()
     try:
-        base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)  # SDPA where the model has it
     except Exception as error:  # transformers, safetensors and the hub client raise many kinds, some of them bare
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"Model {model!r} cannot be loaded: {reason}", remedy="--model FOLDER_OR_HUB_ID") from error

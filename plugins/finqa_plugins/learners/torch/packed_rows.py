@@ -301,11 +301,11 @@ def _by_groups(
     outputs = list(queries)
     for group in segments.alike:
         own = torch.cat([queries[index] for index in group])
-        seen = (
+        seen_keys, seen_values = (
             torch.cat([torch.cat([part[step] for step in segments.paths[index]], dim=2) for index in group])
             for part in (keys, values)
         )
-        found = _lower_right(own, *seen, layer)
+        found = _lower_right(own, seen_keys, seen_values, layer)
         for index, output in zip(group, torch.split(found, 1), strict=True):
             outputs[index] = output
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()

@@ -22,7 +22,6 @@ class PolicyForward(nn.Module):
         super().__init__()
         self.causal = causal
         self._wide = wide
-        self._softcap = getattr(causal.config.get_text_config(), "final_logit_softcapping", None)
 
     def forward(
         self, inputs: Inputs, temperature: float, entropy_gradient: bool = False
@@ -36,7 +35,7 @@ class PolicyForward(nn.Module):
             temperature,
             entropy_gradient=entropy_gradient,
             wide=self._wide,
-            softcap=self._softcap,
+            softcap=getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None),
         )
         return states, logprobs.clone(), entropy  # FSDP2 registers hooks on the results, and warns about views
 

@@ -18,7 +18,7 @@ from benchmarks.gpu.device import device, on_cuda, seconds
 from benchmarks.gpu.scales import Scale
 from benchmarks.gpu.updates import relative
 from finqa_plugins.learners.torch import packed_rows
-from finqa_plugins.learners.torch.packed_rows import Segments
+from finqa_plugins.learners.torch.packed_rows import Layer, Segments
 
 HEADS, HEAD_DIM = 16, 128
 KEY_VALUE_HEADS = (16, 4, 1)
@@ -134,10 +134,10 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _by_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
-    return packed_rows._by_groups(query, key, value, None, segments)
+    return packed_rows._by_groups(query, key, value, Layer(), segments)
 
 
 def _variable(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments) -> torch.Tensor:
     found = packed_rows._variable_length_kernel()
     assert found is not None, "asked before"
-    return packed_rows._variable_length(found, query, key, value, None, segments)
+    return packed_rows._variable_length(found, query, key, value, Layer(), segments)

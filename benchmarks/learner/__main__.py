@@ -4,9 +4,10 @@
 
 `turns`: whole episodes against the published form, one sequence a turn. `trl`: against TRL's GRPOTrainer in an
 environment of its own, which `make test-trl` makes; without one the part is skipped. `budgets`: peak memory over token
-budgets and numbers of episodes. `vocabulary`: a head of 150 thousand tokens. All on this machine's CPU in float32,
-every measurement in its own process. Prints a markdown table and, as the last line, the same as JSON; the exit
-status is 1 when a figure fails. `--quick` is for a look: too small for its figures to be judged, save the gradients.
+budgets and numbers of episodes. `vocabulary`: a head of 150 thousand tokens. `windows`: packed rows against padded ones
+of a model with sliding windows. All on this machine's CPU in float32, every measurement in its own process. Prints a
+markdown table and, as the last line, the same as JSON; the exit status is 1 when a figure fails. `--quick` is for a
+look: too small for its figures to be judged, save the gradients.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from benchmarks.learner.against_turns import against_turns
 from benchmarks.learner.budgets import budgets
 from benchmarks.learner.jobs import ProcessFailed
 from benchmarks.learner.vocabulary import vocabulary
+from benchmarks.learner.windows import windows
 
-PARTS = ("turns", "trl", "budgets", "vocabulary")
+PARTS = ("turns", "trl", "budgets", "vocabulary", "windows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ def _part(part: str, folder: Path, scale: Scale, python: Path | None, threads: i
         return against_trl(
             folder, python, prompts=scale.prompts, repeats=scale.processes, updates=scale.updates, threads=threads
         )
+    if part == "windows":
+        return windows(folder, episodes=scale.pair_episodes, repeats=scale.pairs, threads=threads)
     if part == "budgets":
         return budgets(folder, budgets=scale.budgets, episodes=scale.counts, threads=threads)
     return vocabulary(folder, episodes=scale.head_episodes, sampled=scale.head_sampled, threads=threads)

@@ -21,7 +21,7 @@ LEARNING_RATE = 8e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Sizes of a Qwen3."""
+    """Sizes of a Qwen3, or of a Gemma 3 where `window` is above 0."""
 
     vocabulary: int = 2000
     hidden: int = 256
@@ -29,6 +29,7 @@ class ModelSize:
     heads: int = 4
     key_value_heads: int = 2
     feed_forward: int = 768
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

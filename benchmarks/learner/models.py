@@ -1,4 +1,4 @@
-"""A random Qwen3 with a tokenizer of numbers, and where its training begins."""
+"""A random Qwen3 or Gemma 3 with a tokenizer of numbers, and where its training begins."""
 
 from __future__ import annotations
 
@@ -64,24 +64,30 @@ def sampled_episodes(folder: Path, shape: Shape, count: int) -> Sequence[Sample]
 def make_model(size: ModelSize, folder: Path) -> None:
     """Writes configuration, float32 weights and tokenizer."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config
 
-    config = Qwen3Config(
+    head = size.hidden // size.heads
+    kind: Any = Qwen3Config
+    own: dict[str, int] = {}
+    if size.window:
+        kind, own = Gemma3TextConfig, {"sliding_window": size.window, "query_pre_attn_scalar": head}
+    config = kind(
         vocab_size=size.vocabulary,
         hidden_size=size.hidden,
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         num_key_value_heads=size.key_value_heads,
-        head_dim=size.hidden // size.heads,
+        head_dim=head,
         intermediate_size=size.feed_forward,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
+        **own,
     )
     torch.manual_seed(0)
-    model: Any = Qwen3ForCausalLM(config)
+    model: Any = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     write_tokenizer(folder, size.vocabulary)
 

@@ -21,7 +21,7 @@ GATED = {
 }
 """Families of decoders with grouped-query attention and a gated MLP -> their class in transformers."""
 
-RESCALES = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+RESCALES = {"logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
 """Options of a configuration that scale or cap the logits, and their values without an effect."""
 
 _BIASES = {"llama": ("attention_bias", "mlp_bias"), "mistral": (), "qwen2": (), "qwen3": ("attention_bias",)}

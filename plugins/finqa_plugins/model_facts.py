@@ -58,7 +58,7 @@ class ModelFacts:
         head_dim: Width of a head.
         attention: Implementation of the attention: SDPA, or eager where the class does not support it.
         quantization: Method by which the stored weights are quantized; empty: they are not.
-        rescales: Option that scales or caps the logits; empty: none.
+        rescales: Option that scales the logits; empty: none.
     """
 
     family: str
@@ -269,6 +269,8 @@ def check_trainable(causal: Any, states: Callable[[Tensor], Tensor]) -> None:
             logits = causal(input_ids=ids, use_cache=False).logits
             whole, part = states(ids), states(ids[:, :5])
             ours = causal.get_output_embeddings()(whole)
+            if cap := _value(text_config(causal.config), "final_logit_softcapping"):
+                ours = (ours / cap).tanh() * cap
     finally:
         causal.train(training)
     if differs(part, whole[:, :5]):

@@ -8,11 +8,18 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("kv_heads", [2, 8])
-def test_one_kernel_for_all_segments_is_the_attention_of_each(kv_heads: int) -> None:
+@pytest.mark.parametrize("window", [None, 64, 350])
+def test_one_kernel_for_all_segments_is_the_attention_of_each(window: int | None, kv_heads: int) -> None:
     torch = pytest.importorskip("torch", reason="needs finqa[train]")
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    from finqa_plugins.learners.torch.packed_rows import Segments, _by_groups, _variable_length, _variable_length_kernel
+    from finqa_plugins.learners.torch.packed_rows import (
+        Layer,
+        Segments,
+        _by_groups,
+        _variable_length,
+        _variable_length_kernel,
+    )
 
     if (kernel := _variable_length_kernel()) is None:
         pytest.skip("this PyTorch has no torch.nn.attention.varlen with windows and shared heads")
@@ -21,8 +28,8 @@ def test_one_kernel_for_all_segments_is_the_attention_of_each(kv_heads: int) -> 
     shapes = ((1, 8, tokens, 64), (1, kv_heads, tokens, 64), (1, kv_heads, tokens, 64))
     exact = [torch.randn(shape, device="cuda", requires_grad=True) for shape in shapes]
     half = [part.detach().to(torch.bfloat16).requires_grad_() for part in exact]
-    wanted = _by_groups(*exact, None, segments)
-    found = _variable_length(kernel, *half, None, segments)
+    wanted = _by_groups(*exact, Layer(window=window), segments)
+    found = _variable_length(kernel, *half, Layer(window=window), segments)
     direction = torch.randn_like(wanted)
     (wanted * direction).sum().backward()
     (found.float() * direction).sum().backward()

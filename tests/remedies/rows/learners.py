@@ -67,6 +67,16 @@ def weight(value: float) -> Callable[[], None]:
     return write
 
 
+def biased_by_distance() -> None:
+    """The model is a Falcon whose scores have biases (ALiBi) and whose attention cannot be replaced."""
+    from transformers import FalconConfig, FalconForCausalLM
+
+    own = json.loads(Path(MODEL, "config.json").read_text(encoding="utf-8"))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 4096}
+    ids = {name: own[name] for name in ("vocab_size", "pad_token_id", "eos_token_id", "bos_token_id")}
+    FalconForCausalLM(FalconConfig(**sizes, **ids, alibi=True)).save_pretrained(MODEL)
+
+
 def adapter_of_another() -> None:
     """An adapter that names a smaller model as its base."""
     make_tiny_qwen3(Path("other"), hidden=32, layers=1)
@@ -167,10 +177,7 @@ LEARNERS = {
         "--lora-target-modules q_proj,lm_head"
     ),
     "rows that the model does not take": learned(
-        "--set learner.options.packing=on",
-        lambda: config(
-            use_sliding_window=True, sliding_window=8, max_window_layers=0, layer_types=["sliding_attention"] * 2
-        ),
+        "--set learner.options.packing=on --lora-target-modules query_key_value", biased_by_distance
     ),
     "no such layer": learned("--lora-target-modules nosuch"),
     "greedy attempts": Fault(

@@ -49,40 +49,46 @@ class Sampler:
     Attributes:
         temperature: [N] 1 where the row is greedy.
         greedy: [N] bool, or None when no row is.
+        sampled: [S] indices of the rows that are not greedy, or None when no row is greedy.
         top_p: [N] or None when every row keeps the whole distribution.
         uniforms: [N, steps] float64.
     """
 
     temperature: Tensor
     greedy: Tensor | None
+    sampled: Tensor | None
     top_p: Tensor | None
     uniforms: Tensor
 
     @classmethod
     def of(cls, settings: list[Sampling], steps: int, device: torch.device, drawn: list[int] | None = None) -> Sampler:
         """Makes the sampler of rows that each draw at most `steps` tokens, after `drawn` [N] tokens so far."""
-        greedy = [sampling.temperature <= 0 for sampling in settings]
-        top_p = [1.0 if cold else sampling.top_p for cold, sampling in zip(greedy, settings, strict=True)]
-        warmth = [1.0 if cold else sampling.temperature for cold, sampling in zip(greedy, settings, strict=True)]
+        cold = [sampling.temperature <= 0 for sampling in settings]
+        top_p = [1.0 if still else sampling.top_p for still, sampling in zip(cold, settings, strict=True)]
+        warmth = [1.0 if still else sampling.temperature for still, sampling in zip(cold, settings, strict=True)]
         table = uniforms([sampling.seed for sampling in settings], steps, drawn)
+        greedy = torch.tensor(cold, device=device) if any(cold) else None
         return cls(
             temperature=torch.tensor(warmth, dtype=torch.float32, device=device),
-            greedy=torch.tensor(greedy, device=device) if any(greedy) else None,
+            greedy=greedy,
+            sampled=_others(greedy),
             top_p=torch.tensor(top_p, dtype=torch.float32, device=device) if min(top_p) < 1 else None,
             uniforms=torch.from_numpy(table).to(device),
         )
 
     def select(self, rows: Tensor) -> Sampler:
         """The settings of some rows, in that order."""
+        greedy = None if self.greedy is None else self.greedy[rows]
         return Sampler(
             temperature=self.temperature[rows],
-            greedy=None if self.greedy is None else self.greedy[rows],
+            greedy=greedy,
+            sampled=_others(greedy),
             top_p=None if self.top_p is None else self.top_p[rows],
             uniforms=self.uniforms[rows],
         )
 
     def draw(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Token `step` of every row, by inverse CDF.
+        """Token `step` of every row: the most likely one of greedy rows, that of the inverse CDF of the others.
 
         Args:
             logits: [N, V].
@@ -92,20 +98,34 @@ class Sampler:
             ids [N] and their log-probabilities [N] in fp32 under the distribution that was drawn from; untempered
             for greedy rows.
         """
-        logprobs = torch.log_softmax(logits.float() / self.temperature[:, None], dim=-1)
-        probs = logprobs.exp()
-        if self.top_p is not None:
-            probs = _nucleus(probs, self.top_p)
-        cumulative = probs.cumsum(-1, dtype=torch.float64)
-        mass = cumulative[:, -1:]
-        ids = torch.searchsorted(cumulative, self.uniforms[:, step, None] * mass, right=True)
-        ids = ids.clamp_(max=logits.shape[-1] - 1)
-        if self.greedy is not None:
-            ids = torch.where(self.greedy[:, None], logits.argmax(-1, keepdim=True), ids)
-        chosen = logprobs.gather(-1, ids)
-        if self.top_p is not None:
-            chosen = torch.where(self.top_p[:, None] < 1, chosen - mass.log().to(chosen.dtype), chosen)
-        return ids[:, 0], chosen[:, 0]
+        drawn = self.uniforms[:, step]
+        if self.sampled is None:
+            return _draw(logits, self.temperature, self.top_p, drawn)
+        ids = logits.argmax(-1)
+        logprobs = torch.log_softmax(logits.float(), dim=-1).gather(-1, ids[:, None])[:, 0]
+        if len(rows := self.sampled):
+            top_p = None if self.top_p is None else self.top_p[rows]
+            ids[rows], logprobs[rows] = _draw(logits[rows], self.temperature[rows], top_p, drawn[rows])
+        return ids, logprobs
+
+
+def _others(greedy: Tensor | None) -> Tensor | None:
+    return None if greedy is None else (~greedy).nonzero()[:, 0]
+
+
+def _draw(logits: Tensor, temperature: Tensor, top_p: Tensor | None, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """[N] ids by inverse CDF at `drawn` [N] in [0, 1), and their log-probabilities [N]."""
+    logprobs = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
+    probs = logprobs.exp()
+    if top_p is not None:
+        probs = _nucleus(probs, top_p)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    mass = cumulative[:, -1:]
+    ids = torch.searchsorted(cumulative, drawn[:, None] * mass, right=True).clamp_(max=logits.shape[-1] - 1)
+    chosen = logprobs.gather(-1, ids)
+    if top_p is not None:
+        chosen = torch.where(top_p[:, None] < 1, chosen - mass.log().to(chosen.dtype), chosen)
+    return ids[:, 0], chosen[:, 0]
 
 
 def _nucleus(probs: Tensor, top_p: Tensor) -> Tensor:

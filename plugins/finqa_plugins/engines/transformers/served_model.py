@@ -1,10 +1,4 @@
-"""Loads a causal language model and runs it over batch buffers.
-
-Attention of a batch whose rows all begin with the same tokens (system text, tool schemas) keeps the keys and values of
-that opening once, not once per row. Decoding on a CPU is bound by reading keys and values from memory, so this is the
-largest single saving there. The result is the ordinary softmax over opening and row together: attention to the
-two parts is computed separately and weighted by their masses, as in flash decoding (Dao et al., 2023).
-"""
+"""Loads a causal language model and runs it over batch buffers."""
 
 from __future__ import annotations
 
@@ -15,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from finqa_cli.errors import ConfigError
+from finqa_plugins.attention import small_windows
 from finqa_plugins.engines.transformers.device_placement import UNLIMITED_CONTEXT
 from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape, Scratch
+from finqa_plugins.engines.transformers.opening_attention import OPENING_ATTENTION, SharedOpening
 from finqa_plugins.model_facts import (
     ModelFacts,
     differs,
@@ -29,70 +24,15 @@ from finqa_plugins.model_facts import (
     is_out_of_memory,
     read_facts,
     reason_of,
-    text_config,
 )
 
-OPENING_ATTENTION = "finqa_opening"
 NAME_ANOTHER = "copy the model again, or name another one, a folder or hub id"
 ANOTHER = "choose another engine (--engine vllm), or another model"
+
 CALL_BYTES = 4 << 20
 """Bytes that a core reads from memory in the time that the calls of one layer take, about 0.4 ms."""
-
-# What torch's own scaled_dot_product_attention calls on a CPU. Called directly because it also returns the logarithm
-# of the softmax's denominator, without which two parts cannot be joined.
-_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-
-def opening_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    opening: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """One layer's attention, registered with transformers under `OPENING_ATTENTION`.
-
-    Args:
-        module: The layer's attention module; `layer_idx` selects its part of the opening.
-        query: [N, heads, Lq, D].
-        key: [N, kv heads, T, D] of the rows, without the opening.
-        value: Like `key`.
-        attention_mask: [N, 1, Lq, T] 0 where a key of the row may be seen, -inf elsewhere; the opening is seen by all.
-        scaling: Factor of the scores; default 1/sqrt(D).
-        opening: [layers, 2, kv heads, P, D] keys and values of the opening, or None.
-        kwargs: Passed on when there is no opening.
-
-    Returns:
-        [N, Lq, heads, D] and None.
-    """
-    if opening is None:
-        attended: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
-        )
-        return attended
-    rows, heads, length, width = query.shape
-    kv_heads = key.shape[1]
-    folded = heads // kv_heads * length  # the queries of all heads that share one key head
-    opening_key, opening_value = opening[module.layer_idx]  # type: ignore[index]
-    query = query.reshape(rows, kv_heads, folded, width)
-    together = query.transpose(0, 1).reshape(1, kv_heads, rows * folded, width)
-    shared, shared_mass = _FLASH(together, opening_key[None], opening_value[None], scale=scaling)
-    shared = shared.view(kv_heads, rows, folded, width).transpose(0, 1)
-    shared_mass = shared_mass.view(kv_heads, rows, folded).transpose(0, 1)
-
-    if attention_mask is not None and length > 1:
-        attention_mask = attention_mask.expand(rows, folded // length, length, -1).reshape(rows, 1, folded, -1)
-    own, own_mass = _FLASH(query, key, value, attn_mask=attention_mask, scale=scaling)
-    share = torch.sigmoid(own_mass.view(rows, kv_heads, folded) - shared_mass).to(own.dtype)
-    output = torch.lerp(shared, own, share[..., None])
-    return output.reshape(rows, heads, length, width).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(OPENING_ATTENTION, opening_attention)
-
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Largest relative difference of logits by rounding; a wrong token or position causes a far larger one."""
 
 Fingerprint = tuple[str, tuple[tuple[str, int, int], ...]]
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -149,7 +89,6 @@ class CausalModel:
         self.module = module
         self.fingerprint = source
         self.device = device
-        config: Any = text_config(module.config)
         facts = read_facts(module.config)
         check_served(source[0], facts)
         self.vocabulary = facts.vocabulary or int(module.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
@@ -160,14 +99,11 @@ class CausalModel:
             self._check_cache(source[0])
         weights = sum(weight.numel() * weight.element_size() for weight in module.parameters())
         self.forward_bytes = weights + self.shape.layers * CALL_BYTES
-        # A sliding window counts columns, and those of an opening are not in the row. On CUDA the fused kernels of
-        # whole rows are preferred.
-        kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
-        plain = kinds == {"full_attention"} and not getattr(config, "sliding_window", None)
+        # On CUDA the fused kernels of whole rows are preferred.
         backend = bool(getattr(module, "_supports_attention_backend", False))
-        self.shares_openings = device.type == "cpu" and plain and backend
+        self.shares_openings = device.type == "cpu" and backend
         if self.shares_openings:
-            module.set_attn_implementation(OPENING_ATTENTION)  # type: ignore[operator]
+            self.shares_openings = self._attends_to_openings()
 
     @torch.inference_mode()
     def forward(
@@ -180,11 +116,12 @@ class CausalModel:
             positions: [N, L] place of each token in its sequence.
             valid: [N, filled + L] False at columns before a row's first token.
             cache: Cache of the N rows.
-            opening: See `opening_attention`.
+            opening: [layers, 2, kv heads, P, D] keys and values of the tokens before the rows, or None.
         """
         extra: dict[str, Any] = {"attention_mask": valid}
         if self.shares_openings:
-            extra = {"attention_mask": _causal(valid, token_ids.shape[1], self.shape.dtype), "opening": opening}
+            shared = None if opening is None else SharedOpening(opening, positions)
+            extra = {"attention_mask": _causal(valid, token_ids.shape[1], self.shape.dtype), "opening": shared}
         output = self.module(
             input_ids=token_ids,
             position_ids=positions,
@@ -195,6 +132,40 @@ class CausalModel:
         )
         logits: Tensor = output.logits[:, -1]
         return logits
+
+    @torch.inference_mode()
+    def _attends_to_openings(self) -> bool:
+        """Makes the model use `opening_attention` if its logits are then those of its own attention to a whole row.
+
+        Sliding windows are so small meanwhile that they matter in the row.
+        """
+        module: Any = self.module
+        before, start, cache = module.config._attn_implementation, 5, DynamicCache()
+        positions = torch.arange(12)[None]
+        ids, valid = positions % self.vocabulary, torch.ones(1, 12, dtype=torch.bool)
+        try:
+            with small_windows(module, 4):
+                wanted = module(input_ids=ids, past_key_values=cache).logits
+                module.set_attn_implementation(OPENING_ATTENTION)
+                known = torch.stack([torch.cat((layer.keys, layer.values)) for layer in cache.layers])
+                buffer = torch.zeros_like(known[:, :, None])
+                found = [
+                    self.forward(
+                        ids[:, begin:end],
+                        positions[:, begin:end],
+                        valid[:, start:end],
+                        BatchCache(buffer, slice(0, 1), begin - start),
+                        known[..., :start, :],
+                    )
+                    for begin, end in ((start, 8), (8, 11), (11, 12))
+                ]
+            difference = (torch.cat(found) - wanted[0, [7, 10, 11]]).float().norm()
+            equal = bool(difference <= _TOLERANCE[self.shape.dtype] * wanted[0, [7, 10, 11]].float().norm())
+        except Exception:  # a model's own code may raise anything for options that it does not know
+            equal = False
+        if not equal:
+            module.set_attn_implementation(before)
+        return equal
 
     @torch.inference_mode()
     def _probe(self, dtype: torch.dtype) -> KvShape:

@@ -152,28 +152,38 @@ def state_logprobs(
     *,
     entropy_gradient: bool = False,
     wide: bool = False,
+    softcap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability [N] of each target at the temperature, and entropy [N] of the state [N, H] that predicts it.
 
     The head runs on these states only, in chunks, so the full [B, L, V] logits never exist. With `wide` the logits are
-    float32 even if the head computes in 16 bits; see `wide_logits`.
+    float32 even if the head computes in 16 bits; see `wide_logits`. With `softcap` c they are c tanh(logit / c), as in
+    Gemma 2.
     """
     head = causal.get_output_embeddings()
     rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
     if states.shape[0] <= rows:
-        return _chunk_logprobs(head, states, targets, temperature, entropy_gradient, wide)
+        return _chunk_logprobs(head, states, targets, temperature, entropy_gradient, wide, softcap)
     parts = [
-        checkpoint(_chunk_logprobs, head, part, ids, temperature, entropy_gradient, wide, use_reentrant=False)
+        checkpoint(_chunk_logprobs, head, part, ids, temperature, entropy_gradient, wide, softcap, use_reentrant=False)
         for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
 def _chunk_logprobs(
-    head: Any, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy_gradient: bool, wide: bool
+    head: Any,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool,
+    wide: bool,
+    softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = wide_logits(head, hidden) if wide else head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if softcap:
+        logits = (logits / softcap).tanh() * softcap
     if temperature != 1.0:
         logits = logits / temperature
     normalised = torch.log_softmax(logits, dim=-1)

@@ -1,8 +1,9 @@
 """Packed rows: many sequences as one row without padding, in which a common beginning occurs only once.
 
-`pack_row` builds the row; the rest is attention over it, within each sequence only. The attention function is
-registered with transformers' `AttentionInterface`. It gets `segments` through the model's keyword arguments, so that
-recomputation in the backward pass gets them too. Without `segments` it is causal SDPA over rows padded on the right.
+`pack_row` builds the row; the rest is attention over it, within each sequence only, in some layers of some models only
+to the last tokens (sliding windows). The attention function is registered with transformers' `AttentionInterface`. It
+gets `segments` through the model's keyword arguments, so that recomputation in the backward pass gets them too. Without
+`segments` it is causal attention over rows padded on the right.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from finqa_cli.errors import ConfigError
+from finqa_plugins.attention import explicit_attention, small_windows, with_sinks
 from finqa_plugins.model_facts import text_decoder
 
 log = structlog.get_logger(__name__)
@@ -38,7 +40,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 _LARGEST_HEAD = 256
 """Largest size of a head that FlashAttention supports."""
 
-_UNSUPPORTED = ("sliding_window", "softcap", "position_bias", "s_aux", "cache")
+_UNSUPPORTED = ("position_bias", "cache")
 """Options of attention functions that are not supported here."""
 
 _SHORTEST_SHARED = 32
@@ -143,6 +145,10 @@ def _runs(sequences: Sequence[Sequence[int]], rows: Sequence[int], depth: int) -
 
 
 _PROBE = Segments(sizes=(3, 5, 4, 6), paths=((0,), (0, 1), (0, 2), (3,)))
+_PROBE_WINDOW = 4
+"""Sliding window during the probe: shorter than its sequences, and than their parts behind the shared segment."""
+
+_KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
@@ -182,7 +188,7 @@ def use_packed_rows(base: Any) -> str | None:
     before, training = base.config._attn_implementation, base.training
     base.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), small_windows(base, _PROBE_WINDOW):
             ids = torch.arange(sum(_PROBE.sizes), device=base.device) % config.vocab_size
             parts = torch.split(ids, list(_PROBE.sizes))
             rows = [torch.cat([parts[index] for index in path]) for path in _PROBE.paths]
@@ -212,6 +218,30 @@ def attend_within_segments(base: Any) -> None:
     base.set_attn_implementation(_NAME)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How a layer attends.
+
+    Attributes:
+        scaling: Factor on the products; None: 1 / sqrt(D).
+        window: Tokens that a token attends to, itself included; None: all earlier ones.
+        softcap: Bound of the scaled products; None: none.
+        sinks: [H] score of a key without a value; None: none.
+        dropout: Share of the weights that are dropped.
+    """
+
+    scaling: float | None = None
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+    dropout: float = 0.0
+
+    @property
+    def explicit(self) -> bool:
+        """Whether no kernel of PyTorch computes it."""
+        return self.softcap is not None or self.sinks is not None
+
+
 def segment_attention(
     module: Any,
     query: torch.Tensor,
@@ -221,6 +251,9 @@ def segment_attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     segments: Segments | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -231,10 +264,13 @@ def segment_attention(
         query: [1, H, T, D].
         key: [1, K, T, D]; each serves H / K heads.
         value: [1, K, T, D].
-        attention_mask: None for packed rows: `segments` determines the attention.
-        scaling: Factor on the products; None: 1 / sqrt(D).
-        dropout: Share of the weights that are dropped.
-        segments: Segments of the row; None: rows are padded on the right.
+        attention_mask: None: `segments` determines the attention.
+        scaling: See `Layer`, as for the next four.
+        dropout: Share of dropped weights.
+        sliding_window: Number of tokens.
+        softcap: Bound of products.
+        s_aux: Sinks.
+        segments: Segments of the row; None: [B, H, T, D] are rows that are padded on the right.
         options: Further arguments of the model.
 
     Returns:
@@ -243,63 +279,77 @@ def segment_attention(
     Raises:
         ValueError: The model uses an option that is not supported here.
     """
-    if segments is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        output, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
-        )
-        return output, None
     unknown = [name for name in _UNSUPPORTED if options.get(name) is not None]
     if unknown or attention_mask is not None or key.shape[2] != query.shape[2]:
         raise ValueError(f"packed rows go without masks, earlier keys, {', '.join(_UNSUPPORTED)}")
+    layer = Layer(scaling=scaling, window=sliding_window, softcap=softcap, sinks=s_aux, dropout=dropout)
     kind = query.device.type
     if torch.is_autocast_enabled(kind):  # as SDPA does; norms leave queries and keys in float32
         query, key, value = (part.to(torch.get_autocast_dtype(kind)) for part in (query, key, value))
+    if segments is None:
+        return _lower_right(query, key, value, layer).transpose(1, 2).contiguous(), None
     kernel = _variable_length_kernel()
-    if kernel and kind == "cuda" and _fits(query) and not dropout:
-        return _variable_length(kernel, query, key, value, scaling, segments), None
-    return _by_groups(query, key, value, scaling, segments, dropout=dropout), None
+    if kernel and kind == "cuda" and _fits(query) and not dropout and not layer.explicit:
+        return _variable_length(kernel, query, key, value, layer, segments), None
+    return _by_groups(query, key, value, layer, segments), None
 
 
 def _by_groups(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float | None,
-    segments: Segments,
-    *,
-    dropout: float = 0.0,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: Layer, segments: Segments
 ) -> torch.Tensor:
     """[1, T, H, D], with one call of SDPA for all segments of equal shape."""
     queries, keys, values = (torch.split(part, list(segments.sizes), dim=2) for part in (query, key, value))
     outputs = list(queries)
     for group in segments.alike:
         own = torch.cat([queries[index] for index in group])
-        seen = (
+        seen_keys, seen_values = (
             torch.cat([torch.cat([part[step] for step in segments.paths[index]], dim=2) for index in group])
             for part in (keys, values)
         )
-        found = _lower_right(own, *seen, scale=scaling, dropout_p=dropout)
+        found = _lower_right(own, seen_keys, seen_values, layer)
         for index, output in zip(group, torch.split(found, 1), strict=True):
             outputs[index] = output
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous()
 
 
-def _lower_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """[B, H, Q, D]: causal attention of the last Q of C tokens; key and value are [B, K, C, D]. Options: see SDPA."""
-    shared = query.shape[1] != key.shape[1]
-    attend: Callable[..., torch.Tensor] = functools.partial(scaled_dot_product_attention, enable_gqa=shared, **options)
-    earlier = key.shape[2] - query.shape[2]
-    if not earlier:
+def _lower_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: Layer) -> torch.Tensor:
+    """[B, H, Q, D]: causal attention of the last Q of C tokens; key and value are [B, K, C, D].
+
+    Rows no longer than the window are computed as without one.
+    """
+    attend: Callable[..., torch.Tensor] = functools.partial(
+        scaled_dot_product_attention,
+        enable_gqa=query.shape[1] != key.shape[1],
+        scale=layer.scaling,
+        dropout_p=layer.dropout,
+    )
+    seen = key.shape[2] - query.shape[2]
+    window = layer.window if layer.window is not None and layer.window < key.shape[2] else None
+    if not (seen or window or layer.explicit):
         return attend(query, key, value, is_causal=True)
     outputs = []
-    seen = earlier
     for block in torch.split(query, _QUERIES_PER_BLOCK, dim=2):
         before, seen = seen, seen + block.shape[2]
-        mask = torch.ones(block.shape[2], seen, dtype=torch.bool, device=query.device).tril(before)
-        outputs.append(attend(block, key[:, :, :seen], value[:, :, :seen], attn_mask=mask))
+        first = max(0, before - window + 1) if window else 0
+        mask = torch.ones(block.shape[2], seen - first, dtype=torch.bool, device=query.device).tril_(before - first)
+        if window:
+            mask.triu_(before - first - window + 1)
+        keys, values = (part[:, :, first:seen] for part in (key, value))
+        if layer.explicit:
+            outputs.append(_explicitly(block, keys, values, mask, layer))
+        else:
+            outputs.append(attend(block, keys, values, attn_mask=mask))
     return torch.cat(outputs, dim=2)
+
+
+def _explicitly(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, layer: Layer
+) -> torch.Tensor:
+    """[B, H, Q, D]: attention where the mask [Q, C] is true, with capped products and sinks."""
+    output, mass = explicit_attention(
+        query, key, value, mask, scaling=layer.scaling, softcap=layer.softcap, dropout_p=layer.dropout
+    )
+    return output if layer.sinks is None else with_sinks(output, mass, layer.sinks[:, None])
 
 
 def _variable_length(
@@ -307,7 +357,7 @@ def _variable_length(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    scaling: float | None,
+    layer: Layer,
     segments: Segments,
 ) -> torch.Tensor:
     """[1, T, H, D], with one call for all segments. FlashAttention aligns a causal window at the lower right."""
@@ -322,7 +372,8 @@ def _variable_length(
     packed = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     ends = (_ends(segments.sizes, query.device), _ends(segments.contexts, query.device))
     longest = (max(segments.sizes), max(segments.contexts))
-    return kernel(*packed, *ends, *longest, scale=scaling, window_size=(-1, 0), **shared)[None]
+    earlier = -1 if layer.window is None or layer.window >= longest[1] else layer.window - 1  # without the query's own
+    return kernel(*packed, *ends, *longest, scale=layer.scaling, window_size=(earlier, 0), **shared)[None]
 
 
 def _fits(query: torch.Tensor) -> bool:
@@ -359,13 +410,11 @@ def _shares_heads(kernel: Callable[..., torch.Tensor]) -> bool:
 
 
 def _partial_attention(config: Any) -> str | None:
-    """Why layers of this configuration do not attend to all earlier tokens; None if there is no sign of that."""
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
+    """Why layers of this configuration do not attend to all tokens, or all of a window; None without a sign of that."""
+    if kinds := set(getattr(config, "layer_types", None) or ()) - _KNOWN_LAYERS:
         return f"it has layers of {', '.join(sorted(kinds))}"
-    for name in ("sliding_window", "attention_chunk_size"):
-        if not getattr(config, "layer_types", None) and getattr(config, name, None):
-            return f"its attention is limited ({name})"
+    if not getattr(config, "layer_types", None) and getattr(config, "attention_chunk_size", None):
+        return "its attention is limited (attention_chunk_size)"
     return None
 
 

@@ -87,7 +87,7 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     for module in base.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
+        if isinstance(getattr(module, "attention_dropout", None), float):  # a layer of that name in some models
             module.attention_dropout = 0.0
     return base.to(device)
 

@@ -47,9 +47,9 @@ def test_attention_of_packed_rows_is_that_of_each_segment_and_another_is_found(
     assert sum(bool(figure.limit) for figure in figures) == 12
     right: Any = packed_rows._by_groups
 
-    def without_prefixes(query: Any, key: Any, value: Any, scaling: Any, segments: Any) -> Any:
+    def without_prefixes(query: Any, key: Any, value: Any, layer: Any, segments: Any) -> Any:
         alone = replace(segments, paths=tuple((place,) for place in range(len(segments.sizes))))
-        return right(query, key, value, scaling, alone)
+        return right(query, key, value, layer, alone)
 
     monkeypatch.setattr(packed_rows, "_by_groups", without_prefixes)
     assert len(failed(kernel_part.kernel(scale, tmp_path))) == 12

@@ -58,6 +58,14 @@ def test_both_forms_have_the_same_gradient(start: Path, tmp_path: Path) -> None:
     assert (whole.tokens, turns.tokens) == (COUNT * 69, COUNT * (45 + 57 + 69))
 
 
+def test_packed_and_padded_rows_of_windows_have_the_same_gradient(tmp_path: Path) -> None:
+    prepare(Preparation(folder=tmp_path, model=replace(SIZE, window=16), shape=SHAPE, scored=COUNT))
+    packed, padded = (tmp_path / f"{packing}.safetensors" for packing in ("packed", "padded"))
+    measured_here(job(tmp_path, packed))
+    measured_here(replace(job(tmp_path, padded), packing="off"))
+    assert against_turns.gradient_difference(packed, padded)[0] <= against_turns.SAME_GRADIENT
+
+
 def test_another_gradient_is_found(start: Path, tmp_path: Path) -> None:
     ours, other = tmp_path / "ours.safetensors", tmp_path / "other.safetensors"
     measured_here(job(start, ours))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from finqa_cli.types import Sampling
 
 torch = pytest.importorskip("torch")
 
+from finqa_plugins.engines.transformers import sampling  # noqa: E402
 from finqa_plugins.engines.transformers.sampling import Sampler, uniforms  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -85,6 +87,47 @@ def test_a_row_draws_the_same_alone_and_among_others(seeds: list[int], top_p: fl
     together, _ = Sampler.of(settings, 3, CPU).draw(logits, 2)
     alone = [Sampler.of([each], 3, CPU).draw(logits[row : row + 1], 2)[0] for row, each in enumerate(settings)]
     assert together.tolist() == [int(ids) for ids in alone]
+
+
+def drawn_from_all(settings: list[Sampling], logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw for every row, and replace the tokens of greedy rows."""
+    greedy = torch.tensor([sampling.temperature <= 0 for sampling in settings])
+    warm = [
+        replace(sampling, temperature=1.0, top_p=1.0) if sampling.temperature <= 0 else sampling
+        for sampling in settings
+    ]
+    ids, logprobs = Sampler.of(warm, step + 1, CPU).draw(logits, step)
+    best = logits.argmax(-1)
+    own = logits.float().log_softmax(-1).gather(-1, best[:, None])[:, 0]
+    return torch.where(greedy, best, ids), torch.where(greedy, own, logprobs)
+
+
+@given(
+    temperatures=st.lists(st.sampled_from([0.0, 0.7, 1.0, 1.5]), min_size=1, max_size=8),
+    top_p=st.sampled_from([1.0, 0.7]),
+    seed=st.integers(0, 2**30),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_greedy_rows_change_no_bit_of_the_others(
+    temperatures: list[float], top_p: float, seed: int, dtype: torch.dtype
+) -> None:
+    settings = [Sampling(seed=seed + row, temperature=heat, top_p=top_p) for row, heat in enumerate(temperatures)]
+    logits = (4 * torch.randn(len(settings), 307, generator=torch.Generator().manual_seed(seed))).to(dtype)
+    for row, sampler in enumerate([Sampler.of(settings, 3, CPU)] * 2):
+        order = torch.arange(len(settings)).flip(0) if row else torch.arange(len(settings))
+        found = sampler.select(order).draw(logits[order], 2)
+        for left, right in zip(found, drawn_from_all(settings, logits, 2), strict=True):
+            assert torch.equal(left, right[order])
+
+
+@pytest.mark.parametrize("temperatures", [(0.0, 0.0, 0.0), (0.0, 1.0, 0.0)])
+def test_nothing_is_drawn_for_greedy_rows(temperatures: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    draw = sampling._draw
+    monkeypatch.setattr(sampling, "_draw", lambda logits, *rest: (rows.append(len(logits)), draw(logits, *rest))[-1])
+    settings = [Sampling(temperature=heat) for heat in temperatures]
+    Sampler.of(settings, 1, CPU).draw(LOGITS.expand(3, -1), 0)
+    assert rows == [1] * sum(heat > 0 for heat in temperatures)
 
 
 def test_impossible_tokens_are_never_drawn() -> None:

@@ -27,7 +27,13 @@ from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import ConfigError
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Sample
-from finqa_plugins.learners.torch.packed_rows import Segments, _variable_length, segment_attention, takes_packed_rows
+from finqa_plugins.learners.torch.packed_rows import (
+    Layer,
+    Segments,
+    _variable_length,
+    segment_attention,
+    takes_packed_rows,
+)
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.trained_model import load_base
 
@@ -175,8 +181,6 @@ def test_values_and_the_reference_are_those_of_rectangles(learner_model: Path) -
 @pytest.mark.parametrize(
     ("kind", "changes", "reason"),
     [
-        ("mistral", {"sliding_window": 64}, "sliding_window"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}, "sliding_attention"),
         ("falcon", {"alibi": True}, "support a choice of the attention"),
         ("lfm2", {}, "conv"),
     ],
@@ -193,7 +197,7 @@ def test_what_cannot_be_packed_keeps_its_rectangles(kind: str, changes: dict[str
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", "mistral"])
 def test_what_can_be_packed_is_used_in_its_mode(kind: str) -> None:
-    model = tiny(kind, **({"sliding_window": None} if kind == "mistral" else {})).train()
+    model = tiny(kind).train()
     assert takes_packed_rows(model, "auto")
     assert all(part.training for part in model.modules())
     assert not takes_packed_rows(model, "off")
@@ -216,7 +220,7 @@ def test_a_model_that_mixes_sequences_is_found_out(monkeypatch: pytest.MonkeyPat
         takes_packed_rows(model, "on")
 
 
-@pytest.mark.parametrize("option", ["sliding_window", "softcap", "s_aux"])
+@pytest.mark.parametrize("option", ["position_bias", "cache"])
 def test_attention_that_is_not_computed_here_is_refused(option: str) -> None:
     part = torch.zeros(1, 2, 3, 4)
     with pytest.raises(ValueError, match=option):
@@ -237,7 +241,8 @@ def lower_right(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """What FlashAttention's kernel for variable lengths computes, said plainly."""
-    assert window_size == (-1, 0)
+    earlier, later = window_size
+    assert later == 0
     shared = query.shape[1] // key.shape[1]
     assert enable_gqa == (shared > 1)
     outputs = []
@@ -249,7 +254,8 @@ def lower_right(
         assert len(part) <= longest_query
         assert len(keys) <= longest_key
         products = torch.einsum("qhd,khd->hqk", part, keys) * scale
-        hidden = torch.ones(len(part), len(keys), dtype=torch.bool).triu(len(keys) - len(part) + 1)
+        distance = torch.arange(len(keys) - len(part), len(keys))[:, None] - torch.arange(len(keys))
+        hidden = (distance < 0) | (distance > earlier if earlier >= 0 else False)
         weights = products.masked_fill(hidden, -torch.inf).softmax(-1)
         outputs.append(torch.einsum("hqk,khd->qhd", weights, values))
     return torch.cat(outputs)
@@ -262,14 +268,15 @@ def lower_right_of_2_11(*arguments: Any, scale: float, window_size: tuple[int, i
 
 @pytest.mark.parametrize("kernel", [lower_right, lower_right_of_2_11])
 @pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("window", [None, 1, 4, 9, 40])
 def test_the_kernel_for_variable_lengths_is_given_the_same_attention(
-    heads: int, kernel: Callable[..., torch.Tensor]
+    window: int | None, heads: int, kernel: Callable[..., torch.Tensor]
 ) -> None:
     segments = Segments((5, 3, 4, 2, 6), ((0,), (0, 1), (0, 2), (0, 2, 3), (4,)))
     query = torch.randn(1, 4, 20, 8, dtype=torch.float64)
     key, value = (torch.randn(1, heads, 20, 8, dtype=torch.float64) for _ in range(2))
-    found = _variable_length(kernel, query, key, value, 0.3, segments)
-    wanted, _ = segment_attention(None, query, key, value, None, scaling=0.3, segments=segments)
+    found = _variable_length(kernel, query, key, value, Layer(scaling=0.3, window=window), segments)
+    wanted, _ = segment_attention(None, query, key, value, None, scaling=0.3, sliding_window=window, segments=segments)
     assert found.shape == wanted.shape == (1, 20, 4, 8)
     assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
 

@@ -30,7 +30,13 @@ class PolicyForward(nn.Module):
         """States [N, H] that predict the targets, and log-probabilities [N] and entropies [N] of these, in nats."""
         states = self.states(inputs)
         logprobs, entropy = state_logprobs(
-            self.causal, states, inputs.targets, temperature, entropy_gradient=entropy_gradient, wide=self._wide
+            self.causal,
+            states,
+            inputs.targets,
+            temperature,
+            entropy_gradient=entropy_gradient,
+            wide=self._wide,
+            softcap=getattr(self.causal.config.get_text_config(), "final_logit_softcapping", None),
         )
         return states, logprobs.clone(), entropy  # FSDP2 registers hooks on the results, and warns about views
 

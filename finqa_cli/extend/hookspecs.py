@@ -83,6 +83,8 @@ class Component:
             for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
             `{option}` for the value of one of its options; reports show it. Empty: it is not known.
+        learning_rates: For an optimizer: its default learning rates, for an adapter and for all weights. None: those of
+            `train.learning_rate`.
         standing: For a tracker: every run uses it automatically if its packages are installed.
     """
 
@@ -107,6 +109,7 @@ class Component:
     given: Mapping[str, Any] = field(default_factory=dict)
     verdict: str = ""
     clustered_by: str = ""
+    learning_rates: tuple[float, float] | None = None
     standing: bool = False
 
 

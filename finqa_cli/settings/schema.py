@@ -34,6 +34,19 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
+TRAIN_RATES = (8e-5, 4e-6)
+"""Learning rates of `finqa train` for an adapter and for all weights, if neither the user nor the method names one."""
+
+SFT_RATES = (2e-4, 1e-5)
+"""Learning rates of `finqa sft` for an adapter and for all weights. At the rates of all weights, an adapter, whose
+second factor begins at 0, hardly moves in the few hundred steps of a fine-tuning."""
+
+
+def rate_for(lora_rank: int, rates: tuple[float, float]) -> float:
+    """Return the learning rate for what is trained: the first of `rates` for an adapter, the second for all weights."""
+    return rates[0] if lora_rank else rates[1]
+
+
 ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -267,8 +280,13 @@ class TrainSettings(Section):
         "--max-rollout-rounds",
         variable="MAX_ROLLOUT_ROUNDS",
     )
-    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
-        8e-5, "AdamW step size", "--lr --learning-rate", variable="LEARNING_RATE", main=True
+    learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
+        None,
+        "AdamW step size",
+        "--lr --learning-rate",
+        variable="LEARNING_RATE",
+        main=True,
+        shown="by what is trained: 8e-5 adapter, 4e-6 all weights; on pairs 2e-4, 1e-5",
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning rate after the warm-up")
     warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(
@@ -369,8 +387,12 @@ class SftSettings(Section):
     """
 
     epochs: Annotated[float, Field(gt=0.0)] = setting(3.0, "Passes over the data", "--epochs", main=True)
-    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
-        5e-6, "Peak AdamW step size", "--lr --learning-rate", main=True
+    learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
+        None,
+        "Peak AdamW step size",
+        "--lr --learning-rate",
+        main=True,
+        shown="by what is trained: 2e-4 adapter, 1e-5 all weights",
     )
     batch_tokens: PositiveInt = setting(
         8192, "Tokens of one optimizer step, without padding", "--batch-tokens", main=True

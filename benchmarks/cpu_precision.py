@@ -121,6 +121,7 @@ def compare(forms: list[Form], arguments: argparse.Namespace, folder: Path) -> d
         cosine = float(torch.nn.functional.cosine_similarity(vector, whole, dim=0))
         apart = abs(found["losses"][0] - reference["losses"][0])
         ratio = found["speed"] / reference["speed"]
+        print(form.name, json.dumps(found), f"cosine {cosine:.6f}", file=sys.stderr, flush=True)
         parts[form.name] = [
             note("tokens per CPU-second", found["speed"], f"{ratio:.2f} times float32 with activations kept"),
             note("peak MiB", found["peak_mib"], f"{found['loaded_mib']:.0f} after loading"),

@@ -298,10 +298,11 @@ class TrainSettings(Section):
     token_budget: PositiveInt = setting(16384, "Limit of tokens per micro-batch", placed=True)
     updates_per_iteration: PositiveInt = setting(1, "Optimizer steps that the samples of an iteration are divided into")
     max_grad_norm: Annotated[float, Field(gt=0.0)] = setting(1.0, "Norm at which gradients are clipped")
-    gradient_checkpointing: bool = setting(
-        True,
+    gradient_checkpointing: bool | None = setting(
+        None,
         "Recomputation of activations in the backward pass",
         "--gradient-checkpointing/--disable-gradient-checkpointing",
+        shown="where memory needs it",
     )
     learner_processes: PositiveInt = setting(
         1,

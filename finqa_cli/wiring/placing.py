@@ -212,7 +212,7 @@ def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -
         alternates=purpose in asks,
         lora_rank=settings.lora.rank,
         lora_targets=settings.lora.target_modules,
-        checkpointing=settings.train.gradient_checkpointing,
+        checkpointing=settings.train.gradient_checkpointing is not False,
         reference=kl != "off" or purpose == "dpo",
         max_gen_tokens=settings.generation.max_gen_tokens,
         max_prompt_tokens=settings.data.max_prompt_tokens or 0,

@@ -49,7 +49,7 @@ SEED_DEFAULTS = {
     "train.max_rollout_rounds": 8,
     "train.learning_rate": 8e-5,
     "train.grpo_update_batch_size": 12,
-    "train.gradient_checkpointing": True,
+    "train.gradient_checkpointing": None,
     "train.sync_every": 1,
     "lora.rank": 16,
     "lora.alpha": 32,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from finqa_cli.training.loss_watch import FEWEST, compared_steps, find_stuck

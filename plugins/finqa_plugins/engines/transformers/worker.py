@@ -14,6 +14,7 @@ from torch import nn
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import PolicyVersion
+from finqa_plugins.cpu_precision import auto_dtype
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.decode import Job
 from finqa_plugins.engines.transformers.device_placement import (
@@ -22,6 +23,7 @@ from finqa_plugins.engines.transformers.device_placement import (
     choose_device,
     does_not_fit,
     is_out_of_memory,
+    known_parameters,
     need,
     room_on,
 )
@@ -83,10 +85,9 @@ class Worker:
         )
         if self._device.type == "cpu" and self._config.prompt_threads > 1:
             self._threads = ThreadPoolExecutor(self._config.prompt_threads, "finqa-engine-prompts")
-        names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-        default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
-        self._dtype = names.get(self._config.dtype, default)
         name = self._context.model
+        named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        self._dtype = named.get(self._config.dtype) or auto_dtype(self._device, known_parameters(name))
         self._adopt(
             self._within(
                 name,

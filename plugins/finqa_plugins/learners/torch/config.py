@@ -26,8 +26,8 @@ class TorchLearnerConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="Data type of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights are "
-        "float32.",
+        description="Data type of the computation. auto: bfloat16 on cuda, and on CPUs with AVX512-BF16 or AMX for "
+        "models above 32 million parameters, else float32. Trained weights are float32.",
     )
     publish_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",

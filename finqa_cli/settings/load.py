@@ -285,7 +285,10 @@ def to_stated_dict(settings: Settings) -> dict[str, Any]:
     public = to_public_dict(settings)
     for path in public["run"].pop("placed"):
         section, _, field = path.partition(".")
-        public[section][field] = AUTO
+        if field.startswith("options."):
+            public[section]["options"].pop(field.removeprefix("options."), None)
+        else:
+            public[section][field] = AUTO
     return public
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-SMALL = 32_000_000
-"""Parameters below which a model computes in float32, and a forward pass of any micro-batch takes seconds at most."""
+from finqa_cli.placement.machine import SMALL_MODEL
 
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -40,6 +39,6 @@ def auto_dtype(device: torch.device, parameters: int) -> torch.dtype:
         device: Device of the computation.
         parameters: Number of parameters of the model; 0 if it is not known, which counts as small.
     """
-    if device.type == "cuda" or (parameters >= SMALL and has_fast_bfloat16()):
+    if device.type == "cuda" or (parameters >= SMALL_MODEL and has_fast_bfloat16()):
         return torch.bfloat16
     return torch.float32

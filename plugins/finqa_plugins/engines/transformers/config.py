@@ -27,7 +27,7 @@ class TransformersEngineConfig(BaseModel):
         "timing; unset: yes on CPU, no on CUDA",
     )
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch, in the whole process; unset: torch's default"
+        None, ge=1, description="Threads of torch, in the whole process; unset: this engine's share of the free cores"
     )
     prompt_threads: int = Field(
         1,

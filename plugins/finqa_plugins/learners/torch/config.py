@@ -49,7 +49,9 @@ class TorchLearnerConfig(BaseModel):
         description="Micro-batches as one row without padding, with attention restricted to each sequence. auto: "
         "if the model supports it; off: padded to the longest sequence.",
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: PyTorch's default.")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; unset: the learner's share of the free cores."
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
     value_learning_rate: float = Field(
         default=2e-2,

@@ -260,7 +260,7 @@ class _WideProduct(torch.autograd.Function):
 
 
 def _logits(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """states [N, H] @ weight[V, H]^T in float32."""
+    """States [N, H] @ weight[V, H]^T in float32."""
     if states.device.type == "cuda":
         return _product(states, weight.to(states.dtype).t())
     parts = [_product(states, block.to(states.dtype).t()) for block in _blocks(weight)]
@@ -268,7 +268,7 @@ def _logits(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient_of_states(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """gradient [N, V] @ weight [V, H] in float32."""
+    """Gradient [N, V] @ weight [V, H] in float32."""
     if gradient.device.type == "cuda":
         return _product(gradient, weight.to(gradient.dtype))
     blocks = _blocks(weight)

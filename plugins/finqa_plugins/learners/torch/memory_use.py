@@ -13,10 +13,9 @@ import torch
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import FinqaError
-from finqa_cli.placement.machine import available_memory
+from finqa_cli.placement.machine import SMALL_MODEL, available_memory
 from finqa_cli.placement.memory_formulas import BF16, FP32, HEAD_COPIES, LOGITS_AT_ONCE, activations
 from finqa_cli.types import Architecture
-from finqa_plugins.cpu_precision import SMALL
 from finqa_plugins.learners.torch.inspection import inspect
 
 CPU_TOKENS = 2048
@@ -38,7 +37,7 @@ def known_architecture(model: str) -> Architecture | None:
 
 def tokens_at_once(device: torch.device, architecture: Architecture | None) -> int:
     """Most tokens of a forward pass; 0: no limit of the device's own."""
-    small = architecture is not None and architecture.parameters < SMALL
+    small = architecture is not None and architecture.parameters < SMALL_MODEL
     return CPU_TOKENS if device.type == "cpu" and not small else 0
 
 

@@ -24,6 +24,7 @@ def register_components() -> list[Component]:
             requires=("torch", "transformers", "peft", "safetensors"),
             extra="train",
             devices="several",
+            threads="threads",
         )
     ]
 

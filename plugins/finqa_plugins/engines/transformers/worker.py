@@ -14,7 +14,6 @@ from torch import nn
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.cpu_precision import auto_dtype
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.decode import Job
 from finqa_plugins.engines.transformers.device_placement import (
@@ -37,6 +36,7 @@ from finqa_plugins.engines.transformers.served_model import (
     read_model,
     same_architecture,
 )
+from finqa_plugins.precision import auto_dtype
 
 Model = TypeVar("Model")
 

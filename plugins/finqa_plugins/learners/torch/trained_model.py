@@ -16,7 +16,6 @@ from transformers.pytorch_utils import Conv1D
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.types import Architecture, Sample
-from finqa_plugins.cpu_precision import auto_dtype
 from finqa_plugins.learners.torch.config import LOGIT_RESCALING, TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
@@ -24,6 +23,7 @@ from finqa_plugins.learners.torch.forward import widens_head
 from finqa_plugins.learners.torch.memory_use import Recomputation, known_architecture, tokens_at_once
 from finqa_plugins.learners.torch.packed_rows import attend_within_segments, takes_packed_rows
 from finqa_plugins.learners.torch.state import Identity
+from finqa_plugins.precision import auto_dtype
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
@@ -121,6 +121,8 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
     """
     from peft import LoraConfig, get_peft_model
 
+    from finqa_plugins.learners.torch.adapter_layers import round_once
+
     layers = [(name.rpartition(".")[2], part) for name, part in base.named_modules() if isinstance(part, ADAPTABLE)]
     linear = sorted({name for name, _ in layers})
     if unknown := [target for target in targets if target not in linear]:
@@ -143,6 +145,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         torch.manual_seed(context.seed)
         adapted = get_peft_model(base, options)
     adapted.peft_config["default"].base_model_name_or_path = context.model
+    round_once(adapted)
     return adapted
 
 

@@ -16,10 +16,10 @@ from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.placement.known_models import known
 from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Sample
-from finqa_plugins import cpu_precision
-from finqa_plugins.cpu_precision import auto_dtype
+from finqa_plugins import precision
 from finqa_plugins.learners.torch import forward, memory_use
 from finqa_plugins.learners.torch.memory_use import CPU_TOKENS, SHARE, tokens_at_once
+from finqa_plugins.precision import auto_dtype
 
 CPU = torch.device("cpu")
 
@@ -142,7 +142,7 @@ def test_with_instructions_for_it_a_model_that_is_not_small_computes_in_bfloat16
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(cpu_precision, "has_fast_bfloat16", lambda fast=fast: fast)
+        monkeypatch.setattr(precision, "has_fast_bfloat16", lambda fast=fast: fast)
         assert auto_dtype(CPU, 135_000_000) == expected
         assert auto_dtype(CPU, 900_000) == auto_dtype(CPU, 0) == torch.float32
         assert auto_dtype(torch.device("cuda"), 0) == torch.bfloat16
@@ -152,7 +152,7 @@ def test_the_instructions_are_found_where_torch_does_not_know_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(cpu_precision, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
     for text, expected in (("flags : avx512f amx_bf16 amx_tile\n", True), ("flags : avx2\n", False), ("", False)):
         (tmp_path / "cpuinfo").write_text(text)
-        assert cpu_precision.has_fast_bfloat16.__wrapped__() is expected
+        assert precision.has_fast_bfloat16.__wrapped__() is expected

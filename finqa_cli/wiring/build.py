@@ -40,7 +40,7 @@ from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
-from finqa_cli.settings.schema import TRAIN_RATES, rate_for
+from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
 from finqa_cli.types import PolicyVersion, Snapshot
 from finqa_cli.wiring.sandbox_owners import offer_strays
 

@@ -20,8 +20,8 @@ from typing import Any, Literal
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
 from finqa_cli.placement.cluster_plan import plan_on_nodes
+from finqa_cli.placement.host_resources import SMALL_MODEL, free_cores
 from finqa_cli.placement.known_models import known, read_architecture
-from finqa_cli.placement.machine import SMALL_MODEL, free_cores
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import WISHES, plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from finqa_cli.placement.machine import SMALL_MODEL
+from finqa_cli.placement.host_resources import SMALL_MODEL
 
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 _CPUINFO = Path("/proc/cpuinfo")

@@ -27,7 +27,7 @@ from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifes
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.settings.schema import SFT_RATES, rate_for
+from finqa_cli.settings.learning_rates import SFT_RATES, rate_for
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.placement.host_resources import available_memory
 from finqa_cli.placement.known_models import read_architecture
-from finqa_cli.placement.machine import available_memory
 from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
 
 GIB = 1 << 30
@@ -110,7 +110,7 @@ def known_parameters(model: str) -> int:
         return found.parameters
     try:
         return count_parameters(AutoConfig.from_pretrained(model))
-    except Exception:  # whatever is wrong with it is reported when the model is loaded
+    except Exception:  # loading the model reports what is wrong with it
         return 0
 
 

@@ -13,7 +13,7 @@ import torch
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import FinqaError
-from finqa_cli.placement.machine import SMALL_MODEL, available_memory
+from finqa_cli.placement.host_resources import SMALL_MODEL, available_memory
 from finqa_cli.placement.memory_formulas import BF16, FP32, HEAD_COPIES, LOGITS_AT_ONCE, activations
 from finqa_cli.types import Architecture
 from finqa_plugins.learners.torch.inspection import inspect

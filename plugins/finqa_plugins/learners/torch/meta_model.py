@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -16,7 +17,9 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.placement.known_models import structure_warnings
 from finqa_cli.types import Architecture, LinearLayer
 from finqa_plugins.learners.torch.config import LOGIT_RESCALING, MOST_LAYERS
-from finqa_plugins.learners.torch.trained_model import ADAPTABLE
+
+ADAPTABLE = (nn.Linear, Conv1D)
+"""Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 

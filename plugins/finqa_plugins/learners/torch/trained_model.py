@@ -21,14 +21,13 @@ from finqa_plugins.learners.torch.distributed.process_group import SingleProcess
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
 from finqa_plugins.learners.torch.forward import widens_head
 from finqa_plugins.learners.torch.memory_use import Recomputation, known_architecture, tokens_at_once
+from finqa_plugins.learners.torch.meta_model import ADAPTABLE
 from finqa_plugins.learners.torch.packed_rows import attend_within_segments, takes_packed_rows
 from finqa_plugins.learners.torch.state import Identity
 from finqa_plugins.precision import auto_dtype
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GPT2_PROJECTIONS = ("c_attn", "c_proj", "c_fc")
-ADAPTABLE = (nn.Linear, Conv1D)
-"""Layers that LoRA can adapt. GPT-2's `Conv1D` is a linear layer whose weight is stored as [in, out]."""
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 """Names that transformers gives to the embeddings of absolute positions."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.placement import machine
+from finqa_cli.placement import host_resources as machine
 
 
 @pytest.fixture

@@ -236,6 +236,7 @@ class Policy:
         torch.manual_seed(self.train.seed)
         self.model: Any = get_peft_model(base, config).eval()  # without dropout: the engine has none either
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        assert self.train.learning_rate, "settings that were read always have one"
         self.optimizer = torch.optim.AdamW(self.weights, lr=self.train.learning_rate, weight_decay=0.0)
         self.version = PolicyVersion(number=0, model=model)
 

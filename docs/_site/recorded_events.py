@@ -191,6 +191,20 @@ class ProbeDiffers(Event):
     """Largest absolute difference, in nats; null if it is not finite."""
 
 
+class LossStuck(Event):
+    """The loss of a training on a file had not moved after a fifth of its steps."""
+
+    event: Literal["loss_stuck"]
+    steps: int
+    """Steps that were compared."""
+    first: float
+    """Mean loss of the first third of them."""
+    last: float
+    """Mean loss of the last third."""
+    error: float
+    """Standard error of the difference."""
+
+
 class OutOfMemory(Event):
     """The memory of the learner's device was full. The step is repeated with smaller micro-batches, or the run ends."""
 
@@ -331,6 +345,7 @@ EVENTS: tuple[type[Event], ...] = (
     Weights,
     ProbeTolerance,
     ProbeDiffers,
+    LossStuck,
     OutOfMemory,
     EngineNodes,
     LearnerNodes,

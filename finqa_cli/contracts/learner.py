@@ -23,7 +23,7 @@ class LearnerContext:
         lora_alpha: Scale numerator of the adapter.
         lora_dropout: Dropout on the adapter's input.
         lora_target_modules: Names of the linear layers that get an adapter.
-        gradient_checkpointing: Recompute activations in the backward pass.
+        gradient_checkpointing: Recompute activations in the backward pass. None: the learner chooses, by its memory.
         max_grad_norm: Global gradient norm above which gradients are scaled down to it.
         temperature: Sampling temperature of the rollouts; log-probabilities are taken at the same temperature.
         seed: Seed of the initialisation and of dropout.
@@ -41,7 +41,7 @@ class LearnerContext:
     lora_alpha: int = 32
     lora_dropout: float = 0.0
     lora_target_modules: tuple[str, ...] = ()
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: bool | None = None
     max_grad_norm: float = 1.0
     temperature: float = 1.0
     seed: int = 0

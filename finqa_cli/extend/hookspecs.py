@@ -74,6 +74,8 @@ class Component:
             which its weights can be spread. A property `device_use` of its options has priority.
         sleeps: For an engine: it can free its devices during updates (`TokenEngine.sleeps`).
         overhead_gib: For an engine: GiB of compiled graphs and workspaces on each device, in addition to the model.
+        threads: For an engine or a learner that can compute on the CPU: its option for the number of threads. If it is
+            not set, the placement sets it to the component's share of the free cores. Empty: it has none.
         elsewhere: For an engine or a learner: it runs on other machines; no device of this one is planned for it.
         snapshotless: For an environment: its tasks come from files (`--data`) or from itself, not from a snapshot.
         sandboxless: For an environment: its episodes need no sandbox.
@@ -84,6 +86,8 @@ class Component:
             for `finqa rewards show|test|score environment`. Empty: its verdict cannot stand alone.
         clustered_by: For an environment: what `Task.cluster` names, a noun in the singular such as `company`, or
             `{option}` for the value of one of its options; reports show it. Empty: it is not known.
+        learning_rates: For an optimizer: its default learning rates, for an adapter and for all weights. None: those of
+            `train.learning_rate`.
         standing: For a tracker: every run uses it automatically if its packages are installed.
     """
 
@@ -101,6 +105,7 @@ class Component:
     devices: Literal["none", "one", "several"] = "one"
     sleeps: bool = False
     overhead_gib: float = 0.0
+    threads: str = ""
     elsewhere: bool = False
     snapshotless: bool = False
     sandboxless: bool = False
@@ -108,6 +113,7 @@ class Component:
     given: Mapping[str, Any] = field(default_factory=dict)
     verdict: str = ""
     clustered_by: str = ""
+    learning_rates: tuple[float, float] | None = None
     standing: bool = False
 
 

@@ -28,7 +28,7 @@ from finqa_cli.placement.placement_types import (
 from finqa_cli.types import Architecture, NodeFacts
 
 CPU_BYTES = 4
-"""Bytes per parameter in the main memory of a replica or learner process: both compute in float32 on the CPU."""
+"""Bytes per parameter in the main memory of a replica or learner process: at most float32 on the CPU."""
 
 SIZES = (1, 2, 4, 8, 16)
 """GPUs that a replica may have."""

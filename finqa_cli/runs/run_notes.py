@@ -16,6 +16,7 @@ from finqa_cli.runs.jsonl import read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
 from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, follow_backwards
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
 from finqa_cli.settings.load import profile_values
 
 ROUTINE = frozenset(
@@ -34,6 +35,7 @@ ROUTINE = frozenset(
 """Events of every run; all other events are notable."""
 
 _NO_CHOICE = ("run.placed", "run.dir")
+_RATES = ("train.learning_rate", "sft.learning_rate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ def changed_settings(run: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, ()
     usual = dict(_flat(to_public_dict(Settings())))
     stated = dict(_flat(masked(recorded)))
+    rates = {rate_for(stated.get("lora.rank") or 0, both) for both in (TRAIN_RATES, SFT_RATES)}
+    usual |= {path: stated.get(path) for path in _RATES if stated.get(path) in rates}
     changed = {
         path: value for path, value in stated.items() if usual.get(path, ...) != value and path not in _NO_CHOICE
     }

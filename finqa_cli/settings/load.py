@@ -37,6 +37,7 @@ from finqa_cli.settings.layers import (
     variables_layer,
     winners,
 )
+from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
 from finqa_cli.settings.recorded_versions import from_record, with_versions
 from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.secret_values import refuse_secrets, shown
@@ -81,6 +82,7 @@ def load_settings(
     registered: Collection[tuple[str, str]] = (),
     modelless: Collection[str] = (),
     policies: Mapping[str, str] = MappingProxyType({}),
+    rates: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     assume_cuda: bool = False,
 ) -> Loaded:
     """Read all layers and choose the backends that are `auto`.
@@ -95,6 +97,7 @@ def load_settings(
         registered: (kind, name) of every registered component; only these are chosen.
         modelless: Names of the engines that use no model; the choice of a model is not reported for them.
         policies: Name of an environment -> its own small policy.
+        rates: Name of a method -> its own default learning rates, for an adapter and for all weights.
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
@@ -138,6 +141,7 @@ def load_settings(
     found = winners(layers)
     layers.append({path: Value(name, "auto") for path, name in chosen.items() if found[path].raw == AUTO})
     found = winners(layers)
+    layers.append(_rates(found, rates))
     undecided = frozenset(path for path in PLACED if found[path].origin == "default" or found[path].raw == AUTO)
     defaults = _defaults()
     layers.append({path: Value(defaults[path].raw, "auto") for path in undecided})
@@ -147,6 +151,21 @@ def load_settings(
         choices=choices,
         undecided=undecided,
     )
+
+
+def _rates(found: Mapping[str, Value], rates: Mapping[str, tuple[float, float]]) -> Layer:
+    """Return the learning rates that no layer sets, by what is trained. They are still defaults."""
+    rank = str(found["lora.rank"].raw).strip()
+    whole = rank.isdecimal() and not int(rank)  # what is no number is refused when the layers are merged
+    wanted = {
+        "sft.learning_rate": SFT_RATES,
+        "train.learning_rate": rates.get(str(found["optimizer.name"].raw), TRAIN_RATES),
+    }
+    return {
+        path: Value(rate_for(0 if whole else 1, both), "default")
+        for path, both in wanted.items()
+        if found[path].raw is None
+    }
 
 
 def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
@@ -257,7 +276,10 @@ def to_stated_dict(settings: Settings) -> dict[str, Any]:
     public = to_public_dict(settings)
     for path in public["run"].pop("placed"):
         section, _, field = path.partition(".")
-        public[section][field] = AUTO
+        if field.startswith("options."):
+            public[section]["options"].pop(field.removeprefix("options."), None)
+        else:
+            public[section][field] = AUTO
     return public
 
 

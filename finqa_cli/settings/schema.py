@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from finqa_cli.settings.declarations import declare, setting
 from finqa_cli.settings.help_panels import OPTION_FLAGS, PANELS, RUN, TRAINING
+from finqa_cli.settings.learning_rates import SFT_SHOWN, TRAIN_SHOWN
 
 EMBEDDED = "embedded"
 """Name of the small policy that ships with the package; `embedded-NAME` are others, for other environments."""
@@ -259,8 +260,8 @@ class TrainSettings(Section):
         "--max-rollout-rounds",
         variable="MAX_ROLLOUT_ROUNDS",
     )
-    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
-        8e-5, "AdamW step size", "--lr --learning-rate", variable="LEARNING_RATE", main=True
+    learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
+        None, "AdamW step size", "--lr --learning-rate", variable="LEARNING_RATE", main=True, shown=TRAIN_SHOWN
     )
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "Learning rate after the warm-up")
     warmup_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(
@@ -272,10 +273,11 @@ class TrainSettings(Section):
     token_budget: PositiveInt = setting(16384, "Limit of tokens per micro-batch", placed=True)
     updates_per_iteration: PositiveInt = setting(1, "Optimizer steps that the samples of an iteration are divided into")
     max_grad_norm: Annotated[float, Field(gt=0.0)] = setting(1.0, "Norm at which gradients are clipped")
-    gradient_checkpointing: bool = setting(
-        True,
+    gradient_checkpointing: bool | None = setting(
+        None,
         "Recomputation of activations in the backward pass",
         "--gradient-checkpointing/--disable-gradient-checkpointing",
+        shown="where memory needs it",
     )
     learner_processes: PositiveInt = setting(
         1,
@@ -361,8 +363,8 @@ class SftSettings(Section):
     """
 
     epochs: Annotated[float, Field(gt=0.0)] = setting(3.0, "Passes over the data", "--epochs", main=True)
-    learning_rate: Annotated[float, Field(gt=0.0)] = setting(
-        5e-6, "Peak AdamW step size", "--lr --learning-rate", main=True
+    learning_rate: Annotated[float, Field(gt=0.0)] | None = setting(
+        None, "Peak AdamW step size", "--lr --learning-rate", main=True, shown=SFT_SHOWN
     )
     batch_tokens: PositiveInt = setting(
         8192, "Tokens of one optimizer step, without padding", "--batch-tokens", main=True

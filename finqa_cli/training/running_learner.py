@@ -75,6 +75,12 @@ def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
     return settings.model_copy(update={"learner": settings.learner.model_copy(update={"options": options})})
 
 
+def rate_words(settings: Settings) -> str:
+    """Return the learning rate, and what is trained at it."""
+    rate, rank = settings.train.learning_rate, settings.lora.rank
+    return f"{rate:g} ({f'an adapter of rank {rank}' if rank else 'all weights'})"
+
+
 def fit_memory(settings: Settings, run: Path) -> Settings:
     """Return the settings with the smallest token budget to which earlier sessions of the run were reduced."""
     events = run / "events.jsonl"
@@ -174,6 +180,8 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
             failed=lambda error: _call(loop, fail, error),
         )
     )
+    if settings.train.learning_rate is not None:
+        context.reporter.line(f"learning rate: {rate_words(settings)}")
     try:
         await asyncio.to_thread(learner.start)
         yield learner

@@ -21,6 +21,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
+from finqa_cli.training.loss_watch import compared_steps, find_stuck
 from finqa_cli.types import Batch, Loss, Sample, UpdateReport
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self._loss_function = loss
         self._ask = ask
         self._complete = True  # the newest evaluation was not interrupted
+        self._losses: list[float] = []  # of the first steps, until the loss is looked at
         self._padded = False
 
     @abstractmethod
@@ -328,10 +330,21 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
                 raise
             raise self.not_finite(error.message, items) from error
         self.loss = report.loss
+        self._watch_loss(number, report)
         tracking.record(self.line(number, report, items))
         tracking.update(number, report)
         accuracy = report.metrics.get("preference_accuracy")
         return {"loss": round(report.loss, 4), **({} if accuracy is None else {"accuracy": round(accuracy, 3)})}
+
+    def _watch_loss(self, number: int, report: UpdateReport) -> None:
+        """Warn once if the loss has not moved after a fifth of the steps."""
+        if number > (looked := compared_steps(self.total)):
+            return
+        self._losses.append(report.loss)
+        if number == looked == len(self._losses) and (stuck := find_stuck(self._losses)) is not None:
+            rate = self.context.settings.train.learning_rate or report.learning_rate
+            self.context.reporter.line(f"warning: {stuck.words(rate)}")
+            self.context.folder.event("loss_stuck", **asdict(stuck))
 
     async def evaluate(self) -> None:
         """Check that the weights give finite log-probabilities before they become a checkpoint, and evaluate them.
@@ -391,6 +404,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
             "policy_version": self.done,
             "model": self.context.settings.model.name,
             "looked": self._complete,
+            "losses": self._losses,
             **{name: None if found is None else asdict(found) for name, found in evaluations.items()},
         }
 
@@ -399,6 +413,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         adapter: TypeAdapter[Any] = TypeAdapter(self.result)
         found = (state.get(name) for name in ("before", "after", "best"))
         self.before, self.after, self.best = (facts and adapter.validate_python(facts) for facts in found)
+        self._losses = list(state.get("losses", ()))
         self._complete = bool(state.get("looked", True))  # absent in DPO runs from before it used held-out questions
 
     async def stop(self) -> None:

@@ -40,6 +40,7 @@ from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
+from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
 from finqa_cli.types import PolicyVersion, Snapshot
 from finqa_cli.wiring.sandbox_owners import offer_strays
 
@@ -302,7 +303,7 @@ def make_learner(settings: Settings, model: str, *, logs: Path | None = None) ->
     lora, train = settings.lora, settings.train
     context = LearnerContext(
         model=model,
-        learning_rate=train.learning_rate,
+        learning_rate=train.learning_rate or rate_for(lora.rank, TRAIN_RATES),
         lora_rank=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,

@@ -56,6 +56,7 @@ def read_layers(
         registered={(component.kind, component.name) for component in registry().components()},
         modelless=[component.name for component in registry().components("engine") if component.modelless],
         policies={part.name: part.policy for part in registry().components("environment") if part.policy},
+        rates={part.name: part.learning_rates for part in registry().components("optimizer") if part.learning_rates},
         assume_cuda=assume_cuda,
     )
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from finqa_cli.errors import ConfigError, FinqaError, UsageError
 from finqa_cli.extend import Component, registry
 from finqa_cli.placement.cluster_plan import plan_on_nodes
+from finqa_cli.placement.host_resources import SMALL_MODEL, free_cores
 from finqa_cli.placement.known_models import known, read_architecture
 from finqa_cli.placement.memory_formulas import GIB
 from finqa_cli.placement.placement_plan import WISHES, plan
@@ -35,8 +36,13 @@ from finqa_cli.wiring.policies import resolve
 Purpose = Literal["train", "sft", "dpo", "play"]
 """What a command runs: an engine and a learner (train, sft), a learner alone (dpo), or an engine alone (play)."""
 
+_Part = Literal["engine", "learner"]
+
 MOST_DEVICES = 64
 """Most devices that `--assume-gpus` accepts."""
+
+MOST_THREADS = 64
+"""Most threads of a component by default; matrix products of these sizes do not get faster with more."""
 
 _TORCH = (
     "import torch; "
@@ -83,7 +89,60 @@ def place(settings: Settings, undecided: Collection[str], purpose: Purpose) -> P
     found = find_plan(settings, undecided, purpose, visible_devices(), reached_nodes(settings))
     if isinstance(found, Refusal):
         raise ConfigError(found.reason, remedy=remedy_of(settings, undecided, purpose, found))
-    return Placed(settings=apply_plan(settings, undecided, found), plan=found, undecided=frozenset(undecided))
+    placed = share_cores(apply_plan(settings, undecided, found), purpose)
+    return Placed(settings=placed, plan=found, undecided=frozenset(undecided))
+
+
+def share_cores(settings: Settings, purpose: Purpose) -> Settings:
+    """Return the settings with a number of threads for the engine and the learner that compute on the CPU.
+
+    The number follows from the cores that are free now. An engine and a learner that work at the same time share them.
+    A small model gets one thread: more gain little, and its results must not depend on the load. Values that are set
+    stay, also those of a run that is resumed: another number of threads may change the last bits.
+    """
+    work = workload(settings, purpose)
+    copies: dict[_Part, int] = {"engine": settings.generation.engine_replicas} if work.plays else {}
+    copies |= {"learner": settings.train.learner_processes} if work.trains else {}
+    names = {part: name for part in copies if (name := _threads_option(settings, part))}
+    given = {part: getattr(settings, part).options.get(name) for part, name in names.items()}
+    if all(value is not None for value in given.values()):
+        return settings
+    together = len(names) == 2 and not work.alternates and settings.train.max_staleness > 0
+    cores = 1 if _is_small(settings) else min(free_cores(), _most_threads())
+    changed: dict[str, Any] = {}
+    for part, name in names.items():
+        if given[part] is not None:
+            continue
+        others = [value for other, value in given.items() if other != part and isinstance(value, int)]
+        mine = cores if not together else cores - others[0] if others else cores // 2
+        options = {**getattr(settings, part).options, name: max(1, mine // copies[part])}
+        changed[part] = getattr(settings, part).model_copy(update={"options": options})
+    paths = {f"{part}.options.{names[part]}" for part in names if part in changed}
+    run = settings.run.model_copy(update={"placed": tuple(sorted({*settings.run.placed, *paths}))})
+    return settings.model_copy(update={**changed, "run": run})
+
+
+def _threads_option(settings: Settings, part: _Part) -> str:
+    """Return the option for the threads of a part that computes on the CPU of this machine, else an empty text."""
+    component = _component(part, settings)
+    if not component.threads or component.elsewhere or component.modelless:
+        return ""
+    on_gpu = bool(visible_devices()) and _devices_used(component, getattr(settings, part).options) != "none"
+    return "" if on_gpu else component.threads
+
+
+def _is_small(settings: Settings) -> bool:
+    try:
+        found = read_architecture(resolve(settings.model.name).model)
+    except FinqaError:  # a policy that cannot be read is reported when it is loaded
+        return False
+    return found is not None and found.parameters < SMALL_MODEL
+
+
+def _most_threads() -> int:
+    """Return the threads that OMP_NUM_THREADS allows; its first number is that of the outermost level."""
+    number = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(number) if number.isdecimal() and int(number) else MOST_THREADS
 
 
 def place_again(settings: Settings, purpose: Purpose) -> Settings:
@@ -212,7 +271,7 @@ def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -
         alternates=purpose in asks,
         lora_rank=settings.lora.rank,
         lora_targets=settings.lora.target_modules,
-        checkpointing=settings.train.gradient_checkpointing,
+        checkpointing=settings.train.gradient_checkpointing is not False,
         reference=kl != "off" or purpose == "dpo",
         max_gen_tokens=settings.generation.max_gen_tokens,
         max_prompt_tokens=settings.data.max_prompt_tokens or 0,
@@ -316,7 +375,7 @@ def _devices_used(
     return used
 
 
-def _component(kind: Literal["engine", "learner"], settings: Settings) -> Component:
+def _component(kind: _Part, settings: Settings) -> Component:
     return registry().find(kind, getattr(settings, kind).name)
 
 

@@ -121,6 +121,20 @@ def test_it_validates_by_loss_and_by_answers_and_keeps_the_best(
     assert settings.environment.name == "finqa-text", "as the demonstrations' run"
 
 
+def test_a_rate_at_which_nothing_moves_is_told_once_and_by_default_the_rate_is_that_of_an_adapter(
+    capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path
+) -> None:
+    flags = ["sft", str(gold), f"--model={tiny}", "--batch-tokens=100", "--validation-samples=0", "--epochs=2"]
+    assert main([*flags, "--lr=1e-9", "--run-dir=still"]) == 0
+    told = capsys.readouterr().err
+    assert told.count("The loss has not moved in 9 steps") == 1 and "start again with a larger rate: --lr 1e-08" in told
+    [event] = [line for line in lines("still/events.jsonl") if line["event"] == "loss_stuck"]
+    assert event["steps"] == 9 and event["first"] == pytest.approx(event["last"], rel=0.1)
+    assert main([*flags, "--run-dir=default"]) == 0
+    assert "learning rate: 0.0002 (an adapter of rank 16)" in capsys.readouterr().err
+    assert max(line["learning_rate"] for line in lines("default/metrics.jsonl") if line["kind"] == "sft") == 2e-4
+
+
 def test_a_low_parse_rate_is_told(capsys: pytest.CaptureFixture[str], tiny: Path, gold: Path) -> None:
     flags = ["--quick-test", "--max-gen-tokens=4", "--batch-tokens=60000", "--run-dir=q"]
     assert main(["sft", str(gold), f"--model={tiny}", *flags]) == 0

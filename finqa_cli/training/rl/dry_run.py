@@ -24,6 +24,7 @@ from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training.rl.iteration_records import iteration_line, success
+from finqa_cli.training.running_learner import rate_words
 from finqa_cli.training.training_data import split_tasks, training_tasks
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion, Trajectory
@@ -239,6 +240,7 @@ def _head(settings: Settings, run: Path, problems: int, reporter: Reporter) -> N
         f"Problems: {problems}",
         f"Iterations: {settings.train.iterations}",
         f"Batch size: {_batch(settings)}",
+        f"Learning rate: {rate_words(settings)}",
         rule,
     )
     reporter.line("\n".join(lines))

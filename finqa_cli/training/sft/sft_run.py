@@ -27,6 +27,7 @@ from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifes
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings.learning_rates import SFT_RATES, rate_for
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
@@ -187,7 +188,8 @@ async def sft(
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
     """Return the settings with the learning rate of `sft` and a schedule over the steps; `whole` trains all weights."""
     planned = schedule_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
-    changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": settings.sft.learning_rate})}
+    rate = settings.sft.learning_rate or rate_for(settings.lora.rank, SFT_RATES)
+    changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": rate})}
     if whole:  # a new model has no trained weights to which an adapter could be added
         changes["lora"] = settings.lora.model_copy(update={"rank": 0})
     return planned.model_copy(update=changes)

@@ -15,6 +15,7 @@ def register_components() -> list[Component]:
             target="finqa_plugins.optimizers.recorded_methods:Dpo",
             config="finqa_plugins.optimizers.recorded_methods:DpoConfig",
             summary="Direct preference optimization, on recorded pairs of attempts: finqa dpo",
+            learning_rates=(2e-4, 1e-5),
         ),
         Component(
             kind="optimizer",

@@ -71,4 +71,3 @@ def test_small_policies_imitate_at_a_rate_that_changes_them(model: str) -> None:
     Path("own.toml").write_text("[sft]\nlearning_rate = 2e-4\n")
     assert load_settings(flags={"model.name": model}, files=["own.toml"]).settings.sft.learning_rate == 2e-4
     assert load_settings(flags={"model.name": model, "sft.learning_rate": 5e-6}).settings.sft.learning_rate == 5e-6
-    assert load_settings(flags={"model.name": "some/model"}).settings.sft.learning_rate == 5e-6

@@ -18,6 +18,7 @@ from finqa_cli.settings.layers import (
     section_fields,
 )
 from finqa_cli.settings.schema import BARE_NAMES
+from finqa_cli.wiring.command_settings import read_layers
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 
@@ -48,7 +49,7 @@ SEED_DEFAULTS = {
     "train.max_rollout_rounds": 8,
     "train.learning_rate": 8e-5,
     "train.grpo_update_batch_size": 12,
-    "train.gradient_checkpointing": True,
+    "train.gradient_checkpointing": None,
     "train.sync_every": 1,
     "lora.rank": 16,
     "lora.alpha": 32,
@@ -63,6 +64,22 @@ def test_defaults_for_a_hub_model_are_those_of_the_published_run(path: str, expe
     assert value(loaded, path) == expected
 
     assert loaded.origins[path] == "default"
+
+
+@pytest.mark.parametrize(
+    ("flags", "rates"),
+    [
+        ({}, (8e-5, 2e-4)),
+        ({"lora.rank": 0}, (4e-6, 1e-5)),
+        ({"optimizer.name": "dpo"}, (2e-4, 2e-4)),
+        ({"optimizer.name": "dpo", "lora.rank": 0}, (1e-5, 1e-5)),
+        ({"lora.rank": 0, "train.learning_rate": 3e-5, "sft.learning_rate": 4e-5}, (3e-5, 4e-5)),
+    ],
+    ids=str,
+)
+def test_the_learning_rate_is_that_of_what_is_trained(flags: dict[str, object], rates: tuple[float, float]) -> None:
+    train = read_layers(flags={"model.name": "some/model", **flags}).settings
+    assert (train.train.learning_rate, train.sft.learning_rate) == rates
 
 
 def test_what_the_placement_plan_decides_is_open_until_it_is_set() -> None:

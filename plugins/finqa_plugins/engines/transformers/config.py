@@ -16,7 +16,9 @@ class TransformersEngineConfig(BaseModel):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device; auto: CUDA if there is one")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Data type of the computation; auto: float32 on CPU, bfloat16 on CUDA"
+        "auto",
+        description="Data type of the computation; auto: bfloat16 on CUDA, and on CPUs with AVX512-BF16 or AMX for "
+        "models above 32 million parameters, else float32",
     )
     max_batch: int = Field(128, ge=1, description="Rows decoded together")
     lockstep: bool | None = Field(
@@ -25,7 +27,7 @@ class TransformersEngineConfig(BaseModel):
         "timing; unset: yes on CPU, no on CUDA",
     )
     threads: int | None = Field(
-        None, ge=1, description="Threads of torch, in the whole process; unset: torch's default"
+        None, ge=1, description="Threads of torch, in the whole process; unset: this engine's share of the free cores"
     )
     prompt_threads: int = Field(
         1,

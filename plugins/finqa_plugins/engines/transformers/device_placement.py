@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.placement.host_resources import available_memory
+from finqa_cli.placement.known_models import read_architecture
 from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
 from finqa_plugins.model_facts import read_facts
 
@@ -21,9 +22,6 @@ PART_TOKENS = FORWARD_TOKENS // MAX_PROMPT_THREADS
 
 UNLIMITED_CONTEXT = 4096
 """Longest sequence of a model whose configuration names no limit, in tokens."""
-
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
 
 
 def choose_device(
@@ -95,15 +93,26 @@ def need(config: Any, *, dtype: torch.dtype, max_batch: int, max_context: int, k
     # Drawing needs logits in their dtype, log-probabilities and probabilities in fp32, and their sums in fp64.
     drawing = max_batch * facts.vocabulary * (dtype.itemsize + 4 + 4 + 8)
     return Need(
-        weights=_parameters(config) * dtype.itemsize,
+        weights=count_parameters(config) * dtype.itemsize,
         keys_values=token * context if kv_bytes is None else min(2 * kv_bytes, 2 * token * context * max_batch),
         activations=FORWARD_TOKENS * columns * dtype.itemsize + drawing,
     )
 
 
-def _parameters(config: Any) -> int:
+def count_parameters(config: Any) -> int:
+    """Number of parameters of the model of a transformers config, without its weights."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+
+
+def known_parameters(model: str) -> int:
+    """Number of parameters of a model folder or hub id; 0 if its configuration cannot be read."""
+    if (found := read_architecture(model)) is not None:
+        return found.parameters
+    try:
+        return count_parameters(AutoConfig.from_pretrained(model))
+    except Exception:  # loading the model reports what is wrong with it
+        return 0
 
 
 def room_on(device: torch.device, *, share: float) -> int | None:
@@ -111,25 +120,7 @@ def room_on(device: torch.device, *, share: float) -> int | None:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return min(int(free), int(total * share))
-    limits = [_available(), _cgroup_room()]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _available() -> int | None:
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def _cgroup_room() -> int | None:
-    try:
-        limit, used = (int((_CGROUP / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
-        cached = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-    except (OSError, ValueError):  # no such group, or "max"
-        return None
-    return limit - used + int(cached.get("inactive_file", 0))
+    return available_memory()
 
 
 def does_not_fit(model: str, needs: Need, room: int | None, *, device: torch.device, dtype: torch.dtype) -> ConfigError:

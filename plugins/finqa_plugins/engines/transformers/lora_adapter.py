@@ -13,11 +13,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types.adapters import special_features
+from finqa_plugins.precision import linear_plus
 
 _PREFIX = "base_model.model."
 
@@ -140,13 +140,14 @@ class AdapterSlot:
 
     In fp32 it is merged, for the speed of the base model: each time from a copy of the base weight, so that
     many swaps give the same bits as one. In lower precision merging would round the adapter away. There its term is
-    computed separately, in its own precision, as PEFT does. The same holds for a weight that several layers share.
+    computed separately, in its own precision, and added before the layer's result is rounded. The term is also separate
+    for a weight that several layers share.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._pristine: dict[str, tuple[nn.Linear | Conv1D, Tensor]] = {}
-        self._hooks: list[RemovableHandle] = []
+        self._beside: list[_Beside] = []
         self._shared = _shared_weights(module)
 
     def move(self, device: torch.device) -> None:
@@ -170,9 +171,9 @@ class AdapterSlot:
     @torch.no_grad()
     def put(self, patches: list[Patch]) -> None:
         """Replaces the current adapter; an empty list restores the base model."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        for beside in self._beside:
+            beside.remove()
+        self._beside.clear()
         for layer, weight in self._pristine.values():
             layer.weight.copy_(weight)
         for patch in patches:
@@ -181,19 +182,32 @@ class AdapterSlot:
                 _, base = self._pristine.setdefault(patch.name, (patch.layer, weight.clone()))
                 weight.copy_(base + patch.change())
             else:
-                self._hooks.append(patch.layer.register_forward_hook(_Beside(patch)))
+                self._beside.append(_Beside(patch))
 
 
 class _Beside:
-    """A forward hook that adds the low-rank term in the adapter's own precision."""
+    """The forward pass of a layer that adds the low-rank term in the adapter's own precision.
+
+    It replaces the layer's own, because in 16 bits the term must join the product before that is rounded.
+    """
 
     def __init__(self, patch: Patch) -> None:
         self._patch = patch
+        self._plain = patch.layer.forward
+        vars(patch.layer)["forward"] = self
 
-    def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def __call__(self, states: Tensor) -> Tensor:
         patch = self._patch
-        low_rank = inputs[0].to(patch.down.dtype) @ patch.down.T @ patch.up.T
-        return (output + patch.scale * low_rank).to(output.dtype)
+        low_rank = patch.scale * (states.to(patch.down.dtype) @ patch.down.T @ patch.up.T)
+        weight = patch.layer.weight
+        if weight.dtype == torch.float32:
+            return self._plain(states) + low_rank
+        transposed = weight if isinstance(patch.layer, Conv1D) else weight.T
+        return linear_plus(states, transposed, patch.layer.bias, low_rank)
+
+    def remove(self) -> None:
+        """Give the layer its own forward pass back."""
+        del vars(self._patch.layer)["forward"]
 
 
 def _shared_weights(module: nn.Module) -> set[int]:

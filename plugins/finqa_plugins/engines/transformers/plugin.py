@@ -18,6 +18,7 @@ def register_components() -> list[Component]:
             requires=("torch", "transformers", "safetensors"),
             extra="train",
             devices="one",
+            threads="threads",
             sleeps=True,
         )
     ]

@@ -21,6 +21,7 @@ from finqa_plugins.engines.transformers.device_placement import (
     Need,
     choose_device,
     does_not_fit,
+    known_parameters,
     need,
     room_on,
 )
@@ -35,6 +36,7 @@ from finqa_plugins.engines.transformers.served_model import (
     same_architecture,
 )
 from finqa_plugins.model_facts import is_out_of_memory
+from finqa_plugins.precision import auto_dtype
 
 Model = TypeVar("Model")
 
@@ -83,10 +85,9 @@ class Worker:
         )
         if self._device.type == "cpu" and self._config.prompt_threads > 1:
             self._threads = ThreadPoolExecutor(self._config.prompt_threads, "finqa-engine-prompts")
-        names = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-        default = torch.float32 if self._device.type == "cpu" else torch.bfloat16
-        self._dtype = names.get(self._config.dtype, default)
         name = self._context.model
+        named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+        self._dtype = named.get(self._config.dtype) or auto_dtype(self._device, known_parameters(name))
         self._adopt(
             self._within(
                 name,

@@ -23,8 +23,8 @@ class TorchLearnerConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="Data type of the computation. auto: float32 on cpu, bfloat16 on cuda. Trained weights are "
-        "float32.",
+        description="Data type of the computation. auto: bfloat16 on cuda, and on CPUs with AVX512-BF16 or AMX for "
+        "models above 32 million parameters, else float32. Trained weights are float32.",
     )
     publish_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
@@ -46,7 +46,9 @@ class TorchLearnerConfig(BaseModel):
         description="Micro-batches as one row without padding, with attention restricted to each sequence. auto: "
         "if the model supports it; off: padded to the longest sequence.",
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: PyTorch's default.")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; unset: the learner's share of the free cores."
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
     value_learning_rate: float = Field(
         default=2e-2,

@@ -15,12 +15,21 @@ from torch.utils.checkpoint import checkpoint
 
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import ConfigError
+from finqa_cli.placement.memory_formulas import LOGITS_AT_ONCE
 from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.packed_rows import Segments, pack_row
 
-_LOGITS_PER_CHUNK = 2**26
+_LOGITS_PER_CHUNK = LOGITS_AT_ONCE
 """Logits that may exist at once (256 MiB in float32); more are computed in chunks and again in the backward pass."""
+
+_CPU_LOGITS_PER_CHUNK = 2**24
+"""The same on a CPU (64 MiB), where larger products are not faster, for vocabularies from `_LARGE_VOCABULARY` on."""
+
+_LARGE_VOCABULARY = 2**15
+
+_HEAD_PER_BLOCK = 2**24
+"""Weights of the head that are copied to float32 at once, where a product of 16-bit numbers has no float32 result."""
 
 _TOKENS_PER_SCORING_FORWARD = 16_384
 
@@ -161,7 +170,7 @@ def state_logprobs(
     Gemma 2.
     """
     head = causal.get_output_embeddings()
-    rows = max(1, _LOGITS_PER_CHUNK // head.weight.shape[0])
+    rows = _rows_per_chunk(head.weight.shape[0], states.device)
     if states.shape[0] <= rows:
         return _chunk_logprobs(head, states, targets, temperature, entropy_gradient, wide, softcap)
     parts = [
@@ -169,6 +178,11 @@ def state_logprobs(
         for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _rows_per_chunk(vocabulary: int, device: torch.device) -> int:
+    smaller = device.type == "cpu" and vocabulary >= _LARGE_VOCABULARY
+    return max(1, min(_LOGITS_PER_CHUNK, _CPU_LOGITS_PER_CHUNK if smaller else _LOGITS_PER_CHUNK) // vocabulary)
 
 
 def _chunk_logprobs(
@@ -240,7 +254,7 @@ class _WideProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(states, weight)
-        return _product(states, weight.to(states.dtype).t())
+        return _logits(states, weight)
 
     @staticmethod
     @once_differentiable
@@ -249,10 +263,35 @@ class _WideProduct(torch.autograd.Function):
         narrow = gradient.to(states.dtype)
         of_states = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_states = _product(narrow, weight.to(states.dtype)).to(states.dtype)
+            of_states = _gradient_of_states(narrow, weight).to(states.dtype)
         if ctx.needs_input_grad[1]:
             of_weight = _product(narrow.t(), states).to(weight.dtype)
         return of_states, of_weight
+
+
+def _logits(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """States [N, H] @ weight[V, H]^T in float32."""
+    if states.device.type == "cuda":
+        return _product(states, weight.to(states.dtype).t())
+    parts = [_product(states, block.to(states.dtype).t()) for block in _blocks(weight)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _gradient_of_states(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Gradient [N, V] @ weight [V, H] in float32."""
+    if gradient.device.type == "cuda":
+        return _product(gradient, weight.to(gradient.dtype))
+    blocks = _blocks(weight)
+    parts = torch.split(gradient, [len(block) for block in blocks], dim=1)
+    found = _product(parts[0], blocks[0].to(gradient.dtype))
+    for part, block in zip(parts[1:], blocks[1:], strict=True):
+        found += _product(part, block.to(gradient.dtype))
+    return found
+
+
+def _blocks(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The head's weight [V, H] in blocks of rows, of which each is copied to float32 alone."""
+    return torch.split(weight, max(1, _HEAD_PER_BLOCK // weight.shape[1]))
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

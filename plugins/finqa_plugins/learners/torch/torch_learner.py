@@ -216,6 +216,7 @@ class TorchLearner(Learner):
         made = build_model(self._config, self._context, self._processes)
         self._built, self._device, self._packs = made, made.device, made.packs
         self._causal, self._forward = made.causal, made.forward
+        self._budget = self._scoring_budget = made.tokens_at_once
         self._trained = {name: part for name, part in made.model.named_parameters() if part.requires_grad}
         self._optimizer = torch.optim.AdamW(
             self._trained.values(),
@@ -282,6 +283,7 @@ class TorchLearner(Learner):
             for rows, idle in self._own(batches, batch.samples):
                 self._tried = rows, batch.samples, loss.of_pairs
                 inputs = self._collate([batch.samples[row] for row in rows])
+                self._built.recomputation.prepare(inputs.token_ids.numel())
                 states, logprobs, entropy = self._forward(inputs, temperature, loss.needs_entropy_gradient)
                 if idle:
                     (0.0 * logprobs.sum()).backward()

@@ -16,11 +16,12 @@ from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, DataError
-from finqa_cli.types import Sample
+from finqa_cli.types import Architecture, Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward, shard
 from finqa_plugins.learners.torch.forward import widens_head
+from finqa_plugins.learners.torch.memory_use import Recomputation, known_architecture, tokens_at_once
 from finqa_plugins.learners.torch.packed_rows import attend_within_segments, takes_packed_rows
 from finqa_plugins.learners.torch.state import Identity
 from finqa_plugins.model_facts import (
@@ -36,6 +37,7 @@ from finqa_plugins.model_facts import (
     text_config,
     text_decoder,
 )
+from finqa_plugins.precision import auto_dtype
 
 COPY = "copy the model again, or --model FOLDER_OR_HUB_ID"
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings")
@@ -44,10 +46,10 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def compute_dtype(config: TorchLearnerConfig, device: torch.device) -> torch.dtype:
+def compute_dtype(config: TorchLearnerConfig, device: torch.device, model: Architecture | None) -> torch.dtype:
     """Data type in which the forward pass computes."""
     if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return auto_dtype(device, 0 if model is None else model.parameters)
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
 
 
@@ -212,6 +214,8 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
     """
     from peft import LoraConfig, get_peft_model
 
+    from finqa_plugins.learners.torch.adapter_layers import round_once
+
     layers = [(name.rpartition(".")[2], part) for name, part in decoder_layers(base).items()]
     options = LoraConfig(
         r=context.lora_rank,
@@ -232,6 +236,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         ):
             adapted = get_peft_model(base, options)
     adapted.peft_config["default"].base_model_name_or_path = context.model
+    round_once(adapted)
     return adapted
 
 
@@ -275,6 +280,8 @@ class TrainedModel:
         width: Size of its hidden states.
         wide: Whether its logits are float32 although it computes in 16 bits.
         positions: Longest sequence that it has position embeddings for; None if it has none, as with RoPE.
+        recomputation: Gradient checkpointing of the model.
+        tokens_at_once: Most tokens of a forward pass; 0: no limit of the device's own.
     """
 
     device: torch.device
@@ -287,6 +294,8 @@ class TrainedModel:
     width: int
     wide: bool
     positions: int | None
+    recomputation: Recomputation
+    tokens_at_once: int
 
     def check_lengths(self, samples: Sequence[Sample]) -> None:
         """Raise DataError for a sample that is longer than the model has positions for."""
@@ -305,7 +314,8 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
         ConfigError: The model cannot be loaded or lacks a layer that is to be adapted, or there is no such device.
     """
     device = processes.device(config, context.devices)
-    dtype = compute_dtype(config, device)
+    architecture = known_architecture(context.model)
+    dtype = compute_dtype(config, device, architecture)
     if uses_tf32(config, device, dtype):
         torch.set_float32_matmul_precision("high")  # a setting of the whole process
     adapts = context.lora_rank > 0
@@ -325,12 +335,8 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
         model = add_adapter(base, context, targets) if adapts else base
         width = int(base.get_output_embeddings().weight.shape[1])
         found = takes_packed_rows(base, config.packing) if processes.leads else False
-        if context.gradient_checkpointing:
-            with foreign_code(
-                f"Model {context.model!r} has no gradient checkpointing",
-                remedy="--disable-gradient-checkpointing",
-            ):
-                base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        alone = processes.size == 1
+        recomputation = Recomputation(base, architecture, context, device=device, dtype=dtype, alone=alone)
         wide = widens_head(config, base, dtype)
         forward = _forward(base, device, processes, wide=wide)
     if packs := processes.gather(found)[0]:  # one result for all processes, which must cut batches in the same way
@@ -346,6 +352,8 @@ def build_model(config: TorchLearnerConfig, context: LearnerContext, processes: 
         width=width,
         wide=wide,
         positions=_learned_positions(base),
+        recomputation=recomputation,
+        tokens_at_once=tokens_at_once(device, architecture),
     )
 
 

@@ -133,7 +133,7 @@ async def test_a_model_that_is_too_large_is_refused_before_a_weight_is_read(tiny
     config |= {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100}
     config.pop("layer_types", None)
     (folder / "config.json").write_text(json.dumps(config))
-    engine = TransformersEngine(None, EngineContext(model=str(folder)))
+    engine = TransformersEngine(TransformersEngineConfig(dtype="float32"), EngineContext(model=str(folder)))
     with pytest.raises(ConfigError, match=r"needs \d+\.\d GiB \(weights .* keys and values .* activations") as caught:
         await engine.start()
     assert "It may take" in caught.value.message

@@ -43,6 +43,14 @@ class RunEnd(Event):
     """How the run ended."""
 
 
+class Phase(Event):
+    """Work that takes longer than a moment begins, such as loading a model or validation."""
+
+    event: Literal["phase"]
+    phase: str
+    """What is done, as the display names it."""
+
+
 class PoolEvent(Event):
     """Some seconds after the figures of the sandboxes changed, and at the end of the run."""
 
@@ -319,6 +327,7 @@ class MirrorFailed(Event):
 EVENTS: tuple[type[Event], ...] = (
     RunStart,
     RunEnd,
+    Phase,
     PoolEvent,
     SandboxReady,
     SandboxFailed,

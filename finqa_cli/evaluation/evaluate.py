@@ -91,7 +91,8 @@ async def evaluate(
         InterruptedRun: A signal stopped it; finished episodes are on disk.
     """
     policy = policy_of(target, settings.engine.name)
-    inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    with reporter.work(f"reading {target}"):
+        inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     parameters = eval_parameters(settings, target)
     meter = make_meter(settings, reporter, stopper)
     with _open_run(run, target, settings, resume) as folder:
@@ -284,15 +285,17 @@ async def play_attempts(
             await recorded
         shown.add(trajectory)
 
-    trajectories = await play_all(
-        parts.player(settings, temperature=settings.eval.temperature),
-        attempts,
-        concurrency=settings.pool.concurrency,
-        on_trajectory=listen,
-        stopping=lambda: stopper.requested,
-    )
-    reporter.finish("eval")
-    return trajectories
+    try:
+        with reporter.work(f"evaluation of {len(attempts)} episodes", shown=False), stopper.keeping(parts.costs_money):
+            return await play_all(
+                parts.player(settings, temperature=settings.eval.temperature),
+                attempts,
+                concurrency=settings.pool.concurrency,
+                on_trajectory=listen,
+                stopping=lambda: stopper.requested,
+            )
+    finally:
+        reporter.finish("eval")
 
 
 def sum_up(

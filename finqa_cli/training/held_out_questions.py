@@ -57,7 +57,7 @@ class HeldOutQuestions:
             await self._engine.wake()
         await self._serve(learner, step)
         answered: list[Trajectory] = []
-        await evaluate_tasks(
+        playing = evaluate_tasks(
             self._parts,
             context.settings,
             self._tasks,
@@ -66,6 +66,7 @@ class HeldOutQuestions:
             stopper=context.stopper,
             key=f"valid/{step}",
         )
+        await context.stopper.bounded(playing)
         await self.rest()
         return None if context.stopper.requested else self._rates(answered, step)
 
@@ -76,8 +77,9 @@ class HeldOutQuestions:
 
     async def _serve(self, learner: Learner, step: int) -> None:
         policies = self._context.folder.path / "policies"
-        policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
-        await self._engine.load(policy)
+        with self._context.work(f"loading the weights of step {step} into the engine"):
+            policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
+            await self._engine.load(policy)
         for old in sorted(policies.glob("v*"))[:-1]:
             shutil.rmtree(old, ignore_errors=True)
 

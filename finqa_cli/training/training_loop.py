@@ -6,6 +6,7 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from finqa_cli.contracts import Learner
-from finqa_cli.errors import FinqaError
+from finqa_cli.errors import FinqaError, InterruptedRun
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.interrupts import Stopper
@@ -52,6 +53,11 @@ class RunContext:
     def resume_command(self) -> str:
         """The command that resumes this run."""
         return f"finqa {self.folder.command} --resume {self.folder.path}"
+
+    def work(self, text: str, *, yields: bool = False, shown: bool = True) -> AbstractContextManager[None]:
+        """Show and record for this block what is done; see `Reporter.work`. Calls of the learner yield."""
+        on_event = (lambda name, facts: self.folder.event(name, **facts)) if shown else None
+        return self.reporter.work(text, yields=yields, shown=shown, on_event=on_event)
 
     def check_stop(self) -> None:
         """Raise InterruptedRun, with the command that resumes the run, if a stop was requested."""
@@ -111,15 +117,16 @@ class TrainingLoop(ABC):
 
     async def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights and state, so that `run` continues exactly where the checkpoint was written."""
-        await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
+        with self.context.work(f"loading the checkpoint of {self.phase} {checkpoint.iteration}"):
+            await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
         self.done, self.fresh = checkpoint.iteration, False
         self.restore(checkpoint.state)
 
     async def run(self) -> None:
         """Run all remaining iterations, or those until a stop is requested."""
         reporter = self.context.reporter
+        reporter.start(self.phase, self.total, own_lines=self.own_lines)  # first, so that no wait is silent
         await self.begin()
-        reporter.start(self.phase, self.total, own_lines=self.own_lines)
         while self.done < self.total:
             if self.context.stopper.requested:
                 await self.stop()
@@ -140,7 +147,8 @@ class TrainingLoop(ABC):
             StorageError: The disk is full or not writable.
         """
         # All of it is in a thread, so that running episodes do not wait for checksums and the disk.
-        await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
+        with self.context.work(f"writing the checkpoint of {self.phase} {self.done}", yields=True):
+            await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
 
     @abstractmethod
     async def begin(self) -> None:
@@ -272,6 +280,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self._ask = ask
         self._complete = True  # the newest evaluation was not interrupted
         self._padded = False
+        self._saved = 0  # steps of the newest checkpoint
 
     @abstractmethod
     def ids(self, items: Sequence[Item]) -> list[str]:
@@ -306,6 +315,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         evaluation.
         """
         self._padded = not await asyncio.to_thread(self.learner.packs)
+        self._saved = self.done
         if self.fresh:
             await self._measure(None)
             self.before = self.after
@@ -322,7 +332,11 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         items, tracking = self.steps[number - 1], self.context.tracking
         batch = await asyncio.to_thread(self.make_batch, items, padded=self._padded)
         try:
-            report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
+            with self.context.work(f"{self.phase} step {number} of {self.total}", yields=True, shown=False):
+                report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
+        except InterruptedRun:
+            await self.stop()  # the step was not taken; those before it are kept
+            raise
         except FinqaError as error:
             if type(error) is not FinqaError:
                 raise
@@ -340,7 +354,13 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
             FinqaError: Log-probabilities are not finite.
         """
         items = self.steps[self.done - 1]
-        rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
+        self._complete = False
+        try:
+            with self.context.work(f"scoring {self.phase} step {self.done}", yields=True):
+                rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
+        except InterruptedRun:
+            await self.checkpoint()
+            raise
         if not all(math.isfinite(logp) for row in rows for logp in row):
             reason = f"After step {self.done} the policy's log-probabilities are not finite."
             raise self.not_finite(reason, items)
@@ -348,12 +368,14 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     async def _measure(self, ask: Ask | None) -> None:
         """Evaluate the policy and set `after`. An interrupted evaluation is repeated when the run is resumed."""
-        found = await self.examine()
         try:
+            with self.context.work(f"validation of {len(self.held_out)} {self.items_name}", yields=True):
+                found = await self.examine()
             samples = None if ask is None else await ask(self.learner, self.done)
-        except FinqaError:
+        except FinqaError as error:
             self._complete = False
-            await self.checkpoint()
+            if self.done or not isinstance(error, InterruptedRun):  # before the first step there is nothing to keep
+                await self.checkpoint()
             raise
         self._complete = ask is None or samples is not None
         if not self._complete:
@@ -403,8 +425,13 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     async def stop(self) -> None:
         """Write a checkpoint, if steps were taken since the last one."""
-        if self.done % self._checkpoint_every:
+        if self.done != self._saved:
             await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint as `TrainingLoop` does, and remember its step."""
+        await super().checkpoint()
+        self._saved = self.done
 
     def not_finite(self, reason: str, items: Sequence[Item]) -> FinqaError:
         """Return the error that names the items and the newest valid policy."""

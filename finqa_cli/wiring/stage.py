@@ -68,6 +68,11 @@ class Stage:
     breaker: EngineBreaker | None = None
     meter: Meter | None = None
 
+    @property
+    def costs_money(self) -> bool:
+        """Whether a completion that is dropped may cost money: that of an engine that returns no tokens of its own."""
+        return isinstance(self.engine, ChatEngine)
+
     def inputs(self) -> dict[str, Any]:
         """Return the data, and digests of other inputs that determine the prompts, for the manifest."""
         digests = dict(self.environment.inputs())
@@ -132,8 +137,9 @@ async def stage(
         FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
-    environment = open_environment(settings, reporter)
-    await environment.check_ready()
+    with reporter.work(f"opening the environment {settings.environment.name}"):
+        environment = open_environment(settings, reporter)
+        await environment.check_ready()
     size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
     log_dir = run_dir / "logs" if run_dir is not None else None
     breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
@@ -164,7 +170,8 @@ async def stage(
     try:
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
-            await _bring_up(engine, pool, policy, check_stop, on_event)
+            with reporter.work(_starting(settings, policy), on_event=on_event):
+                await _bring_up(engine, pool, policy, check_stop, on_event)
             yield Stage(
                 environment=environment,
                 pool=pool,
@@ -180,6 +187,12 @@ async def stage(
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+def _starting(settings: Settings, policy: PolicyVersion) -> str:
+    """Return what is done while engine and sandboxes start."""
+    name, model = settings.engine.name, policy.model
+    return f"starting engine {name} with {model}" if model else f"starting engine {name}"
 
 
 def _sandboxes_for(settings: Settings, episodes: int | None) -> int:

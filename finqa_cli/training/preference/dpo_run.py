@@ -95,7 +95,8 @@ async def dpo(
     guard_demonstrations(settings, [path], trained, reporter)
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     checkpoint = checkpoints.latest(run) if resume else None
-    pairs = load_pairs(path, make_codec(settings, start.model), most=most)
+    with reporter.work(f"reading and encoding the pairs of {path}"):
+        pairs = load_pairs(path, await asyncio.to_thread(make_codec, settings, start.model), most=most)
     _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
     if checkpoint is None:
@@ -107,7 +108,8 @@ async def dpo(
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         model = await asyncio.to_thread(whole_model, start, run, reporter)
         inputs = {"pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)}}
-        inputs["policy"] = await asyncio.to_thread(start_inputs, model, run)
+        with reporter.work(f"computing the digest of {model.model}"):
+            inputs["policy"] = await asyncio.to_thread(start_inputs, model, run)
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)

@@ -232,7 +232,8 @@ async def add_references(
         context.check_stop()
         part = pairs[start : start + PAIRS_PER_FORWARD]
         samples = [sample for pair in part for sample in pair.samples]
-        referred += with_pair_references(part, await asyncio.to_thread(learner.reference_logprobs, samples))
+        with context.work(f"{name} log-probabilities of {len(pairs)} pairs", yields=True, shown=False):
+            referred += with_pair_references(part, await asyncio.to_thread(learner.reference_logprobs, samples))
         context.reporter.advance(name, len(referred))
     context.reporter.finish(name)
     return tuple(referred)

@@ -83,13 +83,14 @@ async def check_learnable(
         async with late:
             while len(groups) < most and not stopper.requested:
                 fresh = [walk.next()[1] for _ in range(min(width, most - len(groups)))]
-                await play_all(
-                    parts.player(settings, temperature=settings.generation.temperature),
-                    [attempt for task in fresh for attempt in _attempts(task, settings)],
-                    concurrency=settings.pool.concurrency,
-                    on_trajectory=add,
-                    stopping=lambda: stopper.requested,
-                )
+                with reporter.work("preflight", shown=False):
+                    await play_all(
+                        parts.player(settings, temperature=settings.generation.temperature),
+                        [attempt for task in fresh for attempt in _attempts(task, settings)],
+                        concurrency=settings.pool.concurrency,
+                        on_trajectory=add,
+                        stopping=lambda: stopper.requested,
+                    )
                 if is_informative(whole(), assign_credit(optimizer, whole())):
                     return
     except TimeoutError:

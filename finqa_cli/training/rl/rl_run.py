@@ -211,7 +211,9 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         parameters = _parameters(settings)
         pin_inputs(folder, parts, parameters["reward"])
         tasks = await training_tasks(parts, settings, context.reporter)
-        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
+        with context.work(f"computing the digest of {base.model}"):
+            policy = await asyncio.to_thread(start_inputs, base, folder.path)
+        inputs = {"policy": policy, **parts.inputs()}
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))

@@ -132,7 +132,8 @@ class Trainer(TrainingLoop):
     async def begin(self) -> None:
         """Check that the engine serves the learner's weights. In a new run, evaluate and save the first policy."""
         if self.policy.number == self.published:
-            await self.probe.begin(self.policy)
+            with self.context.work("comparing the engine with the learner", yields=True):
+                await self.probe.begin(self.policy)
         if self.fresh:
             await self.evaluate()
             await self.checkpoint()
@@ -148,7 +149,8 @@ class Trainer(TrainingLoop):
         context = self.context
         started, idle = time.perf_counter(), self._stream.idle_s
         self._start_rollouts(trained=number - 1)
-        collected = await self._collections[0].collected()
+        with context.work(f"rollouts of iteration {number}", shown=False):
+            collected = await self._collections[0].collected()
         context.reporter.drop(self._rollout_phase(number))
         if context.stopper.requested:
             await self.stop()
@@ -283,9 +285,10 @@ class Trainer(TrainingLoop):
         reports: list[UpdateReport] = []
         async with self._engine_asleep():
             try:
-                async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
-                    reports.append(report)
-                    self.context.tracking.update(number, report)
+                with self.context.work(f"update of iteration {number}", yields=True):
+                    async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
+                        reports.append(report)
+                        self.context.tracking.update(number, report)
             except FinqaError as error:
                 if type(error) is not FinqaError:  # such as a wrong setting, which the iteration did not cause
                     raise
@@ -313,7 +316,8 @@ class Trainer(TrainingLoop):
         due = iteration % self.context.settings.train.sync_every == 0 or iteration == self.total
         if not due or self.policy.number == self.published:
             return None
-        synced = await sync_weights(self.context, self.learner, self.engine, self.probe, self.published)
+        with self.context.work(f"loading policy version {self.published} into the engine", yields=True):
+            synced = await sync_weights(self.context, self.learner, self.engine, self.probe, self.published)
         self.policy = synced.policy
         self.context.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
         return synced

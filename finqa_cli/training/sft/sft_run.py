@@ -147,10 +147,12 @@ async def sft(
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
-        data = imitation_set(kept, settings, make_codec(settings, model.model))
+        with context.work(f"encoding {len(kept)} demonstrations"):
+            data = imitation_set(kept, settings, await asyncio.to_thread(make_codec, settings, model.model))
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
-        inputs = await asyncio.to_thread(_inputs, wanted, model, run)
+        with context.work(f"computing the digests of {model.model} and of the demonstrations"):
+            inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
         folder.pin("demonstrations digest", hashlib.sha256(digests.encode()).hexdigest())
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)

@@ -135,6 +135,13 @@ class Learner(ABC):
         """
         raise ConfigError(f"Learner {type(self).__name__} keeps no reference policy.")
 
+    def rehearse(self, batch: Batch, loss: Loss) -> float | None:
+        """Return the seconds that the gradient of a batch takes, for an estimate of the length of a run.
+
+        Weights, optimizer, number of steps and random state do not change. Default: None, it cannot be measured.
+        """
+        return None
+
     def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """`[N][L]` value of the state in which each masked token was sampled, 0.0 elsewhere.
 

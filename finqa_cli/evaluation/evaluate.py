@@ -59,12 +59,13 @@ OUTPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), and report."""
+    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), limit of tokens, and report."""
 
     run: Path
     target: str
     data: DataInfo
     split: str
+    max_gen_tokens: int
     report: EvalReport
 
 
@@ -139,7 +140,14 @@ async def evaluate(
             folder.note(FAULTS, report.faults)
             folder.finish("completed")
             tracking.evaluated(0, report.to_dict())
-            return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
+            return EvalResult(
+                run=run,
+                target=target,
+                data=parts.data,
+                split=tasks[0].split,
+                max_gen_tokens=settings.generation.max_gen_tokens,
+                report=report,
+            )
 
 
 class _Played:

@@ -29,7 +29,7 @@ DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0,
 """Seconds that episodes which are kept have to finish after the first signal, and the longest wait for work that ends
 by itself. Schedulers often kill 30 s after SIGTERM."""
 
-GRACE_S = 3.0
+GRACE_S = 2.0
 """Seconds that all other work has to end after the first signal. A resumed run repeats what did not end."""
 
 ALWAYS_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

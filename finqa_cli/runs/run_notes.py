@@ -29,6 +29,7 @@ ROUTINE = frozenset(
         "probe_tolerance",
         "mirrored",
         PHASE_EVENT,
+        "estimate",
         "worker_placed",
         *PLACED_EVENTS,
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -22,6 +23,16 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
+from finqa_cli.training.estimate import (
+    SHORT_S,
+    Again,
+    Estimate,
+    announce,
+    length_of,
+    measure_gradient,
+    no_command,
+    shorter_epochs,
+)
 from finqa_cli.types import Batch, Loss, Sample, UpdateReport
 
 if TYPE_CHECKING:
@@ -41,6 +52,7 @@ class RunContext:
         tracking: Writes each record, and copies it to hooks and trackers.
         reporter: Shows the progress to the user.
         stopper: Stops the run after signals.
+        again: Returns the command of the run with other values of some settings; see `estimate.Again`.
     """
 
     settings: Settings
@@ -48,6 +60,7 @@ class RunContext:
     tracking: Tracking
     reporter: Reporter
     stopper: Stopper
+    again: Again = no_command
 
     @property
     def resume_command(self) -> str:
@@ -127,6 +140,10 @@ class TrainingLoop(ABC):
         reporter = self.context.reporter
         reporter.start(self.phase, self.total, own_lines=self.own_lines)  # first, so that no wait is silent
         await self.begin()
+        if self.done < self.total and not self.context.stopper.requested:
+            with self.context.work("measuring how long the run will take", yields=True):
+                expected = await self.estimate()
+            announce(expected, self.context.folder, reporter, self.context.again)
         while self.done < self.total:
             if self.context.stopper.requested:
                 await self.stop()
@@ -153,6 +170,10 @@ class TrainingLoop(ABC):
     @abstractmethod
     async def begin(self) -> None:
         """Do the work before the first iteration."""
+
+    async def estimate(self) -> Estimate | None:
+        """Estimate how long the remaining iterations will take; None if that cannot be measured. Default: None."""
+        return None
 
     @abstractmethod
     async def step(self, number: int) -> Mapping[str, object]:
@@ -182,7 +203,10 @@ class TrainingLoop(ABC):
         """Write further files into the folder of a checkpoint. Default: none."""
 
     def _is_due(self, every: int) -> bool:
-        return self.done == self.total or (every > 0 and self.done % every == 0)
+        return self._falls_due(self.done, every)
+
+    def _falls_due(self, done: int, every: int) -> bool:
+        return done == self.total or (every > 0 and done % every == 0)
 
     def _write_checkpoint(self, is_best: bool, state: Mapping[str, Any]) -> None:
         run, version = self.context.folder.path, state["policy_version"]
@@ -207,6 +231,7 @@ class SampleRates:
             requested format. None if no format is requested.
         accuracy: Share of right answers.
         reward_mean: Mean total reward.
+        cut_replies: See `EvalReport`.
     """
 
     questions: int
@@ -214,6 +239,7 @@ class SampleRates:
     parse_rate: float | None
     accuracy: float | None
     reward_mean: float | None
+    cut_replies: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +255,21 @@ class Evaluation:
     samples: SampleRates | None = None
 
 
-Ask = Callable[[Learner, int], Awaitable[SampleRates | None]]
-"""Function that lets the learner's policy answer held-out questions, called with the learner and its number of steps.
-It returns None if a stop was requested."""
+class Ask(Protocol):
+    """Lets the learner's policy answer held-out questions."""
+
+    async def __call__(self, learner: Learner, step: int) -> SampleRates | None:
+        """Play the questions with the weights of the learner after `step` steps; None if a stop was requested."""
+        ...
+
+    async def expect_seconds(self, samples: Sequence[Sample]) -> float:
+        """Return how long the questions will take, by one measured turn of the policy.
+
+        Args:
+            samples: Demonstrations, whose lengths the episodes probably have.
+        """
+        ...
+
 
 Item = TypeVar("Item")
 Found = TypeVar("Found", bound=Evaluation)
@@ -281,6 +319,7 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self._complete = True  # the newest evaluation was not interrupted
         self._padded = False
         self._saved = 0  # steps of the newest checkpoint
+        self._examined_s = 0.0  # seconds of an evaluation without questions
 
     @abstractmethod
     def ids(self, items: Sequence[Item]) -> list[str]:
@@ -317,11 +356,34 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self._padded = not await asyncio.to_thread(self.learner.packs)
         self._saved = self.done
         if self.fresh:
+            began = time.perf_counter()
             await self._measure(None)
+            self._examined_s = time.perf_counter() - began
             self.before = self.after
         elif not self._complete:
             await self._measure(self._ask)
             await self.checkpoint()
+
+    async def estimate(self) -> Estimate | None:
+        """Estimate the steps that are left by the item of middle length, and the evaluations by the first one."""
+        path, epochs = self.epochs()
+        items = sorted(self.steps[self.done], key=lambda item: length_of(self.samples([item])))
+        middle = items[len(items) // 2 : len(items) // 2 + 1]
+        batch = await asyncio.to_thread(self.make_batch, middle, padded=self._padded)
+        left = sum(length_of(self.samples(step)) for step in self.steps[self.done :])
+        times = left / length_of(self.samples(middle))
+        seconds = await measure_gradient(self.learner, batch, self._loss_function, times=times)
+        if seconds is None:
+            return None
+        due = sum(1 for done in range(self.done + 1, self.total + 1) if self._falls_due(done, self._evaluate_every))
+        parts = {"steps": seconds * times, "validation": self._examined_s * due}
+        if self._ask is not None and parts["steps"] >= SHORT_S:
+            parts["held-out questions"] = due * await self._ask.expect_seconds(self.samples(items))
+        return shorter_epochs(path, epochs, parts)
+
+    @abstractmethod
+    def epochs(self) -> tuple[str, float]:
+        """Return the setting of the number of epochs, and its value."""
 
     async def step(self, number: int) -> Mapping[str, object]:
         """Take one optimizer step.

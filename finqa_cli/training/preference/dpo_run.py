@@ -18,6 +18,7 @@ from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.estimate import Again, no_command
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.preference.preference_loop import (
     HeldOut,
@@ -62,7 +63,15 @@ class DpoResult:
 
 
 async def dpo(
-    settings: Settings, source: Path, run: Path, *, resume: bool, most: int, reporter: Reporter, stopper: Stopper
+    settings: Settings,
+    source: Path,
+    run: Path,
+    *,
+    resume: bool,
+    most: int,
+    reporter: Reporter,
+    stopper: Stopper,
+    again: Again = no_command,
 ) -> DpoResult:
     """Train on the pairs that are not held out, and evaluate on the held-out pairs.
 
@@ -77,6 +86,7 @@ async def dpo(
         most: Most training pairs, and most held-out pairs; 0: all.
         reporter: Shows the progress.
         stopper: Stops the run after signals.
+        again: See `RunContext`.
 
     Raises:
         DataError: There are no usable pairs, a row is wrong, or the pairs are of evaluation tasks.
@@ -118,7 +128,9 @@ async def dpo(
         if count < 1:
             raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs give no step.", remedy="--epochs 1")
         planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
-        context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        context = RunContext(
+            settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper, again=again
+        )
         companies = {pair.cluster for pair in pairs.train}
         questions = choose_questions(settings, plan.validation_samples, companies, reporter)
         async with run_learner(context, model.model) as learner:

@@ -118,6 +118,10 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
             "timing": {"update_s": round(report.seconds, 4)},
         }
 
+    def epochs(self) -> tuple[str, float]:
+        """Return the setting of the number of epochs, and its value."""
+        return "optimizer.options.epochs", float(self.context.settings.optimizer.options.get("epochs", 1.0))
+
     def merit(self, found: HeldOut) -> tuple[float, ...] | None:
         """Prefer the higher accuracy, then the larger margin."""
         return found.accuracy, found.margin

@@ -27,6 +27,7 @@ from finqa_cli.runs.run_folder import policy_inputs, training_run, write_manifes
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.estimate import Again, no_command
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
@@ -86,6 +87,7 @@ class SftResult:
         before: Evaluation on held-out companies before training.
         after: The last evaluation.
         validation_loss: Loss of the last evaluation.
+        validation_episode_loss: The same in nats per demonstration.
         parse_rate: Share of the last policy's answers to held-out questions in the right format.
         parse_rate_reached: Whether `parse_rate` is at least `parse_rate_wanted`.
         parse_rate_wanted: `WANTED_PARSE_RATE`.
@@ -104,6 +106,7 @@ class SftResult:
     before: Validation | None
     after: Validation | None
     validation_loss: float | None
+    validation_episode_loss: float | None
     parse_rate: float | None
     parse_rate_reached: bool | None
     parse_rate_wanted: float
@@ -111,7 +114,14 @@ class SftResult:
 
 
 async def sft(
-    settings: Settings, wanted: Imitation, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper
+    settings: Settings,
+    wanted: Imitation,
+    run: Path,
+    *,
+    resume: bool,
+    reporter: Reporter,
+    stopper: Stopper,
+    again: Again = no_command,
 ) -> SftResult:
     """Train on demonstrations, and validate on held-out companies.
 
@@ -122,6 +132,7 @@ async def sft(
         resume: Resume after the newest checkpoint.
         reporter: Shows the progress.
         stopper: Stops the run after signals.
+        again: See `RunContext`.
 
     Raises:
         DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
@@ -144,7 +155,9 @@ async def sft(
             write_manifest(run, "sft", parameters=parameters, inputs={})
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
-        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        context = RunContext(
+            settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper, again=again
+        )
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
         with context.work(f"encoding {len(kept)} demonstrations"):
@@ -257,6 +270,7 @@ def _result(run: Path, data: ImitationSet, training: SupervisedTraining, seconds
         before=training.before,
         after=after,
         validation_loss=after.loss if after else None,
+        validation_episode_loss=after.episode_loss if after else None,
         parse_rate=rate,
         parse_rate_reached=None if rate is None else rate >= WANTED_PARSE_RATE,
         parse_rate_wanted=WANTED_PARSE_RATE,

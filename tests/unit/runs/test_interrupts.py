@@ -48,7 +48,7 @@ def test_the_first_signal_lets_work_finish(number: signal.Signals) -> None:
     assert caught.value.exit_code == (85 if number is REQUEUE else 128 + number)
     assert caught.value.remedy == "finqa train --resume runs/x"
     (said,) = reporter.said  # the command that continues is printed once, at the end
-    assert said == f"{number.name}: the run ends within 3 s; press again to end at once."
+    assert said == f"{number.name}: the run ends within 2 s; press again to end at once."
 
 
 def test_work_that_does_not_finish_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

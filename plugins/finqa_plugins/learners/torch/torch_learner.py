@@ -141,6 +141,20 @@ class TorchLearner(Learner):
             metrics=metrics,
         )
 
+    def rehearse(self, batch: Batch, loss: Loss) -> float | None:
+        """Seconds of the gradient of a batch, which is dropped; None with several processes."""
+        self.start()
+        if self._processes.size > 1:
+            return None
+        self._built.check_lengths(batch.samples)
+        began = time.perf_counter()
+        try:
+            self._with_memory("update", lambda: self._gradient(batch, loss))
+        finally:
+            self._clear()
+            release_memory(self._device)
+        return time.perf_counter() - began
+
     def packs(self) -> bool:
         """Whether micro-batches are rows without padding."""
         self.start()

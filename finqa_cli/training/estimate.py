@@ -27,6 +27,9 @@ WANTED_S = 600.0
 LONG_S = 1.5 * WANTED_S
 """Seconds from which on a shorter run is proposed."""
 
+WORTH_A_SECOND_LOOK = 50
+"""Micro-batches from which on a second measurement costs little of the run."""
+
 MEASURED_MEMBERS = 2
 """Attempts at one question in the micro-batch that is measured: they show what a shared opening saves."""
 
@@ -90,13 +93,13 @@ async def measure_gradient(learner: Learner, batch: Batch, loss: Loss, *, times:
         batch: A batch of one micro-batch.
         loss: Its loss.
         times: How often such a batch will be computed. The first computation is slower than the others, so it is
-            repeated, but only if the run is not short.
+            repeated if the run is not short.
 
     Returns:
         None if the learner cannot measure.
     """
     first = await asyncio.to_thread(learner.rehearse, batch, loss)
-    if first is None or first * times < SHORT_S:
+    if first is None or first * times < SHORT_S or times < WORTH_A_SECOND_LOOK:
         return first
     second = await asyncio.to_thread(learner.rehearse, batch, loss)
     return first if second is None else min(first, second)

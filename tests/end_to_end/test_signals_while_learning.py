@@ -22,32 +22,32 @@ pytest.importorskip("torch", reason="needs finqa[train]")
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
-LAYER_S = 0.4
-"""Seconds that each layer sleeps, so that a micro-batch takes as long as one of a real model, without its work."""
+LAYERS = 40
 
-SLOW = f"""
-import sys, time
+SLOW = """
+import os, sys, time
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 def sleep(module, arguments):
     if isinstance(module, GradientCheckpointingLayer):
-        time.sleep({LAYER_S})
+        time.sleep(float(os.environ['LAYER_S']))
 
 register_module_forward_pre_hook(sleep)
 from finqa_cli.__main__ import main
 sys.exit(main())
 """
+"""A `finqa` whose layers sleep, so that a micro-batch takes as long as one of a real model, without its work."""
 
 TRAINING = ("--validation-samples=0", "--validate-every=2", "--batch-tokens=900", "--epochs=1", "--lr=3e-3")
 
 SOON_S = 12.0
-"""The work ends within 5 s of a signal; a busy machine gets some more. Without a check it would take a minute."""
+"""The work ends within 5 s of a signal; a busy machine gets some more. Without a check it takes 20 s."""
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_qwen3(tmp_path_factory.mktemp("tiny"))
+    return make_tiny_qwen3(tmp_path_factory.mktemp("tiny"), layers=LAYERS)
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,16 @@ def gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def stop_at(moment: str, number: signal.Signals, *arguments: str) -> tuple[str, int, float]:
+def stop_at(
+    moment: str, number: signal.Signals, *arguments: str, layer_s: float, pause_s: float
+) -> tuple[str, int, float]:
     """Signals a slow command once a line of stderr matches; its stderr, its status, and the seconds until its end."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LAYER_S": str(layer_s)},
     )
     assert process.stderr is not None
     said = []
@@ -77,7 +79,7 @@ def stop_at(moment: str, number: signal.Signals, *arguments: str) -> tuple[str, 
             said.append(line)
             if re.search(moment, line):
                 break
-        time.sleep(0.3)
+        time.sleep(pause_s)
         sent = time.monotonic()
         process.send_signal(number)
         said += process.stderr.readlines()
@@ -90,10 +92,12 @@ def curve(run: str) -> list[dict[str, Any]]:
     return [{**line, "timing": None} for line in read_jsonl(Path(run, "metrics.jsonl"))]
 
 
+@pytest.mark.thorough
 def test_validation_before_the_first_step_is_named_and_ends_soon(tiny: Path, gold: Path) -> None:
-    whole = ("--set=sft.validation_share=0.9", "--set=learner.options.device=cpu", "--gradient-checkpointing")
-    words = ("sft", str(gold), f"--model={tiny}", *TRAINING, *whole, "--batch-tokens=100", "--run-dir=a")
-    said, status, seconds = stop_at(r"^validation of \d+ demonstrations \.\.\.", signal.SIGTERM, *words)
+    words = ("sft", str(gold), f"--model={tiny}", *TRAINING, "--set=sft.validation_share=0.5", "--run-dir=a")
+    said, status, seconds = stop_at(
+        r"^validation of \d+ demonstrations \.\.\.", signal.SIGTERM, *words, layer_s=0.5, pause_s=0.3
+    )
     assert re.search(r"^SIGTERM: validation of \d+ demonstrations ends within 2 s; press again", said, re.MULTILINE)
     assert "episodes" not in said and status == 143, said
     assert seconds < SOON_S, said
@@ -103,7 +107,7 @@ def test_validation_before_the_first_step_is_named_and_ends_soon(tiny: Path, gol
 def test_an_interrupted_update_leaves_no_half_step(tiny: Path, gold: Path) -> None:
     assert main(["sft", str(gold), f"--model={tiny}", *TRAINING, "--run-dir=whole", "--quiet"]) == 0
     words = ("sft", str(gold), f"--model={tiny}", *TRAINING, "--run-dir=cut")
-    said, status, seconds = stop_at(r"^step 2:", signal.SIGINT, *words)
+    said, status, seconds = stop_at(r"^step 2:", signal.SIGINT, *words, layer_s=0.15, pause_s=2.5)
     assert "SIGINT: sft step 3 of" in said and status == 130, said
     assert seconds < SOON_S, said
     assert [line["iteration"] for line in curve("cut") if line["kind"] == "sft"] == [1, 2]

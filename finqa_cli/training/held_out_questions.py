@@ -89,7 +89,7 @@ class HeldOutQuestions:
         """
         if self._engine.sleeps:
             return 0.0  # its device belongs to the learner at this moment
-        rows = [sample.token_ids[: int(np.argmax(sample.loss_mask))] for sample in samples[:MEASURED_ROWS]]
+        rows = [_opening(sample) for sample in samples[:MEASURED_ROWS]]
         if not all(map(len, rows)):
             return 0.0
         filling = await self._turn_seconds(rows, 1)
@@ -98,11 +98,11 @@ class HeldOutQuestions:
         more = len(self._tasks) / len(rows)
         return filling * more + token * sampled * math.sqrt(max(1.0, more))
 
-    async def _turn_seconds(self, rows: Sequence[Sequence[int]], tokens: int) -> float:
+    async def _turn_seconds(self, rows: Sequence[tuple[int, ...]], tokens: int) -> float:
         sampling = Sampling(temperature=0.0, max_tokens=tokens)
         began = time.perf_counter()
         requests = [
-            GenerateRequest(key=f"estimate {number}", token_ids=tuple(map(int, row)), sampling=sampling)
+            GenerateRequest(key=f"estimate {number}", token_ids=row, sampling=sampling)
             for number, row in enumerate(rows)
         ]
         await asyncio.gather(*map(self._engine.generate, requests))
@@ -145,6 +145,10 @@ class HeldOutQuestions:
             accuracy=sum(bool(each.correct) for each in graded) / len(graded) if graded else None,
             reward_mean=sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None,
         )
+
+
+def _opening(sample: Sample) -> tuple[int, ...]:
+    return tuple(map(int, sample.token_ids[: int(np.argmax(sample.loss_mask))]))
 
 
 def choose_questions(

@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="needs finqa[train]")
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
-LAYERS = 40
+LAYERS = 24
 
 SLOW = """
 import os, sys, time
@@ -39,7 +39,7 @@ sys.exit(main())
 """
 """A `finqa` whose layers sleep, so that a micro-batch takes as long as one of a real model, without its work."""
 
-TRAINING = ("--validation-samples=0", "--validate-every=2", "--batch-tokens=900", "--epochs=1", "--lr=3e-3")
+TRAINING = ("--validation-samples=0", "--validate-every=2", "--batch-tokens=900", "--epochs=0.4", "--lr=3e-3")
 
 SOON_S = 12.0
 """The work ends within 5 s of a signal; a busy machine gets some more. Without a check it takes 20 s."""
@@ -96,7 +96,7 @@ def curve(run: str) -> list[dict[str, Any]]:
 def test_validation_before_the_first_step_is_named_and_ends_soon(tiny: Path, gold: Path) -> None:
     words = ("sft", str(gold), f"--model={tiny}", *TRAINING, "--set=sft.validation_share=0.5", "--run-dir=a")
     said, status, seconds = stop_at(
-        r"^validation of \d+ demonstrations \.\.\.", signal.SIGTERM, *words, layer_s=0.5, pause_s=0.3
+        r"^validation of \d+ demonstrations \.\.\.", signal.SIGTERM, *words, layer_s=0.8, pause_s=0.3
     )
     assert re.search(r"^SIGTERM: validation of \d+ demonstrations ends within 2 s; press again", said, re.MULTILINE)
     assert "episodes" not in said and status == 143, said
@@ -107,7 +107,7 @@ def test_validation_before_the_first_step_is_named_and_ends_soon(tiny: Path, gol
 def test_an_interrupted_update_leaves_no_half_step(tiny: Path, gold: Path) -> None:
     assert main(["sft", str(gold), f"--model={tiny}", *TRAINING, "--run-dir=whole", "--quiet"]) == 0
     words = ("sft", str(gold), f"--model={tiny}", *TRAINING, "--run-dir=cut")
-    said, status, seconds = stop_at(r"^step 2:", signal.SIGINT, *words, layer_s=0.15, pause_s=2.5)
+    said, status, seconds = stop_at(r"^step 2:", signal.SIGINT, *words, layer_s=0.25, pause_s=2.5)
     assert "SIGINT: sft step 3 of" in said and status == 130, said
     assert seconds < SOON_S, said
     assert [line["iteration"] for line in curve("cut") if line["kind"] == "sft"] == [1, 2]

@@ -23,7 +23,7 @@ def before_each_layer(model: nn.Module, call: Callable[[], None]) -> None:
         call()
         states = arguments[0] if arguments else None
         if isinstance(states, torch.Tensor) and states.requires_grad:
-            states.register_hook(lambda gradient: call())
+            states.register_hook(lambda gradient: call())  # type: ignore[no-untyped-call]
 
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):

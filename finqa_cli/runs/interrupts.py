@@ -207,8 +207,11 @@ class Stopper:
         seconds = longest if self._kept else min(GRACE_S, longest)
         self._deadline = time.monotonic() + seconds
         self._drain = asyncio.get_running_loop().call_later(seconds, self._time_is_over, longest)
-        what = "running episodes may finish in" if self._kept else f"{self._named()} ends within"
-        self._reporter.line(f"{number.name}: {what} {seconds:.0f} s; press again to end at once.")
+        if self._kept:
+            text = f"running episodes may finish in {seconds:.0f} s; press again to end them now."
+        else:
+            text = f"{self._named()} ends within {seconds:.0f} s; press again to end at once."
+        self._reporter.line(f"{number.name}: {text}")
 
     def _time_is_over(self, longest: float) -> None:
         """Cancel what can be dropped alone, give more time to what ends by itself, and cancel everything else."""

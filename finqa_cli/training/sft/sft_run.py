@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import ConfigError, DataError
@@ -164,6 +166,12 @@ async def sft(
             data = imitation_set(kept, settings, await asyncio.to_thread(make_codec, settings, model.model))
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
+        longest, limit = max(map(longest_reply, data.train)), settings.generation.max_gen_tokens
+        if questions and longest > limit:
+            reporter.line(
+                f"The longest reply of the demonstrations has {longest} tokens in this tokenizer, so replies of the "
+                f"policy would be cut at --max-gen-tokens {limit}; fix: --max-gen-tokens {round_up(longest)}"
+            )
         with context.work(f"computing the digests of {model.model} and of the demonstrations"):
             inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
@@ -343,6 +351,17 @@ def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, c
         held_out=tuple(parts[True]),
         companies=frozenset(clusters) - held_out,
     )
+
+
+def longest_reply(sample: Sample) -> int:
+    """Return the tokens of the longest reply of a demonstration."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], np.asarray(sample.loss_mask, dtype=np.int8), [0]))))
+    return int(max(edges[1::2] - edges[::2], default=0))
+
+
+def round_up(tokens: int) -> int:
+    """Return a limit with a margin of a quarter, in steps of 32."""
+    return -(-5 * tokens // (4 * 32)) * 32
 
 
 def imitation_steps(samples: Sequence[Sample], settings: Settings) -> list[list[Sample]]:

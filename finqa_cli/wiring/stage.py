@@ -137,35 +137,35 @@ async def stage(
         FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
-    with reporter.work(f"opening the environment {settings.environment.name}"):
+    with reporter.work(f"preparing environment {settings.environment.name} and engine {settings.engine.name}"):
         environment = open_environment(settings, reporter)
         await environment.check_ready()
-    size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
-    log_dir = run_dir / "logs" if run_dir is not None else None
-    breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
-    try:
-        if not settings.cluster.rollout_workers:  # first, so that a missing key is reported before the engine is made
-            pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
-        engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
-        check_engine(engine, settings, policy, trains=trains)
-        codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
-        if settings.cluster.rollout_workers:
-            if isinstance(engine, TokenEngine):
-                engine = LendingEngine(engine, settings.cluster.rollout_workers)
-            pool = make_workers(
-                settings,
-                policy,
-                environment,
-                engine,
-                run_id=run_id,
-                size=size,
-                engine_breaker=breaker,
-                on_event=on_event,
-                meter=meter,
-            )
-    except BaseException:
-        await pool.close()
-        raise
+        size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
+        log_dir = run_dir / "logs" if run_dir is not None else None
+        breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
+        try:
+            if not settings.cluster.rollout_workers:  # first: a missing key is reported before the engine is made
+                pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
+            engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
+            check_engine(engine, settings, policy, trains=trains)
+            codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+            if settings.cluster.rollout_workers:
+                if isinstance(engine, TokenEngine):
+                    engine = LendingEngine(engine, settings.cluster.rollout_workers)
+                pool = make_workers(
+                    settings,
+                    policy,
+                    environment,
+                    engine,
+                    run_id=run_id,
+                    size=size,
+                    engine_breaker=breaker,
+                    on_event=on_event,
+                    meter=meter,
+                )
+        except BaseException:
+            await pool.close()
+            raise
     _allow_many_sockets()
     try:
         await pool.start()

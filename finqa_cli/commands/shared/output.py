@@ -256,8 +256,8 @@ class PlainReporter(Reporter):
         self._mask = Masker()
 
     def line(self, text: str) -> None:
-        """Print a line at once, with secrets masked."""
-        print(self._mask(text), file=sys.stderr, flush=True)
+        """Print a line at once, with secrets masked, in one write, because timers print too."""
+        print(f"{self._mask(text)}\n", end="", file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         """Announce the phase after a moment; a shorter one prints only its end, one with lines of its own nothing."""

@@ -21,7 +21,8 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
 from finqa_cli.statistics import describe_cut_replies, evaluation_metrics, read_outcome
-from finqa_cli.training.training_loop import Ask, RunContext, SampleRates
+from finqa_cli.training.evaluations import Ask, SampleRates
+from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sample, Sampling, Task, Trajectory
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage

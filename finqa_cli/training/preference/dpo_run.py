@@ -19,6 +19,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.training.estimate import Again, no_command
+from finqa_cli.training.evaluations import Ask
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.preference.preference_loop import (
     HeldOut,
@@ -30,7 +31,7 @@ from finqa_cli.training.preference.preference_loop import (
 )
 from finqa_cli.training.running_learner import check_disk, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
-from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy, result_document
+from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 

@@ -23,7 +23,8 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.trajectory_records import Pair, Side, read_pairs
 from finqa_cli.statistics import clustered_interval
-from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContext
+from finqa_cli.training.evaluations import Evaluation
+from finqa_cli.training.training_loop import FileTraining, RunContext
 from finqa_cli.types import Batch, Prompt, Sample, Status, Task, Trajectory, UpdateReport
 
 PAIRS_PER_FORWARD = 64

@@ -11,7 +11,8 @@ from typing import Any
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import Learner
-from finqa_cli.training.training_loop import Ask, Evaluation, FileTraining, RunContext
+from finqa_cli.training.evaluations import Ask, Evaluation
+from finqa_cli.training.training_loop import FileTraining, RunContext
 from finqa_cli.types import Batch, Sample, UpdateReport
 
 CROSS_ENTROPY = CrossEntropyLoss()

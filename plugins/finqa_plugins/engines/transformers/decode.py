@@ -95,7 +95,7 @@ def fill(
         buffer: [layers, 2, N or more, kv heads, columns, D], which is written.
         opening: Keys and values of the common beginning of all prompts, which is not in the buffer.
         threads: Executor for the parts; None: this thread computes everything.
-        abandoned: Called before each forward pass: whether nobody waits for the result any more.
+        abandoned: Called before each forward pass: whether no caller waits for the result any more.
 
     Raises:
         AbandonedBatch: `abandoned` returned True.

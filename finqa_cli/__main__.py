@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from finqa_cli import completion
@@ -13,7 +14,10 @@ def main() -> int:
         return completion.main()
     from finqa_cli.app import main as run
 
-    return run()
+    try:
+        return run()
+    finally:
+        gc.freeze()  # otherwise the ending interpreter searches all objects of PyTorch for cycles, for seconds
 
 
 if __name__ == "__main__":

@@ -43,6 +43,28 @@ class RunEnd(Event):
     """How the run ended."""
 
 
+class Phase(Event):
+    """Work that takes longer than a moment begins, such as loading a model or validation."""
+
+    event: Literal["phase"]
+    phase: str
+    """What is done, as the display names it."""
+
+
+class Estimated(Event):
+    """A training of more than a minute begins, and its length was estimated from measurements."""
+
+    event: Literal["estimate"]
+    seconds: float
+    """Seconds of all remaining work."""
+    parts: dict[str, float]
+    """Seconds by kind of work."""
+    shorter: str = ABSENT
+    """A command that trains less; absent if the run takes at most 15 minutes, or if it was not started by a command."""
+    shorter_s: float = ABSENT
+    """Seconds of that command."""
+
+
 class PoolEvent(Event):
     """Some seconds after the figures of the sandboxes changed, and at the end of the run."""
 
@@ -333,6 +355,8 @@ class MirrorFailed(Event):
 EVENTS: tuple[type[Event], ...] = (
     RunStart,
     RunEnd,
+    Phase,
+    Estimated,
     PoolEvent,
     SandboxReady,
     SandboxFailed,

@@ -254,6 +254,8 @@ class SftLine(FileStep):
     """An optimizer step of `finqa sft`."""
 
     kind: Literal["sft"]
+    episode_loss: float
+    """Loss of the step per demonstration."""
 
 
 class Rates(Written):
@@ -269,6 +271,8 @@ class Rates(Written):
     """Share of right answers."""
     reward_mean: float | None = ABSENT
     """Mean total reward."""
+    cut_replies: dict[str, int] = ABSENT
+    """Answers with a reply that was cut at `generation.max_gen_tokens`, by question type."""
 
 
 class ValidationLine(MetricsLine, Rates):
@@ -277,6 +281,8 @@ class ValidationLine(MetricsLine, Rates):
     kind: Literal["validation"]
     validation_loss: float | None = ABSENT
     """Loss on held-out demonstrations; null without them."""
+    validation_episode_loss: float | None = ABSENT
+    """The same per demonstration; null without them."""
 
 
 class DpoLine(FileStep):
@@ -429,10 +435,16 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "quoted_years": (_SHARE, "Low: the policy writes years as numbers, so that SQL returns the number itself"),
         "statuses": (_COUNT, "Many `max_turns`, `max_tokens` or `parse_error`: raise the limit, or `finqa sft` first"),
         "by_kind": ("", ""),
+        "cut_replies": (_COUNT, "Not empty: raise `--max-gen-tokens`"),
         "validation_loss": (
             f"{_NATS} per token",
             "Grows while `loss` falls: overfitting; fewer `--epochs`. `checkpoints/best` has the best policy",
         ),
+        "validation_episode_loss": (
+            f"{_NATS} per episode",
+            "Above 1 although `validation_loss` is small: the policy still guesses in each episode; train longer",
+        ),
+        "episode_loss": (f"{_NATS} per episode", "As `validation_episode_loss`"),
         "parse_rate": (_SHARE, _FORM),
         "pairs": (_COUNT, ""),
         "preference_accuracy": (_SHARE, "Stays at 0.5: the pairs are too alike; a larger `--margin` for `finqa prefs`"),

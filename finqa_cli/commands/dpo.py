@@ -81,7 +81,7 @@ def train_on_pairs(line: CommandLine, settings: Settings, source: Path, run: Pat
     result = perform(
         line,
         lambda reporter, stopper: dpo(
-            settings, source, run, resume=resume, most=most, reporter=reporter, stopper=stopper
+            settings, source, run, resume=resume, most=most, reporter=reporter, stopper=stopper, again=line.again
         ),
         remedy=f"finqa dpo --resume {run}",
         learner=settings.learner.name,

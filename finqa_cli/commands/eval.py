@@ -24,6 +24,7 @@ from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
+from finqa_cli.statistics import describe_cut_replies
 from finqa_cli.wiring.command_settings import RUNS
 
 app = CommandApp()
@@ -107,7 +108,14 @@ def evaluation_text(result: EvalResult) -> str:
     if report["faults"] == report["episodes"]:  # nothing was graded, so an accuracy would not describe the policy
         return f"{asked}: no accuracy, because none of {plural(report['episodes'], 'episode')} could be graded"
     head = f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} ({_asked(report)})"
-    rows = [[kind, facts["episodes"], facts["accuracy"]] for kind, facts in report["by_kind"].items()]
+    kinds, replies = report["by_kind"], report["cut_replies"]
+    rows = [
+        [kind, facts["episodes"], facts["accuracy"], *([replies.get(kind, 0)] if replies else [])]
+        for kind, facts in kinds.items()
+    ]
+    headers = ["question type", "episodes", "accuracy", *(["with a cut reply"] if replies else [])]
+    played = {kind: facts["episodes"] for kind, facts in kinds.items()}
+    cut = describe_cut_replies(replies, played, result.max_gen_tokens)
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
     parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
     errors, quoted = format_share(report["sql_error_rate"]), format_share(report["quoted_years"])
@@ -116,7 +124,8 @@ def evaluation_text(result: EvalResult) -> str:
         head,
         *([f"reward {report['reward_mean']:.3f}; parts: {parts}"] if parts else []),
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
-        *(["", plain_table(["question type", "episodes", "accuracy"], rows)] if any(report["by_kind"]) else []),
+        *([cut] if cut else []),
+        *(["", plain_table(headers, rows)] if any(kinds) else []),
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
         f"Report: {result.run / 'report.json'} and metrics.json; a row per attempt: {result.run / 'breakdown.csv'}",

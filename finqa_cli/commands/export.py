@@ -145,7 +145,8 @@ def _policy(
     with progress(as_json=as_json, quiet=quiet) as reporter:
         if local := weights.local_base(source, wish):
             reporter.line(local)
-        files = weights.export_weights(source, wish, folder, card.text())
+        with reporter.work(f"writing {source.title} as {wish.form} into {folder}"):
+            files = weights.export_weights(source, wish, folder, card.text())
     command = weights.gguf_command(folder, wish.precision) if wish.form == "gguf-ready" else ""
     result: dict[str, Any] = {
         "folder": str(folder),

@@ -84,7 +84,13 @@ def main(
     result = perform(
         line,
         lambda reporter, stopper: sft(
-            settings, wanted, run, resume=resume is not None, reporter=reporter, stopper=stopper
+            settings,
+            wanted,
+            run,
+            resume=resume is not None,
+            reporter=reporter,
+            stopper=stopper,
+            again=line.again,
         ),
         remedy=f"finqa sft --resume {run}",
         learner=settings.learner.name,
@@ -120,11 +126,15 @@ def _followed(line: CommandLine, demonstrations: Path) -> dict[str, Any]:
 
 
 def _text(result: SftResult) -> str:
-    held_out = "" if result.validation_loss is None else f", {result.validation_loss:.4f} on held-out ones"
+    held_out = ""
+    if result.validation_loss is not None and result.validation_episode_loss is not None:
+        held_out = (
+            f"; on held-out ones {result.validation_loss:.4f}, {result.validation_episode_loss:.3g} nats an episode"
+        )
     best = f"; lowest loss on held-out demonstrations: {result.best} (step {result.best_step})" if result.best else ""
     lines = [
         f"{plural(result.demonstrations, 'demonstration')}, {plural(result.steps, 'step')} in {result.seconds:.0f} s: "
-        f"loss {result.loss:.4f}{held_out}.",
+        f"loss {result.loss:.4f} nats a token{held_out}.",
         *_samples(result),
         f"Policy: {result.policy}{best}",
         f"Evaluate it: finqa eval {result.policy}",

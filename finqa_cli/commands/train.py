@@ -78,7 +78,9 @@ def _on_groups(line: CommandLine, settings: Settings, run: Path, *, resume: bool
     """Train on groups of episodes."""
     result = perform(
         line,
-        lambda reporter, stopper: train(settings, run, resume=resume, reporter=reporter, stopper=stopper),
+        lambda reporter, stopper: train(
+            settings, run, resume=resume, reporter=reporter, stopper=stopper, again=line.again
+        ),
         remedy=f"finqa train --resume {run}",
         learner=settings.learner.name,
     )

@@ -59,10 +59,15 @@ class LearnerEvents:
     Attributes:
         event: Receives name and fields of an event for the run's records, such as a smaller token budget.
         failed: Receives the error if another process of the learner has ended, even between two calls.
+        part: Called in the thread of the call, before each part of `update`, `logprobs`, `reference_logprobs` and
+            `values` (such as a micro-batch or a layer of it), with the finished and with all micro-batches of the call.
+            It raises if the call has to end: the learner then drops what it computed, takes no step, and passes the
+            exception on. Learners of several processes need not call it.
     """
 
     event: Callable[[str, Mapping[str, Any]], None]
     failed: Callable[[FinqaError], None]
+    part: Callable[[int, int], None] = lambda done, total: None
 
 
 class Learner(ABC):
@@ -139,6 +144,13 @@ class Learner(ABC):
             ConfigError: The learner does not keep the reference policy.
         """
         raise ConfigError(f"Learner {type(self).__name__} keeps no reference policy.")
+
+    def rehearse(self, batch: Batch, loss: Loss) -> float | None:
+        """Return the seconds that the gradient of a batch takes, for an estimate of the length of a run.
+
+        Weights, optimizer, number of steps and random state do not change. Default: None, it cannot be measured.
+        """
+        return None
 
     def values(self, samples: Sequence[Sample]) -> tuple[FloatRow, ...]:
         """`[N][L]` value of the state in which each masked token was sampled, 0.0 elsewhere.

@@ -236,13 +236,14 @@ async def _play(
             await asyncio.wrap_future(written)
         shown.add(trajectory)
 
-    await play_stream(
-        parts.player(settings, temperature=settings.eval.temperature),
-        _Once(iter(attempts)),
-        concurrency=settings.pool.concurrency,
-        on_trajectory=listen,
-        stopping=lambda: stopper.requested,
-    )
+    with reporter.work(f"sampling of {len(attempts)} episodes", shown=False), stopper.keeping(parts.costs_money):
+        await play_stream(
+            parts.player(settings, temperature=settings.eval.temperature),
+            _Once(iter(attempts)),
+            concurrency=settings.pool.concurrency,
+            on_trajectory=listen,
+            stopping=lambda: stopper.requested,
+        )
     reporter.finish("sample")
 
 

@@ -59,12 +59,13 @@ OUTPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), and report."""
+    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), limit of tokens, and report."""
 
     run: Path
     target: str
     data: DataInfo
     split: str
+    max_gen_tokens: int
     report: EvalReport
 
 
@@ -91,7 +92,8 @@ async def evaluate(
         InterruptedRun: A signal stopped it; finished episodes are on disk.
     """
     policy = policy_of(target, settings.engine.name)
-    inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
+    with reporter.work(f"reading {target}"):
+        inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     parameters = eval_parameters(settings, target)
     meter = make_meter(settings, reporter, stopper)
     with _open_run(run, target, settings, resume) as folder:
@@ -138,7 +140,14 @@ async def evaluate(
             folder.note(FAULTS, report.faults)
             folder.finish("completed")
             tracking.evaluated(0, report.to_dict())
-            return EvalResult(run=run, target=target, data=parts.data, split=tasks[0].split, report=report)
+            return EvalResult(
+                run=run,
+                target=target,
+                data=parts.data,
+                split=tasks[0].split,
+                max_gen_tokens=settings.generation.max_gen_tokens,
+                report=report,
+            )
 
 
 class _Played:
@@ -284,15 +293,17 @@ async def play_attempts(
             await recorded
         shown.add(trajectory)
 
-    trajectories = await play_all(
-        parts.player(settings, temperature=settings.eval.temperature),
-        attempts,
-        concurrency=settings.pool.concurrency,
-        on_trajectory=listen,
-        stopping=lambda: stopper.requested,
-    )
-    reporter.finish("eval")
-    return trajectories
+    try:
+        with reporter.work(f"evaluation of {len(attempts)} episodes", shown=False), stopper.keeping(parts.costs_money):
+            return await play_all(
+                parts.player(settings, temperature=settings.eval.temperature),
+                attempts,
+                concurrency=settings.pool.concurrency,
+                on_trajectory=listen,
+                stopping=lambda: stopper.requested,
+            )
+    finally:
+        reporter.finish("eval")
 
 
 def sum_up(

@@ -69,7 +69,16 @@ threads = 1
 
 _IMITATION = (
     *("--lr", "2e-3", "--batch-tokens", "2048", "--set", "learner.options.betas=[0.9,0.98]"),
-    *("--set", "learner.options.threads=1", "--set", "sft.warmup_share=0.3", "--validation-samples", "64"),
+    *(
+        "--set",
+        "learner.options.threads=1",
+        "--set",
+        "sft.warmup_share=0.3",
+        "--validation-samples",
+        "64",
+        "--validate-every",
+        "200",
+    ),
 )
 """Options of `finqa sft` for a new policy of half a million weights. Without the long warm-up of the learning rate it
 does not learn to copy."""

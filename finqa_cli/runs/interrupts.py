@@ -1,4 +1,7 @@
-"""Signals: after the first, running episodes may finish; the second cancels them; the third ends the process.
+"""Signals: after the first, work ends soon; the second cancels it at once; the third ends the process.
+
+After the first signal nothing new begins. What runs then has `GRACE_S` to end, or `DRAIN_SECONDS` if it is worth a wait
+(`Stopper.keeping`). Work in another thread cannot be cancelled: it asks `Stopper.check_work` between its parts.
 
 Schedulers send SIGUSR1 before the time limit of a job. It stops a command as SIGTERM does, but with an exit code on
 which the job's script queues the job again. `finqa_cli.app` selects the commands: those that can be resumed.
@@ -9,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from finqa_cli.errors import BudgetReachedError, InterruptedRun, RequeuedRun
@@ -21,7 +26,11 @@ Rest = TypeVarTuple("Rest")
 REQUEUE = signal.SIGUSR1
 
 DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0, REQUEUE: 20.0}
-"""Seconds that running episodes have to finish after the first signal. Schedulers often kill 30 s after SIGTERM."""
+"""Seconds that episodes which are kept have to finish after the first signal, and the longest wait for work that ends
+by itself. Schedulers often kill 30 s after SIGTERM."""
+
+GRACE_S = 2.0
+"""Seconds that all other work has to end after the first signal. A resumed run repeats what did not end."""
 
 ALWAYS_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that stop every command, also commands that cannot be resumed."""
@@ -79,6 +88,9 @@ class Stopper:
         self._watched: tuple[signal.Signals, ...] = ()
         self._remedy = ""
         self._budget = ""
+        self._kept = 0
+        self._bounded: set[asyncio.Future[Any]] = set()
+        self._deadline = float("inf")
         self.signal: signal.Signals | None = None
 
     @property
@@ -102,14 +114,55 @@ class Stopper:
             InterruptedRun: A signal requested the stop.
             BudgetReachedError: The budget is spent.
         """
-        if self._drain is not None:
-            self._drain.cancel()  # all episodes finished in time, so the clean-up must not be cancelled
+        self._stop_waiting()  # all work ended in time, so the clean-up must not be cancelled
         remedy = remedy or self._remedy
         if self.signal is not None:
             raise stopped_by(self.signal, remedy=remedy)
         if self._budget:
             larger = " with a larger --max-cost or --max-tokens" if "--resume" in remedy else ""
             raise BudgetReachedError(self._budget, remedy=f"{remedy}{larger}")
+
+    def check_work(self) -> None:
+        """Raise an error if work in another thread has to end now. Called between its parts, in any thread.
+
+        Raises:
+            InterruptedRun: The time to end after a signal is over, or the workflow was cancelled.
+        """
+        if time.monotonic() < self._deadline:
+            return
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._stop_waiting)
+        if self.signal is None:
+            raise InterruptedRun("The work was cancelled.", remedy=self._remedy)
+        raise stopped_by(self.signal, remedy=self._remedy)
+
+    @contextmanager
+    def keeping(self, kept: bool) -> Iterator[None]:
+        """Give running episodes `DRAIN_SECONDS` after the first signal if their results are `kept` and cost money."""
+        self._kept += kept
+        try:
+            yield
+        finally:
+            self._kept -= kept
+
+    async def bounded(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Await work that only this call drops, and not the whole workflow, when the time after a signal is over.
+
+        Returns:
+            The result; None if the work was dropped.
+        """
+        task = asyncio.ensure_future(work)
+        self._bounded.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+            return None
+        finally:
+            self._bounded.discard(task)
 
     def watch(
         self, main: asyncio.Task[Any], remedy: str = "", *, signals: Collection[signal.Signals] = ALWAYS_STOPPING
@@ -141,6 +194,7 @@ class Stopper:
 
     def cancel(self) -> None:
         """Cancel the work at once, without a signal. Called in its event loop."""
+        self._deadline = time.monotonic()
         if self._main is not None:
             self._main.cancel()
 
@@ -149,11 +203,33 @@ class Stopper:
         if not (first and self._patient):
             self._end()
             return
-        seconds = DRAIN_SECONDS[number]
-        self._drain = asyncio.get_running_loop().call_later(seconds, self._end)
-        self._reporter.line(
-            f"{number.name}: running episodes may finish in {seconds:.0f} s; press again to end them now."
-        )
+        longest = DRAIN_SECONDS[number]
+        seconds = longest if self._kept else min(GRACE_S, longest)
+        self._deadline = time.monotonic() + seconds
+        self._drain = asyncio.get_running_loop().call_later(seconds, self._time_is_over, longest)
+        if self._kept:
+            text = f"running episodes may finish in {seconds:.0f} s; press again to end them now."
+        else:
+            text = f"{self._named()} ends within {seconds:.0f} s; press again to end at once."
+        self._reporter.line(f"{number.name}: {text}")
+
+    def _time_is_over(self, longest: float) -> None:
+        """Cancel what can be dropped alone, give more time to what ends by itself, and cancel everything else."""
+        if not (self._bounded or self._reporter.newest_that_yields()):
+            self._end()
+            return
+        for task in self._bounded:
+            task.cancel()
+        self._drain = asyncio.get_running_loop().call_later(longest, self._end)
+
+    def _named(self) -> str:
+        """Return what is running, for messages."""
+        works = self._reporter.works
+        return works[-1].text if works else "the run"
+
+    def _stop_waiting(self) -> None:
+        if self._drain is not None:
+            self._drain.cancel()
 
     def _end(self) -> None:
         """Cancel the work, and restore the default handlers, so that a further signal ends the process.
@@ -161,13 +237,15 @@ class Stopper:
         A busy thread (a model download, an optimizer step) cannot be cancelled, and the process would wait for it.
         """
         assert self._main is not None
-        if self._drain is not None:
-            self._drain.cancel()
+        self._stop_waiting()
+        self._deadline = time.monotonic()
         for number in self._watched:
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
         self._main.cancel()
-        self._reporter.line("Ending now; press again to kill the process, which may leave sandboxes behind.")
+        self._reporter.line(
+            f"Ending {self._named()} now; press again to kill the process, which may leave sandboxes behind."
+        )
 
 
 def run(

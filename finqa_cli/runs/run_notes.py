@@ -13,6 +13,7 @@ from finqa_cli.masking import masked
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_backwards
+from finqa_cli.runs.reporter import PHASE_EVENT
 from finqa_cli.runs.run_folder import MANIFEST, read_settings
 from finqa_cli.runs.run_nodes import FOLLOWED, PLACED_EVENTS, NodeState, follow_backwards
 from finqa_cli.settings import Settings, to_public_dict
@@ -28,6 +29,8 @@ ROUTINE = frozenset(
         "weights",
         "probe_tolerance",
         "mirrored",
+        PHASE_EVENT,
+        "estimate",
         "worker_placed",
         *PLACED_EVENTS,
     }

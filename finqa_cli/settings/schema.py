@@ -371,8 +371,11 @@ class SftSettings(Section):
     )
     warmup_share: Fraction = setting(0.03, "Share of the steps in which the learning rate rises")
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.02, "Share of the companies held out")
-    validate_every: PositiveInt = setting(
-        200, "Steps between validations on held-out companies, each with a checkpoint", "--validate-every"
+    validate_every: PositiveInt | None = setting(
+        None,
+        "Steps between validations on held-out companies, each with a checkpoint",
+        "--validate-every",
+        shown="a quarter of the steps, but 10 to 200",
     )
     validation_samples: NaturalInt | None = setting(
         None,

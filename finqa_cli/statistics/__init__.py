@@ -10,6 +10,7 @@ from finqa_cli.statistics.crossed import (
 )
 from finqa_cli.statistics.evaluation_report import (
     EvalReport,
+    describe_cut_replies,
     item_rows,
     summarize,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "Comparison",
     "Design",
     "EvalReport",
+    "describe_cut_replies",
     "Interval",
     "MALFORMED",
     "ONE_RUN",

@@ -59,6 +59,8 @@ class EvalReport:
         statuses: Attempts by status.
         by_kind: Results by question type.
         measures: Figures that the environment computes itself; empty where it has none.
+        cut_replies: Graded episodes with a reply that was cut at the limit of tokens per generation, by question type;
+            without the types that have none.
     """
 
     episodes: int
@@ -78,6 +80,7 @@ class EvalReport:
     statuses: Mapping[str, int]
     by_kind: Mapping[str, KindReport]
     measures: Mapping[str, Any] = field(default_factory=dict)
+    cut_replies: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a JSON-ready mapping."""
@@ -144,7 +147,31 @@ def summarize(
             for kind, members in sorted(kinds.items())
         },
         measures=measures or {},
+        cut_replies=dict(sorted(Counter(one.task.kind for one, _ in graded if _has_cut_reply(one)).items())),
     )
+
+
+def describe_cut_replies(cut: Mapping[str, int], episodes: Mapping[str, int], limit: int) -> str:
+    """Return a sentence on replies that were cut, with the setting that avoids it; empty if there are none.
+
+    Args:
+        cut: Episodes with a cut reply by question type.
+        episodes: All episodes by question type.
+        limit: Limit of tokens per generation.
+    """
+    if not cut:
+        return ""
+    worst = sorted(cut, key=lambda kind: (-cut[kind] / episodes[kind], kind))
+    kinds = ", ".join(f"{kind} {cut[kind]} of {episodes[kind]}" for kind in worst if kind)
+    return (
+        f"Replies of {sum(cut.values())} of {sum(episodes.values())} episodes were cut at --max-gen-tokens {limit}"
+        f"{f' ({kinds})' if kinds else ''}; fix: --max-gen-tokens {2 * limit}"
+    )
+
+
+def _has_cut_reply(trajectory: Trajectory) -> bool:
+    """Whether a limit of tokens ended a reply; an empty one found no room in the context, which is another limit."""
+    return any(turn.stop == "length" and turn.text for turn in trajectory.turns)
 
 
 def item_rows(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+
+import numpy as np
 
 from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import DataError, ThresholdError
@@ -16,14 +20,18 @@ from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings
-from finqa_cli.statistics import evaluation_metrics, read_outcome
-from finqa_cli.training.training_loop import Ask, RunContext, SampleRates
-from finqa_cli.types import PolicyVersion, Task, Trajectory
+from finqa_cli.statistics import describe_cut_replies, evaluation_metrics, read_outcome
+from finqa_cli.training.evaluations import Ask, SampleRates
+from finqa_cli.training.training_loop import RunContext
+from finqa_cli.types import GenerateRequest, PolicyVersion, Sample, Sampling, Task, Trajectory
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage
 
 USUAL_SAMPLES = 16
 """Number of held-out questions if the settings do not set one."""
+
+MEASURED_ROWS, MEASURED_TOKENS = 4, 8
+"""Rows and tokens of the turn by which the time of an evaluation is estimated."""
 
 SAMPLES = "valid_samples"
 """Folder of the run for the answers to held-out questions."""
@@ -39,7 +47,7 @@ class HeldOutQuestions:
         self._engine: TokenEngine = parts.engine
         self._tasks = tasks
 
-    async def ask(self, learner: Learner, step: int) -> SampleRates | None:
+    async def __call__(self, learner: Learner, step: int) -> SampleRates | None:
         """Play the questions with the learner's weights, and write valid_samples/step_N.jsonl with the rewards.
 
         Args:
@@ -57,7 +65,7 @@ class HeldOutQuestions:
             await self._engine.wake()
         await self._serve(learner, step)
         answered: list[Trajectory] = []
-        await evaluate_tasks(
+        playing = evaluate_tasks(
             self._parts,
             context.settings,
             self._tasks,
@@ -66,8 +74,40 @@ class HeldOutQuestions:
             stopper=context.stopper,
             key=f"valid/{step}",
         )
+        report = await context.stopper.bounded(playing)
         await self.rest()
-        return None if context.stopper.requested else self._rates(answered, step)
+        if report is None or context.stopper.requested:
+            return None
+        played = {kind: facts.episodes for kind, facts in report.by_kind.items()}
+        if cut := describe_cut_replies(report.cut_replies, played, context.settings.generation.max_gen_tokens):
+            context.reporter.line(cut)
+        return replace(self._rates(answered, step), cut_replies=report.cut_replies)
+
+    async def expect_seconds(self, samples: Sequence[Sample]) -> float:
+        """Return how long the questions will take, by one turn of `MEASURED_ROWS` rows at the openings of `samples`.
+
+        Rows are decoded together: twice as many rows take less than twice as long, which the square root estimates.
+        """
+        if self._engine.sleeps:
+            return 0.0  # its device belongs to the learner at this moment
+        rows = [_opening(sample) for sample in samples[:MEASURED_ROWS]]
+        if not all(map(len, rows)):
+            return 0.0
+        filling = await self._turn_seconds(rows, 1)
+        token = max(0.0, await self._turn_seconds(rows, 1 + MEASURED_TOKENS) - filling) / MEASURED_TOKENS
+        sampled = sum(sample.loss_tokens for sample in samples) / len(samples)
+        more = len(self._tasks) / len(rows)
+        return filling * more + token * sampled * math.sqrt(max(1.0, more))
+
+    async def _turn_seconds(self, rows: Sequence[tuple[int, ...]], tokens: int) -> float:
+        sampling = Sampling(temperature=0.0, max_tokens=tokens)
+        began = time.perf_counter()
+        requests = [
+            GenerateRequest(key=f"estimate {number}", token_ids=row, sampling=sampling)
+            for number, row in enumerate(rows)
+        ]
+        await asyncio.gather(*map(self._engine.generate, requests))
+        return time.perf_counter() - began
 
     async def rest(self) -> None:
         """Free the engine's device for the learner, if they share it, until the next call of `ask`."""
@@ -76,8 +116,9 @@ class HeldOutQuestions:
 
     async def _serve(self, learner: Learner, step: int) -> None:
         policies = self._context.folder.path / "policies"
-        policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
-        await self._engine.load(policy)
+        with self._context.work(f"loading the weights of step {step} into the engine"):
+            policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
+            await self._engine.load(policy)
         for old in sorted(policies.glob("v*"))[:-1]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -105,6 +146,10 @@ class HeldOutQuestions:
             accuracy=sum(bool(each.correct) for each in graded) / len(graded) if graded else None,
             reward_mean=sum(each.reward or 0.0 for each in graded) / len(graded) if graded else None,
         )
+
+
+def _opening(sample: Sample) -> tuple[int, ...]:
+    return tuple(map(int, sample.token_ids[: int(np.argmax(sample.loss_mask))]))
 
 
 def choose_questions(
@@ -177,7 +222,7 @@ async def held_out_questions(
         ) as parts:
             questions = HeldOutQuestions(replace(context, settings=greedy), parts, tasks)
             await questions.rest()
-            yield questions.ask
+            yield questions
     finally:
         # The engine no longer needs these versions. Checkpoints are elsewhere.
         shutil.rmtree(folder.path / "policies", ignore_errors=True)

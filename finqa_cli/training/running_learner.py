@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Learner, LearnerEvents
-from finqa_cli.errors import ConfigError, DeviceMemoryError, FinqaError, LearnerProcessError, StorageError
+from finqa_cli.errors import (
+    ConfigError,
+    DeviceMemoryError,
+    FinqaError,
+    InterruptedRun,
+    LearnerProcessError,
+    StorageError,
+)
 from finqa_cli.placement.known_models import read_architecture
 from finqa_cli.placement.memory_formulas import FP32, trained
 from finqa_cli.runs.interrupts import to_the_end
@@ -148,6 +155,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
 
     Raises:
         ConfigError: Several processes are requested, but the learner supports only one.
+        InterruptedRun: A signal stopped a call of the learner between two of its parts.
         LearnerProcessError: One of its processes ended.
         DeviceMemoryError: The memory of its device is full, and smaller micro-batches do not help or need a resumed
             run.
@@ -162,7 +170,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
     block, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert block is not None, "it runs in a task"
     failures: list[FinqaError] = []
-    inside = True
+    inside, shown = True, (0, 0)
 
     def fail(error: FinqaError) -> None:
         failures.append(error)
@@ -174,16 +182,27 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
         if name not in ROUTINE:
             context.reporter.line(_describe(facts))
 
+    def begin_part(done: int, total: int) -> None:
+        nonlocal shown
+        context.stopper.check_work()
+        if not inside:
+            raise InterruptedRun("The run has ended.", remedy=context.resume_command)
+        if (done, total) != shown:
+            shown = (done, total)
+            _call(loop, context.reporter.advance_work, done, total)
+
     learner.report_to(
         LearnerEvents(
             event=lambda name, facts: _call(loop, record, name, facts),
             failed=lambda error: _call(loop, fail, error),
+            part=begin_part,
         )
     )
     if settings.train.learning_rate is not None:
         context.reporter.line(f"learning rate: {rate_words(settings)}")
     try:
-        await asyncio.to_thread(learner.start)
+        with context.work(f"loading {model} to train it"):
+            await asyncio.to_thread(learner.start)
         yield learner
     except asyncio.CancelledError:
         if not failures:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from finqa_cli.contracts import Learner
-from finqa_cli.errors import FinqaError
+from finqa_cli.errors import FinqaError, InterruptedRun
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.interrupts import Stopper
@@ -21,6 +23,17 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.settings import Settings
+from finqa_cli.training.estimate import (
+    SHORT_S,
+    Again,
+    Estimate,
+    announce,
+    length_of,
+    measure_gradient,
+    no_command,
+    shorter_epochs,
+)
+from finqa_cli.training.evaluations import Ask, Evaluation
 from finqa_cli.training.loss_watch import compared_steps, find_stuck
 from finqa_cli.types import Batch, Loss, Sample, UpdateReport
 
@@ -41,6 +54,7 @@ class RunContext:
         tracking: Writes each record, and copies it to hooks and trackers.
         reporter: Shows the progress to the user.
         stopper: Stops the run after signals.
+        again: Returns the command of the run with other values of some settings; see `estimate.Again`.
     """
 
     settings: Settings
@@ -48,11 +62,17 @@ class RunContext:
     tracking: Tracking
     reporter: Reporter
     stopper: Stopper
+    again: Again = no_command
 
     @property
     def resume_command(self) -> str:
         """The command that resumes this run."""
         return f"finqa {self.folder.command} --resume {self.folder.path}"
+
+    def work(self, text: str, *, yields: bool = False, shown: bool = True) -> AbstractContextManager[None]:
+        """Show and record for this block what is done; see `Reporter.work`. Calls of the learner yield."""
+        on_event = (lambda name, facts: self.folder.event(name, **facts)) if shown else None
+        return self.reporter.work(text, yields=yields, shown=shown, on_event=on_event)
 
     def check_stop(self) -> None:
         """Raise InterruptedRun, with the command that resumes the run, if a stop was requested."""
@@ -112,15 +132,20 @@ class TrainingLoop(ABC):
 
     async def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights and state, so that `run` continues exactly where the checkpoint was written."""
-        await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
+        with self.context.work(f"loading the checkpoint of {self.phase} {checkpoint.iteration}"):
+            await asyncio.to_thread(self.learner.load, checkpoint.path / "learner")
         self.done, self.fresh = checkpoint.iteration, False
         self.restore(checkpoint.state)
 
     async def run(self) -> None:
         """Run all remaining iterations, or those until a stop is requested."""
         reporter = self.context.reporter
+        reporter.start(self.phase, self.total, own_lines=self.own_lines)  # first, so that no wait is silent
         await self.begin()
-        reporter.start(self.phase, self.total, own_lines=self.own_lines)
+        if self.done < self.total and not self.context.stopper.requested:
+            with self.context.work("measuring how long the run will take", yields=True):
+                expected = await self.estimate()
+            announce(expected, self.context.folder, reporter, self.context.again)
         while self.done < self.total:
             if self.context.stopper.requested:
                 await self.stop()
@@ -141,11 +166,16 @@ class TrainingLoop(ABC):
             StorageError: The disk is full or not writable.
         """
         # All of it is in a thread, so that running episodes do not wait for checksums and the disk.
-        await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
+        with self.context.work(f"writing the checkpoint of {self.phase} {self.done}", yields=True):
+            await asyncio.to_thread(self._write_checkpoint, self.keep_best(), self.state())
 
     @abstractmethod
     async def begin(self) -> None:
         """Do the work before the first iteration."""
+
+    async def estimate(self) -> Estimate | None:
+        """Estimate how long the remaining iterations will take; None if that cannot be measured. Default: None."""
+        return None
 
     @abstractmethod
     async def step(self, number: int) -> Mapping[str, object]:
@@ -175,7 +205,10 @@ class TrainingLoop(ABC):
         """Write further files into the folder of a checkpoint. Default: none."""
 
     def _is_due(self, every: int) -> bool:
-        return self.done == self.total or (every > 0 and self.done % every == 0)
+        return self._falls_due(self.done, every)
+
+    def _falls_due(self, done: int, every: int) -> bool:
+        return done == self.total or (every > 0 and done % every == 0)
 
     def _write_checkpoint(self, is_best: bool, state: Mapping[str, Any]) -> None:
         run, version = self.context.folder.path, state["policy_version"]
@@ -188,43 +221,6 @@ class TrainingLoop(ABC):
         checkpoints.prune(run, self.context.settings.train.keep_checkpoints)
         self.context.folder.update_mirror()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRates:
-    """Rates over the answers to held-out questions. Faults count in no rate; all rates are None without graded answers.
-
-    Attributes:
-        questions: Number of graded answers.
-        faults: Number of attempts that ended in faults.
-        parse_rate: Share of answers in the right format: every tool call could be parsed, or the reply has the
-            requested format. None if no format is requested.
-        accuracy: Share of right answers.
-        reward_mean: Mean total reward.
-    """
-
-    questions: int
-    faults: int
-    parse_rate: float | None
-    accuracy: float | None
-    reward_mean: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The result of an evaluation.
-
-    Attributes:
-        step: Number of optimizer steps of the policy.
-        samples: Rates over the policy's answers to held-out questions; None if there were no questions.
-    """
-
-    step: int
-    samples: SampleRates | None = None
-
-
-Ask = Callable[[Learner, int], Awaitable[SampleRates | None]]
-"""Function that lets the learner's policy answer held-out questions, called with the learner and its number of steps.
-It returns None if a stop was requested."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found", bound=Evaluation)
@@ -274,6 +270,8 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         self._complete = True  # the newest evaluation was not interrupted
         self._losses: list[float] = []  # of the first steps, until the loss is looked at
         self._padded = False
+        self._saved = 0  # steps of the newest checkpoint
+        self._examined_s = 0.0  # seconds of an evaluation without questions
 
     @abstractmethod
     def ids(self, items: Sequence[Item]) -> list[str]:
@@ -308,12 +306,36 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         evaluation.
         """
         self._padded = not await asyncio.to_thread(self.learner.packs)
+        self._saved = self.done
         if self.fresh:
+            began = time.perf_counter()
             await self._measure(None)
+            self._examined_s = time.perf_counter() - began
             self.before = self.after
         elif not self._complete:
             await self._measure(self._ask)
             await self.checkpoint()
+
+    async def estimate(self) -> Estimate | None:
+        """Estimate the steps that are left by the item of middle length, and the evaluations by the first one."""
+        path, epochs = self.epochs()
+        items = sorted(self.steps[self.done], key=lambda item: length_of(self.samples([item])))
+        middle = items[len(items) // 2 : len(items) // 2 + 1]
+        batch = await asyncio.to_thread(self.make_batch, middle, padded=self._padded)
+        left = sum(length_of(self.samples(step)) for step in self.steps[self.done :])
+        times = left / length_of(self.samples(middle))
+        seconds = await measure_gradient(self.learner, batch, self._loss_function, times=times)
+        if seconds is None:
+            return None
+        due = sum(1 for done in range(self.done + 1, self.total + 1) if self._falls_due(done, self._evaluate_every))
+        parts = {"steps": seconds * times, "validation": self._examined_s * due}
+        if self._ask is not None and parts["steps"] >= SHORT_S:
+            parts["held-out questions"] = due * await self._ask.expect_seconds(self.samples(items))
+        return shorter_epochs(path, epochs, parts)
+
+    @abstractmethod
+    def epochs(self) -> tuple[str, float]:
+        """Return the setting of the number of epochs, and its value."""
 
     async def step(self, number: int) -> Mapping[str, object]:
         """Take one optimizer step.
@@ -324,7 +346,11 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
         items, tracking = self.steps[number - 1], self.context.tracking
         batch = await asyncio.to_thread(self.make_batch, items, padded=self._padded)
         try:
-            report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
+            with self.context.work(f"{self.phase} step {number} of {self.total}", yields=True, shown=False):
+                report = await asyncio.to_thread(self.learner.update, batch, self._loss_function)
+        except InterruptedRun:
+            await self.stop()  # the step was not taken; those before it are kept
+            raise
         except FinqaError as error:
             if type(error) is not FinqaError:
                 raise
@@ -353,7 +379,13 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
             FinqaError: Log-probabilities are not finite.
         """
         items = self.steps[self.done - 1]
-        rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
+        self._complete = False
+        try:
+            with self.context.work(f"scoring {self.phase} step {self.done}", yields=True):
+                rows = await asyncio.to_thread(self.learner.logprobs, self.samples(items[:1]))
+        except InterruptedRun:
+            await self.checkpoint()
+            raise
         if not all(math.isfinite(logp) for row in rows for logp in row):
             reason = f"After step {self.done} the policy's log-probabilities are not finite."
             raise self.not_finite(reason, items)
@@ -361,12 +393,14 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     async def _measure(self, ask: Ask | None) -> None:
         """Evaluate the policy and set `after`. An interrupted evaluation is repeated when the run is resumed."""
-        found = await self.examine()
         try:
+            with self.context.work(f"validation of {len(self.held_out)} {self.items_name}", yields=True):
+                found = await self.examine()
             samples = None if ask is None else await ask(self.learner, self.done)
-        except FinqaError:
+        except FinqaError as error:
             self._complete = False
-            await self.checkpoint()
+            if self.done or not isinstance(error, InterruptedRun):  # before the first step there is nothing to keep
+                await self.checkpoint()
             raise
         self._complete = ask is None or samples is not None
         if not self._complete:
@@ -418,8 +452,13 @@ class FileTraining(TrainingLoop, Generic[Item, Found]):
 
     async def stop(self) -> None:
         """Write a checkpoint, if steps were taken since the last one."""
-        if self.done % self._checkpoint_every:
+        if self.done != self._saved:
             await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint as `TrainingLoop` does, and remember its step."""
+        await super().checkpoint()
+        self._saved = self.done
 
     def not_finite(self, reason: str, items: Sequence[Item]) -> FinqaError:
         """Return the error that names the items and the newest valid policy."""

@@ -69,6 +69,11 @@ class Stage:
     breaker: EngineBreaker | None = None
     meter: Meter | None = None
 
+    @property
+    def costs_money(self) -> bool:
+        """Whether a completion that is dropped may cost money: that of an engine that returns no tokens of its own."""
+        return isinstance(self.engine, ChatEngine)
+
     def inputs(self) -> dict[str, Any]:
         """Return the data, digests of other inputs that determine the prompts, and their format, for the manifest."""
         digests = dict(self.environment.inputs())
@@ -159,40 +164,42 @@ async def _started(
     meter: Meter | None,
 ) -> AsyncIterator[Stage]:
     """Start everything that plays a policy which the engine serves; the arguments are those of `stage`."""
-    environment = open_environment(settings, reporter)
-    await environment.check_ready()
-    size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
-    log_dir = run_dir / "logs" if run_dir is not None else None
-    breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
-    try:
-        if not settings.cluster.rollout_workers:  # first, so that a missing key is reported before the engine is made
-            pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
-        engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
-        check_engine(engine, settings, policy, trains=trains)
-        codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
-        await asyncio.to_thread(engine.check)
-        if settings.cluster.rollout_workers:
-            if isinstance(engine, TokenEngine):
-                engine = LendingEngine(engine, settings.cluster.rollout_workers)
-            pool = make_workers(
-                settings,
-                policy,
-                environment,
-                engine,
-                run_id=run_id,
-                size=size,
-                engine_breaker=breaker,
-                on_event=on_event,
-                meter=meter,
-            )
-    except BaseException:
-        await pool.close()
-        raise
+    with reporter.work(f"preparing environment {settings.environment.name} and engine {settings.engine.name}"):
+        environment = open_environment(settings, reporter)
+        await environment.check_ready()
+        size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
+        log_dir = run_dir / "logs" if run_dir is not None else None
+        breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
+        try:
+            if not settings.cluster.rollout_workers:  # first: a missing key is reported before the engine is made
+                pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
+            engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
+            check_engine(engine, settings, policy, trains=trains)
+            codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+            await asyncio.to_thread(engine.check)
+            if settings.cluster.rollout_workers:
+                if isinstance(engine, TokenEngine):
+                    engine = LendingEngine(engine, settings.cluster.rollout_workers)
+                pool = make_workers(
+                    settings,
+                    policy,
+                    environment,
+                    engine,
+                    run_id=run_id,
+                    size=size,
+                    engine_breaker=breaker,
+                    on_event=on_event,
+                    meter=meter,
+                )
+        except BaseException:
+            await pool.close()
+            raise
     _allow_many_sockets()
     try:
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
-            await _bring_up(engine, pool, policy, check_stop, on_event)
+            with reporter.work(_starting(settings, policy), on_event=on_event):
+                await _bring_up(engine, pool, policy, check_stop, on_event)
             yield Stage(
                 environment=environment,
                 pool=pool,
@@ -208,6 +215,12 @@ async def _started(
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+def _starting(settings: Settings, policy: PolicyVersion) -> str:
+    """Return what is done while engine and sandboxes start."""
+    name, model = settings.engine.name, policy.model
+    return f"starting engine {name} with {model}" if model else f"starting engine {name}"
 
 
 def _sandboxes_for(settings: Settings, episodes: int | None) -> int:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,7 @@ from rich.cells import cell_len
 
 from finqa_cli.commands.shared import output
 from finqa_cli.commands.shared.output import emit, plain_table, plural, print_table, screen_width
+from finqa_cli.runs import reporter as reporters
 from finqa_cli.runs.reporter import NullReporter, Reporter
 
 
@@ -157,6 +161,31 @@ def test_pipes_get_few_plain_lines(capsys: pytest.CaptureFixture[str], monkeypat
         "slow: 10/10 in 20 s",
         "told already: 1/1 in 6 s",
         "step 1: its own line",
+    ]
+
+
+def test_a_wait_is_not_silent_and_short_work_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "ANNOUNCED_AFTER_S", 0.05)
+    monkeypatch.setattr(reporters, "ANNOUNCED_AFTER_S", 0.05)
+    events: list[tuple[str, Mapping[str, Any]]] = []
+    with output.progress() as reporter:
+        with reporter.work("short work", on_event=lambda *event: events.append(event)):
+            assert [work.text for work in reporter.works] == ["short work"]
+        with reporter.work("loading a model", yields=True, on_event=lambda *event: events.append(event)):
+            time.sleep(0.2)
+            monkeypatch.setattr(output, "SECONDS_BETWEEN_LINES", 0.0)
+            reporter.advance_work(3, 12)
+        reporter.start("eval", 96)
+        time.sleep(0.2)
+        reporter.drop("eval")
+    assert not reporter.works and events == [("phase", {"phase": "loading a model"})]
+    assert capsys.readouterr().err.splitlines() == [
+        "loading a model ...",
+        "loading a model: 3/12 in 0 s",
+        "loading a model: 0.2 s",
+        "eval: 0/96 episodes ...",
     ]
 
 

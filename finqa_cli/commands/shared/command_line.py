@@ -94,6 +94,35 @@ class CommandLine:
                 words += [] if each is None else [self._names[name], str(each)]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
+    def again(self, changes: Mapping[str, object]) -> str:
+        """Return this command in a new run folder with other values of some settings.
+
+        Args:
+            changes: Values by dotted path.
+
+        Returns:
+            Empty for a command that resumes a run, whose settings are fixed.
+        """
+        typed = {name: value for name, value in self.typed.items() if name not in (*changes, "run.dir")}
+        if typed.get("resume") is not None:
+            return ""
+        words = [] if self.context.command.name is None else ["finqa", self.context.command.name]
+        options: list[str] = []
+        for parameter in self.context.command.params:
+            value = typed.get((parameter.name or "").replace("__", "."))
+            if value is None:
+                continue
+            if parameter.param_type_name == "argument":
+                words += [str(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+            elif isinstance(value, bool):
+                options += [parameter.opts[0]] if value else list(parameter.secondary_opts[:1])
+            else:
+                values = value if isinstance(value, (list, tuple)) else [value]
+                options += [word for each in values for word in (parameter.opts[0], str(each))]
+        for path, changed in changes.items():
+            options += [self._names[path], str(changed)] if path in self._names else ["--set", f"{path}={changed}"]
+        return shlex.join([*words, *options])
+
     @property
     def _names(self) -> dict[str, str]:
         parameters = self.context.command.params

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from finqa_cli.masking import Masker, mask_text
-from finqa_cli.runs.reporter import NullReporter, Reporter
+from finqa_cli.runs.reporter import ANNOUNCED_AFTER_S, NullReporter, Reporter, Work, call_later
 
 if TYPE_CHECKING:
+    import threading
+
     from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -229,6 +231,13 @@ class _Phase:
     done: int = 0
     fields: dict[str, object] = field(default_factory=dict)
     last_line: str = ""
+    timer: threading.Timer | None = None
+    """Announces the phase if it has not ended by then."""
+
+    def ends(self) -> None:
+        """Do not announce the phase any more."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 _OF_EPISODES = ("eval", "preflight", "rollout", "sample")
@@ -236,21 +245,27 @@ _OF_EPISODES = ("eval", "preflight", "rollout", "sample")
 
 
 class PlainReporter(Reporter):
-    """Lines without control characters, for logs and pipes: at most one per phase every few seconds."""
+    """Lines without control characters, for logs and pipes: at most one per phase every few seconds.
+
+    A phase that takes longer than a moment has a first line before its first step, so that no wait is silent.
+    """
 
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
+        self._works: dict[Work, _Phase] = {}
         self._mask = Masker()
 
     def line(self, text: str) -> None:
-        """Print a line at once, with secrets masked."""
-        print(self._mask(text), file=sys.stderr, flush=True)
+        """Print a line at once, with secrets masked, in one write, because timers print too."""
+        print(f"{self._mask(text)}\n", end="", file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
-        """Store the time of the start; a short phase prints only its end, and one with lines of its own nothing."""
-        if not own_lines:
-            now = time.monotonic()
-            self._phases[phase] = _Phase(total=total, started=now, shown=now)
+        """Announce the phase after a moment; a shorter one prints only its end, one with lines of its own nothing."""
+        if own_lines:
+            return
+        self.drop(phase)
+        state = self._begin(total, lambda: self.line(f"{phase}: {_count(phase, state)} ..."))
+        self._phases[phase] = state
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
         """Print when the last line of this phase is old enough."""
@@ -265,20 +280,50 @@ class PlainReporter(Reporter):
     def finish(self, phase: str) -> None:
         """Print the last state with the time that it took, unless it is the last line already."""
         if state := self._phases.pop(phase, None):
+            state.ends()
             self._show(phase, state, time.monotonic())
 
     def drop(self, phase: str) -> None:
         """Forget a phase without printing its end."""
-        self._phases.pop(phase, None)
+        if state := self._phases.pop(phase, None):
+            state.ends()
+
+    def start_work(self, work: Work) -> None:
+        """Announce the work after a moment."""
+        self._works[work] = self._begin(None, lambda: self.line(f"{work.text} ..."))
+
+    def advance_work(self, done: int, total: int) -> None:
+        """Print when the last line of this work is old enough."""
+        work = self.newest_that_yields()
+        if work is None or (state := self._works.get(work)) is None:
+            return
+        now = time.monotonic()
+        if now - state.shown >= SECONDS_BETWEEN_LINES:
+            state.shown = now
+            self.line(f"{work.text}: {done}/{total} in {now - state.started:.0f} s")
+
+    def end_work(self, work: Work) -> None:
+        """Print how long the work took, if it was announced."""
+        state = self._works.pop(work)
+        state.ends()
+        if (seconds := time.monotonic() - state.started) >= ANNOUNCED_AFTER_S:
+            self.line(f"{work.text}: {seconds:.0f} s" if seconds >= 1 else f"{work.text}: {seconds:.1f} s")
+
+    def _begin(self, total: int | None, announce: Callable[[], None]) -> _Phase:
+        now = time.monotonic()
+        return _Phase(total=total, started=now, shown=now, timer=call_later(ANNOUNCED_AFTER_S, announce))
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
-        count = f"{state.done}/{state.total}" if state.total else str(state.done)
-        if phase.split()[0] in _OF_EPISODES:
-            count += " episodes"
+        count = _count(phase, state)
         text = f"{count} {describe(state.fields)}"
         if text != state.last_line:
             state.last_line = text
             self.line(f"{phase}: {count} in {now - state.started:.0f} s {describe(state.fields)}".rstrip())
+
+
+def _count(phase: str, state: _Phase) -> str:
+    count = f"{state.done}/{state.total}" if state.total else str(state.done)
+    return f"{count} episodes" if phase.split()[0] in _OF_EPISODES else count
 
 
 class BarReporter(Reporter):
@@ -288,18 +333,28 @@ class BarReporter(Reporter):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self._bars: Progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[details]}"),
             console=Console(stderr=True),
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._works: dict[Work, TaskID] = {}
         self._mask = Masker()
 
     def __enter__(self) -> BarReporter:
@@ -331,6 +386,20 @@ class BarReporter(Reporter):
         """Remove the bar."""
         if (task := self._tasks.pop(phase, None)) is not None:
             self._bars.remove_task(task)
+
+    def start_work(self, work: Work) -> None:
+        """Show a bar without a length."""
+        self._works[work] = self._bars.add_task(work.text, total=None, details="")
+
+    def advance_work(self, done: int, total: int) -> None:
+        """Move the bar of the newest work that yields, now that its length is known."""
+        work = self.newest_that_yields()
+        if work is not None and (task := self._works.get(work)) is not None:
+            self._bars.update(task, completed=done, total=total)
+
+    def end_work(self, work: Work) -> None:
+        """Remove the bar."""
+        self._bars.remove_task(self._works.pop(work))
 
 
 def _short(value: object) -> str:

@@ -18,6 +18,8 @@ from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
 from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.training.estimate import Again, no_command
+from finqa_cli.training.evaluations import Ask
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.preference.preference_loop import (
     HeldOut,
@@ -29,7 +31,7 @@ from finqa_cli.training.preference.preference_loop import (
 )
 from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
-from finqa_cli.training.training_loop import Ask, RunContext, best_policy, final_policy, result_document
+from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
 from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
@@ -62,7 +64,15 @@ class DpoResult:
 
 
 async def dpo(
-    settings: Settings, source: Path, run: Path, *, resume: bool, most: int, reporter: Reporter, stopper: Stopper
+    settings: Settings,
+    source: Path,
+    run: Path,
+    *,
+    resume: bool,
+    most: int,
+    reporter: Reporter,
+    stopper: Stopper,
+    again: Again = no_command,
 ) -> DpoResult:
     """Train on the pairs that are not held out, and evaluate on the held-out pairs.
 
@@ -77,6 +87,7 @@ async def dpo(
         most: Most training pairs, and most held-out pairs; 0: all.
         reporter: Shows the progress.
         stopper: Stops the run after signals.
+        again: See `RunContext`.
 
     Raises:
         DataError: There are no usable pairs, a row is wrong, or the pairs are of evaluation tasks.
@@ -95,8 +106,9 @@ async def dpo(
     guard_demonstrations(settings, [path], trained, reporter)
     start = await asyncio.to_thread(find_start, settings.model.name, run)
     checkpoint = checkpoints.latest(run) if resume else None
-    codec = make_codec(settings, start.model)
-    pairs = load_pairs(path, codec, most=most)
+    with reporter.work(f"reading and encoding the pairs of {path}"):
+        codec = await asyncio.to_thread(make_codec, settings, start.model)
+        pairs = load_pairs(path, codec, most=most)
     _report_pairs(pairs, reporter)
     parameters = _parameters(settings, source, most)
     if checkpoint is None:
@@ -110,7 +122,8 @@ async def dpo(
         model = await asyncio.to_thread(whole_model, start, run, reporter)
         inputs: dict[str, Any] = {"pairs": {"path": str(path), "sha256": await asyncio.to_thread(sha256_of, path)}}
         inputs["format"] = dict(codec.facts())
-        inputs["policy"] = await asyncio.to_thread(start_inputs, model, run)
+        with reporter.work(f"computing the digest of {model.model}"):
+            inputs["policy"] = await asyncio.to_thread(start_inputs, model, run)
         folder.pin("pairs digest", inputs["pairs"]["sha256"])
         folder.pin("policy digest", inputs["policy"]["sha256"] or model.model)
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs)
@@ -119,7 +132,9 @@ async def dpo(
         if count < 1:
             raise DataError(f"{plan.epochs:g} epochs of {len(pairs.train)} pairs give no step.", remedy="--epochs 1")
         planned = fit_memory(schedule_steps(settings, "linear", warmup_share=plan.warmup_share, steps=count), run)
-        context = RunContext(settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        context = RunContext(
+            settings=planned, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper, again=again
+        )
         companies = {pair.cluster for pair in pairs.train}
         questions = choose_questions(settings, plan.validation_samples, companies, reporter)
         async with run_learner(context, model.model) as learner:

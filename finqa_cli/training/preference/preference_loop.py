@@ -23,7 +23,8 @@ from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.trajectory_records import Pair, Side, read_pairs
 from finqa_cli.statistics import clustered_interval
-from finqa_cli.training.training_loop import Evaluation, FileTraining, RunContext
+from finqa_cli.training.evaluations import Evaluation
+from finqa_cli.training.training_loop import FileTraining, RunContext
 from finqa_cli.types import Batch, Prompt, Sample, Status, Task, Trajectory, UpdateReport
 
 PAIRS_PER_FORWARD = 64
@@ -117,6 +118,10 @@ class PreferenceTraining(FileTraining[PairSamples, HeldOut]):
             **report.metrics,
             "timing": {"update_s": round(report.seconds, 4)},
         }
+
+    def epochs(self) -> tuple[str, float]:
+        """Return the setting of the number of epochs, and its value."""
+        return "optimizer.options.epochs", float(self.context.settings.optimizer.options.get("epochs", 1.0))
 
     def merit(self, found: HeldOut) -> tuple[float, ...] | None:
         """Prefer the higher accuracy, then the larger margin."""
@@ -232,7 +237,8 @@ async def add_references(
         context.check_stop()
         part = pairs[start : start + PAIRS_PER_FORWARD]
         samples = [sample for pair in part for sample in pair.samples]
-        referred += with_pair_references(part, await asyncio.to_thread(learner.reference_logprobs, samples))
+        with context.work(f"{name} log-probabilities of {len(pairs)} pairs", yields=True, shown=False):
+            referred += with_pair_references(part, await asyncio.to_thread(learner.reference_logprobs, samples))
         context.reporter.advance(name, len(referred))
     context.reporter.finish(name)
     return tuple(referred)

@@ -180,13 +180,17 @@ class _Rollouts:
             self._context.tracking.trajectory(trajectory, facts)
             shown.add(trajectory)
 
-        played = await play_all(
-            self._parts.player(self._settings, temperature=self._settings.generation.temperature),
-            attempts,
-            concurrency=self._settings.pool.concurrency,
-            on_trajectory=record,
-            stopping=lambda: self._context.stopper.requested,
-        )
+        with (
+            self._context.work(f"rollouts of step {step + 1}", shown=False),
+            self._context.stopper.keeping(self._parts.costs_money),
+        ):
+            played = await play_all(
+                self._parts.player(self._settings, temperature=self._settings.generation.temperature),
+                attempts,
+                concurrency=self._settings.pool.concurrency,
+                on_trajectory=record,
+                stopping=lambda: self._context.stopper.requested,
+            )
         self._context.reporter.drop("rollout")
         if played:
             seconds = time.perf_counter() - began

@@ -14,6 +14,7 @@ from finqa_cli.rollout.stream import play_all
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
+from finqa_cli.training.estimate import Pace
 from finqa_cli.types import Credit, Group, Task, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, Stage
 
@@ -42,7 +43,7 @@ async def check_learnable(
     optimizer: Optimizer,
     reporter: Reporter,
     stopper: Stopper,
-) -> None:
+) -> Pace:
     """Play groups until one is informative. Their ids and seeds differ from those of training.
 
     Args:
@@ -52,6 +53,9 @@ async def check_learnable(
         optimizer: Judges which groups are informative.
         reporter: Shows the progress.
         stopper: Stops the check after signals.
+
+    Returns:
+        The episodes that were played and their time, by which the length of the run is estimated.
 
     Raises:
         NothingToLearnError: `MOST_GROUPS` groups were played, or fewer within `LONGEST_S`, and none is informative; or
@@ -64,7 +68,10 @@ async def check_learnable(
     groups: dict[str, list[Trajectory]] = {}
     shown = EpisodeCount(reporter, PHASE, None)
 
+    pace = Pace()
+
     def add(trajectory: Trajectory) -> None:
+        pace.add(trajectory)
         shown.add(trajectory)
         groups.setdefault(trajectory.task.id, []).append(trajectory)
         played = [each for members in groups.values() for each in members]
@@ -83,22 +90,23 @@ async def check_learnable(
         async with late:
             while len(groups) < most and not stopper.requested:
                 fresh = [walk.next()[1] for _ in range(min(width, most - len(groups)))]
-                await play_all(
-                    parts.player(settings, temperature=settings.generation.temperature),
-                    [attempt for task in fresh for attempt in _attempts(task, settings)],
-                    concurrency=settings.pool.concurrency,
-                    on_trajectory=add,
-                    stopping=lambda: stopper.requested,
-                )
+                with reporter.work("preflight", shown=False):
+                    await play_all(
+                        parts.player(settings, temperature=settings.generation.temperature),
+                        [attempt for task in fresh for attempt in _attempts(task, settings)],
+                        concurrency=settings.pool.concurrency,
+                        on_trajectory=add,
+                        stopping=lambda: stopper.requested,
+                    )
                 if is_informative(whole(), assign_credit(optimizer, whole())):
-                    return
+                    return pace
     except TimeoutError:
         if not late.expired():
             raise
     finally:
         reporter.drop(PHASE)
     if stopper.requested:
-        return
+        return pace
     played = whole()
     enough = len(played) >= FEWEST_GROUPS and len(played) * train.group_size >= FEWEST_EPISODES
     if len(played) < most and not enough:
@@ -107,6 +115,7 @@ async def check_learnable(
         obstacle := find_obstacle(played, own_reward(settings))
     ):
         raise obstacle
+    return pace
 
 
 def is_informative(groups: Sequence[Group], credits: Sequence[Credit]) -> bool:

@@ -31,6 +31,7 @@ from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import has_graded
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
+from finqa_cli.training.estimate import Again, Pace, no_command
 from finqa_cli.training.rl.preflight import advise_on_reward, check_learnable, own_reward
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
@@ -74,7 +75,15 @@ class TrainResult:
     was_finished: bool = False
 
 
-async def train(settings: Settings, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper) -> TrainResult:
+async def train(
+    settings: Settings,
+    run: Path,
+    *,
+    resume: bool,
+    reporter: Reporter,
+    stopper: Stopper,
+    again: Again = no_command,
+) -> TrainResult:
     """Train in a new run folder, or resume an existing run after its newest checkpoint.
 
     Args:
@@ -83,6 +92,7 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         resume: Resume after the newest checkpoint.
         reporter: Shows the progress.
         stopper: Stops the run after signals.
+        again: See `RunContext`.
 
     Raises:
         UsageError: The optimizer learns from pairs or from demonstrations, not from played groups.
@@ -112,7 +122,9 @@ async def train(settings: Settings, run: Path, *, resume: bool, reporter: Report
         base = await asyncio.to_thread(whole_model, start, run, reporter)
         served = _serve_checkpoint(run, base, checkpoint)
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
-        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        context = RunContext(
+            settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper, again=again
+        )
         try:
             with tracking.run(to_public_dict(settings)):
                 iterations = await _train(context, base, served, checkpoint)
@@ -219,16 +231,20 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         parameters = _parameters(settings)
         pin_inputs(folder, parts, parameters["reward"])
         tasks = await training_tasks(parts, settings, context.reporter)
-        inputs = {"policy": await asyncio.to_thread(start_inputs, base, folder.path), **parts.inputs()}
+        with context.work(f"computing the digest of {base.model}"):
+            policy = await asyncio.to_thread(start_inputs, base, folder.path)
+        inputs = {"policy": policy, **parts.inputs()}
         write_manifest(folder.path, "train", parameters=parameters, inputs=inputs)
         optimizer = make_optimizer(settings)
         planned = apply_schedule(fit_memory(settings, folder.path), training_passes(optimizer, settings.train))
         context = replace(context, settings=planned)
+        pace = Pace()
         if checkpoint is None and settings.train.preflight:
-            await check_learnable(parts, settings, tasks, optimizer, context.reporter, context.stopper)
+            pace = await check_learnable(parts, settings, tasks, optimizer, context.reporter, context.stopper)
         async with run_learner(context, base.model) as learner:
             held_out = held_out_tasks(parts.environment, settings)
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
+            trainer.pace = pace
             if checkpoint is not None:
                 await trainer.resume(checkpoint)
             iterations = settings.train.iterations - trainer.done

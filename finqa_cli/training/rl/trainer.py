@@ -24,9 +24,11 @@ from finqa_cli.rollout.stream import Stream, streaming
 from finqa_cli.runs.durable_files import storage
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.right_answers import compare_with_truth
+from finqa_cli.statistics import describe_cut_replies
+from finqa_cli.training.estimate import Estimate, Pace, RolloutPlan, estimate_iterations
 from finqa_cli.training.rl.iteration_records import iteration_line, iteration_metrics, success, summary
 from finqa_cli.training.rl.probe import Probe
-from finqa_cli.training.rl.updates import Updates
+from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.training.rl.weight_sync import Synced, sync_weights
 from finqa_cli.training.training_loop import RunContext, TrainingLoop
 from finqa_cli.types import Status, Task, Trajectory, UpdateReport
@@ -55,6 +57,7 @@ class Trainer(TrainingLoop):
         held_out: Tasks to evaluate on.
         policy: The version that the engine serves.
         published: Number of the newest version; the engine lags behind it when `train.sync_every` is above 1.
+        pace: Episodes of the preflight, or of the newest evaluation, and their time.
         informative_share: Share of groups with signal that the next iteration expects; None before the first.
     """
 
@@ -86,6 +89,7 @@ class Trainer(TrainingLoop):
         self.held_out = held_out
         self.policy = parts.policy
         self.published = 0
+        self.pace = Pace()
         self.informative_share: float | None = None
         self.walk = TaskWalk(tasks, seed=train.seed)
         self.updates = Updates(learner, optimizer, train, max_gen_tokens=context.settings.generation.max_gen_tokens)
@@ -132,10 +136,28 @@ class Trainer(TrainingLoop):
     async def begin(self) -> None:
         """Check that the engine serves the learner's weights. In a new run, evaluate and save the first policy."""
         if self.policy.number == self.published:
-            await self.probe.begin(self.policy)
+            with self.context.work("comparing the engine with the learner", yields=True):
+                await self.probe.begin(self.policy)
         if self.fresh:
             await self.evaluate()
             await self.checkpoint()
+
+    async def estimate(self) -> Estimate | None:
+        """Estimate the iterations that are left by episodes that were played and by one measured micro-batch."""
+        if self.engine.sleeps:
+            return None  # the engine has the device
+        settings, left = self.context.settings, self.total - self.done
+        train = settings.train
+        evaluated = range(self.done + 1, self.total + 1)
+        plan = RolloutPlan(
+            iterations=left,
+            groups=train.target_groups_per_iter or len(self.tasks),
+            group_size=train.group_size,
+            passes=training_passes(self.optimizer, train).epochs,
+            evaluations=sum(self._falls_due(done, train.eval_every) for done in evaluated),
+            held_out=len(self.held_out) * settings.eval.attempts,
+        )
+        return await estimate_iterations(self.learner, self.pace, plan, train.token_budget)
 
     async def step(self, number: int) -> Mapping[str, object]:
         """Run one iteration: groups, updates, weight sync, record.
@@ -148,7 +170,8 @@ class Trainer(TrainingLoop):
         context = self.context
         started, idle = time.perf_counter(), self._stream.idle_s
         self._start_rollouts(trained=number - 1)
-        collected = await self._collections[0].collected()
+        with context.work(f"rollouts of iteration {number}", shown=False):
+            collected = await self._collections[0].collected()
         context.reporter.drop(self._rollout_phase(number))
         if context.stopper.requested:
             await self.stop()
@@ -195,11 +218,17 @@ class Trainer(TrainingLoop):
         if not self.held_out:
             return
         context, iteration = self.context, self.done
+        pace = Pace()
+
+        async def record(trajectory: Trajectory) -> None:
+            pace.add(trajectory)
+            await self._record(trajectory, "eval", iteration)
+
         report = await evaluate_tasks(
             self.parts,
             context.settings,
             self.held_out,
-            on_trajectory=lambda trajectory: self._record(trajectory, "eval", iteration),
+            on_trajectory=record,
             reporter=context.reporter,
             stopper=context.stopper,
             key=f"eval/{iteration:04d}",
@@ -211,8 +240,12 @@ class Trainer(TrainingLoop):
                 f"{report.faults} of {report.episodes} episodes of the evaluation ended in faults.",
                 remedy=f"finqa show {shlex.quote(str(context.folder.path))} lists the errors",
             )
+        self.pace = pace
         temperature, split = context.settings.eval.temperature, self.held_out[0].split
         context.tracking.evaluation(iteration, self.policy.number, temperature, split, report)
+        played = {kind: facts.episodes for kind, facts in report.by_kind.items()}
+        if cut := describe_cut_replies(report.cut_replies, played, context.settings.generation.max_gen_tokens):
+            context.reporter.line(f"Evaluation after {iteration} iterations: {cut}")
 
     async def stop(self) -> None:
         """Wait until all running episodes, including those of later iterations, are on disk, and raise.
@@ -283,9 +316,10 @@ class Trainer(TrainingLoop):
         reports: list[UpdateReport] = []
         async with self._engine_asleep():
             try:
-                async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
-                    reports.append(report)
-                    self.context.tracking.update(number, report)
+                with self.context.work(f"update of iteration {number}", yields=True):
+                    async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
+                        reports.append(report)
+                        self.context.tracking.update(number, report)
             except FinqaError as error:
                 if type(error) is not FinqaError:  # such as a wrong setting, which the iteration did not cause
                     raise
@@ -313,7 +347,8 @@ class Trainer(TrainingLoop):
         due = iteration % self.context.settings.train.sync_every == 0 or iteration == self.total
         if not due or self.policy.number == self.published:
             return None
-        synced = await sync_weights(self.context, self.learner, self.engine, self.probe, self.published)
+        with self.context.work(f"loading policy version {self.published} into the engine", yields=True):
+            synced = await sync_weights(self.context, self.learner, self.engine, self.probe, self.published)
         self.policy = synced.policy
         self.context.tracking.weights(synced.policy, {**synced.metrics, **synced.timing})
         return synced

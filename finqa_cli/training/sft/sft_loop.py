@@ -11,7 +11,8 @@ from typing import Any
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.contracts import Learner
-from finqa_cli.training.training_loop import Ask, Evaluation, FileTraining, RunContext
+from finqa_cli.training.evaluations import Ask, Evaluation
+from finqa_cli.training.training_loop import FileTraining, RunContext
 from finqa_cli.types import Batch, Sample, UpdateReport
 
 CROSS_ENTROPY = CrossEntropyLoss()
@@ -23,9 +24,11 @@ class Validation(Evaluation):
 
     Attributes:
         loss: Loss on held-out demonstrations in nats per demonstrated token; None without held-out demonstrations.
+        episode_loss: The same in nats per demonstration.
     """
 
     loss: float | None
+    episode_loss: float | None = None
 
 
 class SupervisedTraining(FileTraining[Sample, Validation]):
@@ -44,7 +47,7 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
         held_out: Sequence[Sample],
         ask: Ask | None,
     ) -> None:
-        every = context.settings.sft.validate_every
+        every = context.settings.sft.validate_every or usual_interval(len(steps))
         super().__init__(context, learner, CROSS_ENTROPY, steps, held_out, ask, evaluate_every=every)
 
     def state(self) -> dict[str, Any]:
@@ -75,12 +78,17 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
             "kind": "sft",
             "iteration": number,
             "loss": report.loss,
+            "episode_loss": report.loss * report.loss_tokens / len(items),
             "grad_norm": report.grad_norm,
             "learning_rate": report.learning_rate,
             "tokens": report.tokens,
             "loss_tokens": report.loss_tokens,
             "timing": {"update_s": round(report.seconds, 4)},
         }
+
+    def epochs(self) -> tuple[str, float]:
+        """Return the setting of the number of epochs, and its value."""
+        return "sft.epochs", self.context.settings.sft.epochs
 
     def merit(self, found: Validation) -> tuple[float, ...] | None:
         """Prefer the lower loss on held-out demonstrations."""
@@ -95,13 +103,21 @@ class SupervisedTraining(FileTraining[Sample, Validation]):
         if not self.held_out:
             return Validation(step=self.done, loss=None)
         rows = await asyncio.to_thread(self.learner.logprobs, self.held_out)
-        loss = -math.fsum(map(math.fsum, rows)) / sum(sample.loss_tokens for sample in self.held_out)
+        nats = -math.fsum(map(math.fsum, rows))
+        loss = nats / sum(sample.loss_tokens for sample in self.held_out)
         if not math.isfinite(loss):
             reason = f"After step {self.done} the loss on held-out demonstrations is {loss}."
             raise self.not_finite(reason, self.held_out)
-        return Validation(step=self.done, loss=loss)
+        return Validation(step=self.done, loss=loss, episode_loss=nats / len(self.held_out))
 
     def describe(self, found: Validation) -> tuple[Mapping[str, Any], str]:
         """Return the loss, for the record and as text."""
-        words = "" if found.loss is None else f"held-out loss {found.loss:.4f}"
-        return {"validation_loss": found.loss}, words
+        if found.loss is None or found.episode_loss is None:
+            return {"validation_loss": None, "validation_episode_loss": None}, ""
+        words = f"held-out loss {found.loss:.4f} nats a token, {found.episode_loss:.3g} an episode"
+        return {"validation_loss": found.loss, "validation_episode_loss": found.episode_loss}, words
+
+
+def usual_interval(steps: int) -> int:
+    """Return the steps between validations if the settings name none: a quarter of all, but 10 to 200."""
+    return max(10, min(200, -(-steps // 4)))

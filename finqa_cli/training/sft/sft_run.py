@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.contracts import ChatCodec
 from finqa_cli.errors import ConfigError, DataError
@@ -28,6 +30,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file, read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.settings.learning_rates import SFT_RATES, rate_for
+from finqa_cli.training.estimate import Again, no_command
 from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
 from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
@@ -87,6 +90,7 @@ class SftResult:
         before: Evaluation on held-out companies before training.
         after: The last evaluation.
         validation_loss: Loss of the last evaluation.
+        validation_episode_loss: The same in nats per demonstration.
         parse_rate: Share of the last policy's answers to held-out questions in the right format.
         parse_rate_reached: Whether `parse_rate` is at least `parse_rate_wanted`.
         parse_rate_wanted: `WANTED_PARSE_RATE`.
@@ -105,6 +109,7 @@ class SftResult:
     before: Validation | None
     after: Validation | None
     validation_loss: float | None
+    validation_episode_loss: float | None
     parse_rate: float | None
     parse_rate_reached: bool | None
     parse_rate_wanted: float
@@ -112,7 +117,14 @@ class SftResult:
 
 
 async def sft(
-    settings: Settings, wanted: Imitation, run: Path, *, resume: bool, reporter: Reporter, stopper: Stopper
+    settings: Settings,
+    wanted: Imitation,
+    run: Path,
+    *,
+    resume: bool,
+    reporter: Reporter,
+    stopper: Stopper,
+    again: Again = no_command,
 ) -> SftResult:
     """Train on demonstrations, and validate on held-out companies.
 
@@ -123,6 +135,7 @@ async def sft(
         resume: Resume after the newest checkpoint.
         reporter: Shows the progress.
         stopper: Stops the run after signals.
+        again: See `RunContext`.
 
     Raises:
         DataError: There are no usable demonstrations, a record is malformed, or they solve evaluation tasks.
@@ -146,14 +159,24 @@ async def sft(
             write_manifest(run, "sft", parameters=parameters, inputs={})
         folder.link(*map(str, (*wanted.sources, wanted.init or "")))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
-        context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
+        context = RunContext(
+            settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper, again=again
+        )
         model = _create(wanted.init, kept, run, settings.train.seed) if start is None else start
         model = await asyncio.to_thread(whole_model, model, run, reporter)
-        codec = make_codec(settings, model.model)
-        data = imitation_set(kept, settings, codec)
+        with context.work(f"encoding {len(kept)} demonstrations"):
+            codec = await asyncio.to_thread(make_codec, settings, model.model)
+            data = imitation_set(kept, settings, codec)
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
-        inputs = await asyncio.to_thread(_inputs, wanted, model, run)
+        longest, limit = max(map(longest_reply, data.train)), settings.generation.max_gen_tokens
+        if questions and longest > limit:
+            reporter.line(
+                f"The longest reply of the demonstrations has {longest} tokens in this tokenizer, so replies of the "
+                f"policy would be cut at --max-gen-tokens {limit}; fix: --max-gen-tokens {round_up(longest)}"
+            )
+        with context.work(f"computing the digests of {model.model} and of the demonstrations"):
+            inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         inputs["format"] = dict(codec.facts())
         digests = "".join(file["sha256"] for file in inputs["demonstrations"])
         folder.pin("demonstrations digest", hashlib.sha256(digests.encode()).hexdigest())
@@ -260,6 +283,7 @@ def _result(run: Path, data: ImitationSet, training: SupervisedTraining, seconds
         before=training.before,
         after=after,
         validation_loss=after.loss if after else None,
+        validation_episode_loss=after.episode_loss if after else None,
         parse_rate=rate,
         parse_rate_reached=None if rate is None else rate >= WANTED_PARSE_RATE,
         parse_rate_wanted=WANTED_PARSE_RATE,
@@ -332,6 +356,17 @@ def imitation_set(demonstrations: Sequence[Demonstration], settings: Settings, c
         held_out=tuple(parts[True]),
         companies=frozenset(clusters) - held_out,
     )
+
+
+def longest_reply(sample: Sample) -> int:
+    """Return the tokens of the longest reply of a demonstration."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], np.asarray(sample.loss_mask, dtype=np.int8), [0]))))
+    return int(max(edges[1::2] - edges[::2], default=0))
+
+
+def round_up(tokens: int) -> int:
+    """Return a limit with a margin of a quarter, in steps of 32."""
+    return -(-5 * tokens // (4 * 32)) * 32
 
 
 def imitation_steps(samples: Sequence[Sample], settings: Settings) -> list[list[Sample]]:

@@ -48,7 +48,7 @@ def test_the_first_signal_lets_work_finish(number: signal.Signals) -> None:
     assert caught.value.exit_code == (85 if number is REQUEUE else 128 + number)
     assert caught.value.remedy == "finqa train --resume runs/x"
     (said,) = reporter.said  # the command that continues is printed once, at the end
-    assert said.startswith(f"{number.name}: running episodes may finish in ")
+    assert said == f"{number.name}: the run ends within 2 s; press again to end at once."
 
 
 def test_work_that_does_not_finish_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_without_patience_the_first_signal_ends_it_and_the_next_would_kill() -> 
     with pytest.raises(InterruptedRun):
         run(work(), Stopper(reporter, patient=False))
     assert handlers == [signal.SIG_DFL]
-    assert reporter.said == ["Ending now; press again to kill the process, which may leave sandboxes behind."]
+    assert reporter.said == ["Ending the run now; press again to kill the process, which may leave sandboxes behind."]
 
 
 def test_no_library_takes_the_signals_over() -> None:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.runs.trajectory_records import trajectory_record
-from finqa_cli.statistics import clustered_interval, clustered_mean, item_rows, summarize, t_quantile
+from finqa_cli.statistics import (
+    clustered_interval,
+    clustered_mean,
+    describe_cut_replies,
+    item_rows,
+    summarize,
+    t_quantile,
+)
 from finqa_cli.statistics.evaluation_report import quotes_years
 from finqa_cli.statistics.intervals import two_sided
 from finqa_cli.statistics.outcomes import answer_of, read_outcome
@@ -202,6 +209,27 @@ def test_a_report_counts_faults_apart_and_breaks_down_by_type() -> None:
     assert report.statuses["engine_error"] == 1 and report.sampled_tokens_mean == 2.0
     rows = item_rows(list(map(trajectory_record, episodes)))
     assert rows[0]["answer"] == "7" and rows[3]["explanation"] == "engine down"
+
+
+def test_cut_replies_are_counted_by_type_and_named_worst_first() -> None:
+    def cut(one: Trajectory, text: str = "SELECT") -> Trajectory:
+        return replace(one, turns=(*one.turns, Turn(text=text, stop="length")))
+
+    played = [
+        cut(trajectory(1, 0.0, kind="ratio")),
+        cut(trajectory(2, 1.0, kind="lookup")),
+        trajectory(3, 1.0, kind="lookup"),
+        cut(trajectory(4, None, kind="margin")),  # a fault
+        cut(trajectory(5, 0.0, kind="margin"), text=""),  # the context was full
+    ]
+    report = summarize(played)
+    assert report.cut_replies == {"lookup": 1, "ratio": 1}
+    episodes = {kind: facts.episodes for kind, facts in report.by_kind.items()}
+    assert describe_cut_replies(report.cut_replies, episodes, 128) == (
+        "Replies of 2 of 4 episodes were cut at --max-gen-tokens 128 (ratio 1 of 1, lookup 1 of 2); "
+        "fix: --max-gen-tokens 256"
+    )
+    assert describe_cut_replies({}, episodes, 128) == ""
 
 
 def test_without_tools_the_answer_is_what_the_last_text_states() -> None:

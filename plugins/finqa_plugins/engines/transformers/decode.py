@@ -70,6 +70,10 @@ class Filled:
         return Entry(token_ids, start, self.buffer[:, :, row, :, begin:end].clone())
 
 
+class AbandonedBatch(Exception):
+    """No caller waits for any request of the batch any more, for example because the run is stopped."""
+
+
 @torch.inference_mode()
 def fill(
     model: CausalModel,
@@ -77,6 +81,7 @@ def fill(
     buffer: Tensor,
     opening: Entry | None,
     threads: Executor | None = None,
+    abandoned: Callable[[], bool] = lambda: False,
 ) -> Filled:
     """Fills the buffer with prompts, ordered by `unknown`; rows end in the same column.
 
@@ -90,6 +95,10 @@ def fill(
         buffer: [layers, 2, N or more, kv heads, columns, D], which is written.
         opening: Keys and values of the common beginning of all prompts, which is not in the buffer.
         threads: Executor for the parts; None: this thread computes everything.
+        abandoned: Called before each forward pass: whether no caller waits for the result any more.
+
+    Raises:
+        AbandonedBatch: `abandoned` returned True.
     """
     start = len(opening.token_ids) if opening else 0
     length = max(len(prompt.token_ids) for prompt in prompts) - start
@@ -106,6 +115,8 @@ def fill(
     def compute(rows: slice, width: int) -> Tensor:
         step = max(1, tokens // (rows.stop - rows.start))
         for column in range(length - width, length, step):
+            if abandoned():
+                raise AbandonedBatch
             end = min(length, column + step)
             last = model.forward(
                 token_ids[rows, widest - length + column : widest - length + end],

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 
 import structlog
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types import Completion
-from finqa_plugins.engines.transformers.decode import Decoder, Job, Prompt, fill
+from finqa_plugins.engines.transformers.decode import AbandonedBatch, Decoder, Job, Prompt, fill
 from finqa_plugins.engines.transformers.kv_store import Entry, KvStore, Scratch, common_prefix
 from finqa_plugins.engines.transformers.served_model import CausalModel
 from finqa_plugins.model_facts import is_out_of_memory
@@ -50,6 +51,11 @@ class Generator:
         self.rounds = 0
         self.prompt_tokens = 0
         self.computed_tokens = 0
+        self._jobs: list[Job] = []
+        if model.device.type == "cpu":  # where one forward pass of a prompt takes seconds
+            for layer in model.module.modules():
+                if isinstance(layer, GradientCheckpointingLayer):
+                    layer.register_forward_pre_hook(self._leave_abandoned)
 
     def reset(self, version: int) -> None:
         """Drops all keys and values, and serves as `version` from now on."""
@@ -80,9 +86,11 @@ class Generator:
             job.limit = min(job.request.sampling.max_tokens, self.max_context - len(job.request.token_ids))
             if job.limit <= 0:
                 job.finish(self.version)
-        jobs = [job for job in jobs if job.limit > 0]
+        self._jobs = jobs = [job for job in jobs if job.limit > 0]
         try:
             self._learn_openings(jobs)
+        except AbandonedBatch:
+            return
         except Exception as error:  # any error of torch belongs to these requests
             self._fail(jobs, error)
             return
@@ -98,6 +106,8 @@ class Generator:
                 return
             try:
                 self._run_batch(batch, opening, interrupted)
+            except AbandonedBatch:
+                return
             except Exception as error:
                 self._fail(batch, error)
 
@@ -180,7 +190,7 @@ class Generator:
         members = [rows[prompt.token_ids] for prompt in prompts]
         columns = max(map(len, rows)) - start + max(job.left for job in jobs)
         buffer = self.scratch.view(len(jobs), columns)
-        filled = fill(self.model, prompts, buffer, opening, self.threads)
+        filled = fill(self.model, prompts, buffer, opening, self.threads, self._abandoned)
         self.computed_tokens += filled.computed
         self.prompt_tokens += sum(len(job.request.token_ids) for job in jobs if not job.token_ids)
         for job in jobs:
@@ -211,12 +221,18 @@ class Generator:
         for begin in range(0, len(sequences), self.max_batch):
             part = sequences[begin : begin + self.max_batch]
             buffer = self.scratch.view(len(part), len(part[-1]) - start)
-            filled = fill(
-                self.model, [Prompt(token_ids, None, start) for token_ids in part], buffer, opening, self.threads
-            )
+            prompts = [Prompt(token_ids, None, start) for token_ids in part]
+            filled = fill(self.model, prompts, buffer, opening, self.threads, self._abandoned)
             self.computed_tokens += filled.computed
             entries |= {token_ids: filled.entry(row, token_ids, start) for row, token_ids in enumerate(part)}
         return entries
+
+    def _abandoned(self) -> bool:
+        return bool(self._jobs) and all(job.abandoned for job in self._jobs)
+
+    def _leave_abandoned(self, *_: object) -> None:
+        if self._abandoned():
+            raise AbandonedBatch
 
     def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
         jobs = list(jobs)

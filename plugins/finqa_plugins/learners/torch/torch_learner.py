@@ -26,6 +26,7 @@ from finqa_plugins.learners.torch.distributed.process_group import SingleProcess
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 from finqa_plugins.learners.torch.forward import Inputs, collate, scoring_batches
 from finqa_plugins.learners.torch.loss_functions import check_samples, find_function
+from finqa_plugins.learners.torch.parts import before_each_layer
 from finqa_plugins.learners.torch.step_metrics import StepMetrics, merge_metrics
 from finqa_plugins.learners.torch.trained_model import build_model, check_context, frozen_base, publish_dtype
 from finqa_plugins.learners.torch.value_model import ValueHead, value_loss
@@ -77,9 +78,10 @@ class TorchLearner(Learner):
         self._budget = 0
         self._scoring_budget = 0
         self._tried: tuple[Sequence[int], Sequence[Sample], bool] | None = None
+        self._place = 0, 0
 
     def report_to(self, events: LearnerEvents) -> None:
-        """Reports each time that the device's memory was full."""
+        """Reports each time that the device's memory was full, and in a single process the parts of each call."""
         self._events = events
 
     def check(self) -> None:
@@ -142,6 +144,20 @@ class TorchLearner(Learner):
             seconds=time.perf_counter() - began,
             metrics=metrics,
         )
+
+    def rehearse(self, batch: Batch, loss: Loss) -> float | None:
+        """Seconds of the gradient of a batch, which is dropped; None with several processes."""
+        self.start()
+        if self._processes.size > 1:
+            return None
+        self._built.check_lengths(batch.samples)
+        began = time.perf_counter()
+        try:
+            self._with_memory("update", lambda: self._gradient(batch, loss))
+        finally:
+            self._clear()
+            release_memory(self._device)
+        return time.perf_counter() - began
 
     def packs(self) -> bool:
         """Whether micro-batches are rows without padding."""
@@ -226,6 +242,14 @@ class TorchLearner(Learner):
             fused=True,
         )
         self._model = made.model
+        if self._processes.size == 1:  # others would wait for a process that leaves a call
+            before_each_layer(made.model, lambda: self._begin_part(*self._place))
+
+    def _begin_part(self, done: int, total: int) -> None:
+        """Reports that a micro-batch begins, or a layer of it; raises if the call has to end."""
+        self._place = done, total
+        if self._events is not None and self._processes.size == 1:
+            self._events.part(done, total)
 
     def _values(self) -> ValueHead:
         """The value head, made at first use: only methods with a value function need it."""
@@ -247,8 +271,9 @@ class TorchLearner(Learner):
         whole = scoring_batches(samples, packed=self._packs, most=self._context.token_budget)
         batches = micro_batches.cut(whole, samples, self._scoring_budget, packed=self._packs, pairs=False)
         own: dict[int, FloatRow] = {}
-        for rows, idle in self._own(batches, samples):
+        for number, (rows, idle) in enumerate(self._own(batches, samples)):
             self._tried = rows, samples, False
+            self._begin_part(number, len(batches))
             inputs = self._collate([samples[row] for row in rows])
             with torch.no_grad(), self._mode(training=False):
                 found = head(forward.states(inputs)) if head else forward(inputs, self._context.temperature)[1]
@@ -280,8 +305,9 @@ class TorchLearner(Learner):
         whole = [rows for rows in bearing if rows]
         batches = micro_batches.cut(whole, batch.samples, self._budget, packed=self._packs, pairs=loss.of_pairs)
         with self._mode(training=True):
-            for rows, idle in self._own(batches, batch.samples):
+            for number, (rows, idle) in enumerate(self._own(batches, batch.samples)):
                 self._tried = rows, batch.samples, loss.of_pairs
+                self._begin_part(number, len(batches))
                 inputs = self._collate([batch.samples[row] for row in rows])
                 self._built.recomputation.prepare(inputs.token_ids.numel())
                 states, logprobs, entropy = self._forward(inputs, temperature, loss.needs_entropy_gradient)

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, test, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, demo-llm, test, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo test test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo demo-llm test test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install  ## Train the embedded policy and its control on this machine, and write a report on both.
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/demo.sh $(ARGS)
+
+demo-llm: install  ## The same with a real language model of 135 million parameters, which first learns the tools by imitation; an hour on 2 cores.
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash recipes/demo_llm.sh $(ARGS)
 
 # Some of the time is spent waiting for processes and clocks, so one worker more than cores pays.
 TEST_WORKERS ?= 3

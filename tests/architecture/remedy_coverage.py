@@ -50,7 +50,7 @@ ELSEWHERE = {
         "::test_a_bad_version_is_refused_and_the_old_one_serves_on",
         "--to merged --out MODEL",
     ),
-    "plugins/finqa_plugins/learners/torch/trained_model.py:build_model": (
+    "plugins/finqa_plugins/learners/torch/memory_use.py:Recomputation._set": (
         f"{_FACTS}::test_a_model_that_keeps_all_activations_is_trained_without_checkpointing",
         "--disable-gradient-checkpointing",
     ),

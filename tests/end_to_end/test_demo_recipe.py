@@ -26,6 +26,12 @@ def test_make_passes_flags_on() -> None:
     assert "bash recipes/demo.sh --iterations 2 --seed 1\n" in printed
 
 
+def test_make_passes_folder_and_flags_on_to_the_language_model() -> None:
+    command = ["make", "--dry-run", "--directory", str(ROOT), "demo-llm", "ARGS=runs/other --seed 1"]
+    printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert "bash recipes/demo_llm.sh runs/other --seed 1\n" in printed
+
+
 def test_a_training_that_fails_ends_the_demo(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = demo("--run-dir", str(run), "--set", "train.group_size=0")
@@ -52,3 +58,16 @@ def test_two_iterations_end_with_a_report_on_both(tmp_path: Path) -> None:
     assert lines[-1] == f"Open {run}/report.html in a browser, or: finqa view '{run}' --control '{control}'"
     assert sum(line.startswith("accuracy, greedy") for line in lines) == 2
     assert '"label":"a run_control"' in (run / "report.html").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_language_model_with_the_embedded_policy_can_be_called_twice(tmp_path: Path) -> None:
+    command = ["bash", str(ROOT / "recipes" / "demo_llm.sh"), str(tmp_path / "work"), "--iterations", "2"]
+    few = ("--group-size", "4", "--set", "eval.limit=8", "--sandboxes", "16")
+    environment = {**ENVIRONMENT, "DEMO_LLM_MODEL": "embedded"}
+    done = [
+        subprocess.run([*command, *few], env=environment, capture_output=True, text=True, check=False) for _ in range(2)
+    ]
+    assert [each.returncode for each in done] == [0, 0], done[-1].stderr
+    assert (tmp_path / "work" / "train" / "report.html").is_file()
+    assert "3. Imitation" in done[1].stdout and "already finished" in done[1].stdout

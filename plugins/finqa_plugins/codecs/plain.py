@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from finqa_cli.contracts import ChatCodec, CodecContext, ReplyRole
 from finqa_cli.errors import ConfigError
@@ -112,8 +112,10 @@ class PlainCodec(ChatCodec):
 
     def chat_template(self) -> str | None:
         """See `ChatCodec.chat_template`; None if the tokenizer does not encode such a text as this codec does."""
-        chat = [{"role": role, "content": "How much, in $?"} for role in ("system", "user", "assistant", "user")]
-        prompt = Prompt(messages=tuple(Message(role=turn["role"], content=turn["content"]) for turn in chat), tools=())
+        roles: tuple[Literal["system", "user", "assistant"], ...] = ("system", "user", "assistant", "user")
+        messages = tuple(Message(role=role, content="How much, in $?") for role in roles)
+        prompt = Prompt(messages=messages, tools=())
+        chat = [{"role": message.role, "content": message.content} for message in messages]
         begin = "{{- bos_token }}" if self._begin else ""
         # Some tokenizers put a space in front of a text, and after each special token, themselves.
         for indent, gap in (("", ""), (self._indent, self._gap.removesuffix("\n"))):

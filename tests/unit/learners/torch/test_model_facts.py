@@ -38,7 +38,7 @@ def test_a_multimodal_model_is_that_of_its_text(tmp_path: Path) -> None:
     assert (facts.vocabulary, facts.context, facts.layers, facts.hidden) == (768, 512, 2, 32)
     assert set(facts.kinds) == {"sliding_attention"} and facts.attention == "sdpa" and not facts.stateful
     assert vocabulary(str(folder)) == 768
-    assert (model := served(folder)).vocabulary == 768 and model.context == 512 and not model.shares_openings
+    assert (model := served(folder)).vocabulary == 768 and model.context == 512 and model.shares_openings
     names = {part.name for part in inspect(str(folder)).linear}
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 

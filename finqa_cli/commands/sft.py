@@ -147,7 +147,14 @@ def _samples(result: SftResult) -> list[str]:
     if samples is None or samples.accuracy is None or samples.reward_mean is None:
         return []
     form = "" if samples.parse_rate is None else f"{100 * samples.parse_rate:.1f} % of the right form (wanted: 90 %), "
+    cut = sum(samples.cut_replies.values())
+    kinds = ", ".join(f"{kind} {count}" for kind, count in samples.cut_replies.items() if kind)
     return [
         f"Answers to {plural(samples.questions, 'held-out question')}: {form}accuracy {samples.accuracy:.3f}, "
-        f"mean reward {samples.reward_mean:.3f}"
+        f"mean reward {samples.reward_mean:.3f}",
+        *(
+            [f"{plural(cut, 'answer')} cut at --max-gen-tokens{f' ({kinds})' if kinds else ''}: raise it"]
+            if cut
+            else []
+        ),
     ]

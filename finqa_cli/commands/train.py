@@ -18,8 +18,10 @@ from finqa_cli.commands.shared.perform import perform
 from finqa_cli.diagnostics.machine_checks import plan_report
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.before_after import asked_questions, before_after_rows
+from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import Loaded, Settings
 from finqa_cli.settings.offered import OF_TRAIN, QUICK_TRAIN, offered_settings
+from finqa_cli.statistics import describe_cut_replies
 from finqa_cli.training.rl.dry_run import DryRunResult, closing, dry_run
 from finqa_cli.training.rl.rl_run import TrainResult, check_idle_options, lengthen, train
 from finqa_cli.wiring.command_settings import run_path
@@ -158,11 +160,20 @@ def training_text(result: TrainResult) -> str:
         [
             f"Held-out questions ({asked_questions(result.after)}, never trained on):",
             plain_table(["", "before", f"after {plural(result.iterations, 'iteration')}"], rows),
+            *_cut_replies(result),
             "",
             f"Run: {result.run} ({result.seconds:.0f} s)",
             _following(result.run),
         ]
     )
+
+
+def _cut_replies(result: TrainResult) -> list[str]:
+    """Return a line on replies of the last evaluation that were cut; none if there are none, or in older records."""
+    cut = result.after.get("cut_replies", {})
+    played = {kind: facts["episodes"] for kind, facts in result.after.get("by_kind", {}).items()}
+    limit = read_settings(result.run)["generation"]["max_gen_tokens"] if cut else 0
+    return [text] if (text := describe_cut_replies(cut, played, limit)) else []
 
 
 def _following(run: Path) -> str:

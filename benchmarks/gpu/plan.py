@@ -12,7 +12,7 @@ from benchmarks.gpu.updates import make_learner, measure, one_sequence
 from benchmarks.learner.models import LORA_RANK
 from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.known_models import read_architecture
-from finqa_plugins.learners.torch.trained_model import PROJECTIONS
+from finqa_cli.types.architectures import PROJECTIONS
 
 TOLERANCE = 0.10
 

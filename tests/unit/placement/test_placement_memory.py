@@ -17,9 +17,11 @@ from finqa_cli.contracts import LearnerContext
 from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.known_models import architecture_of, known
 from finqa_cli.types import Architecture
+from finqa_cli.types.architectures import PROJECTIONS
 from finqa_plugins.learners.torch.forward import state_logprobs
 from finqa_plugins.learners.torch.meta_model import describe
-from finqa_plugins.learners.torch.trained_model import PROJECTIONS, add_adapter
+from finqa_plugins.learners.torch.trained_model import add_adapter
+from finqa_plugins.model_facts import read_facts
 
 SMALL = {"vocab_size": 512, "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 160}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -40,7 +42,7 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 def test_an_architecture_is_read_from_numbers_as_torch_builds_it(config: Any) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    built = describe(config, model, "")
+    built = describe(read_facts(config), model, "")
     read = architecture_of(config.to_dict())
     assert read is not None
     for name in ("parameters", "layers", "hidden", "heads", "key_value_heads", "head_dim", "vocabulary", "tied"):

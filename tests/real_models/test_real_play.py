@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +54,7 @@ def test_an_evaluation_without_tools_has_the_models_own_template(
     monkeypatch.chdir(tmp_path)
     Path("capitals.py").write_text(ENVIRONMENT)
     options = ["--environment", "./capitals.py", "--split", "test", "--max-gen-tokens", "24", "--run-dir", "run"]
-    extra = os.environ.get("CAPITALS_EXTRA", "").split()
-    assert main(["eval", smollm2.name, *options, "--set", "engine.options.dtype=float32", *extra]) == 0
+    assert main(["eval", smollm2.name, *options, "--set", "engine.options.dtype=float32"]) == 0
     assert json.loads(Path("run/report.json").read_text())["accuracy"] == 1.0
     records = [json.loads(line) for line in Path("run/trajectories.jsonl").read_text().splitlines()]
     assert len(records) == len(CAPITALS)

@@ -93,7 +93,8 @@ def main() -> int:
 
 def update_figures(model: str, given: argparse.Namespace) -> list[Figure]:
     """Speed and memory of both sides, and whether they took the same step."""
-    job = Job(who="", part="update", model=model, dtype=given.dtype, count=8, sampled=0, repeats=given.repeats)
+    count = 2 if given.quick else 8
+    job = Job(who="", part="update", model=model, dtype=given.dtype, count=count, sampled=0, repeats=given.repeats)
     found = in_turns(job, (OURS, THEIRS), given)
     ours, theirs = found[OURS], found[THEIRS]
     faster = middle(theirs, "seconds") / middle(ours, "seconds")

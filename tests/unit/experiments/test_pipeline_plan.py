@@ -26,7 +26,7 @@ from finqa_cli.experiments.pipeline_spec import (
 )
 from finqa_cli.experiments.step_runner import Step
 from finqa_cli.experiments.step_settings import check_secrets, differences, settings_document
-from finqa_cli.settings import Choice, Loaded, Settings, load_settings
+from finqa_cli.settings import Choice, Loaded, Settings, load_settings, to_public_dict
 
 RUN = Path("outputs/run_001")
 FINQA_ROW = {
@@ -104,7 +104,7 @@ def test_steps_of_a_final_test_are_commands_that_exist() -> None:
     ]
     for step in steps:
         parsed(step)
-    assert read_spec(json.loads(json.dumps(spec.document()))) == spec
+    assert read_spec(json.loads(json.dumps(spec.document()))).document() == spec.document()
 
 
 def test_a_reward_with_tests_has_them_run() -> None:
@@ -137,7 +137,7 @@ def test_steps_are_found_by_name_number_or_word() -> None:
 def test_a_specification_is_the_same_after_a_way_through_json() -> None:
     spec = spec_of(data=DataSource(kind="rows", path="a", files=("a/train.jsonl",), digest="sha256:1"))
     document = json.loads(json.dumps(spec.document()))
-    assert read_spec(document) == spec and differences(document, spec.document()) == []
+    assert read_spec(document).document() == document and differences(document, spec.document()) == []
     other = replace(spec, candidates=replace(spec.candidates, each=4))
     assert differences(document, other.document()) == ["candidates.each: 3, now 4"]
     with pytest.raises(DataError, match="cannot be read"):
@@ -173,9 +173,8 @@ def test_settings_files_say_all_that_a_step_depends_on(tmp_path: Path) -> None:
     file = tmp_path / "training.json"
     file.write_text(json.dumps(settings_document(settings, data=Path("01"), snapshot="mine")))
     read = load_settings(files=[file]).settings
-    assert read == settings.model_copy(
-        update={"data": settings.data.model_copy(update={"path": Path("01"), "snapshot": "mine"})}
-    )
+    data = settings.data.model_copy(update={"path": Path("01"), "snapshot": "mine"})
+    assert to_public_dict(read) == to_public_dict(settings.model_copy(update={"data": data}))
 
 
 def test_data_is_found_by_what_the_environment_takes(tmp_path: Path, finqa_home: Path) -> None:

@@ -186,7 +186,7 @@ def _facts(found: Inspection) -> list[tuple[str, object]]:
         ("vocabulary", f"{model.vocabulary:,}"),
         ("context", f"{model.context:,}" if model.context else "not limited"),
         ("LoRA targets", ", ".join(found.targets) or "none"),
-        ("codecs", ", ".join(found.codecs) or "none"),
+        *((name, str(value)) for name, value in found.format.items() if "sha256" not in name),
         ("weights", f"{_gb(memory_formulas.weights(model))} in bfloat16"),
         (
             "keys and values",

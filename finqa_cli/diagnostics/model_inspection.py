@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.errors import FinqaError, MissingDependencyError, StorageError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.placement_plan import plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload
-from finqa_cli.settings import AUTO, Choice, Settings
+from finqa_cli.settings import Settings
 from finqa_cli.types import Architecture
 from finqa_cli.wiring.build import make_codec
 from finqa_cli.wiring.policies import check_on_hub, resolve
@@ -32,7 +33,7 @@ class Inspection:
         name: Name that the user gave.
         model: Folder or hub id that was read; for an adapter, its base model.
         architecture: Its architecture.
-        codecs: Names of the codecs that support its tokenizer, including `auto` if it finds one.
+        format: Facts about its turns, from the codec that `auto` chooses; empty if there is none.
         rank: Rank of the adapter; 0 if the model has no layer that can be adapted.
         targets: Layers to adapt.
         token_budget: Tokens of a micro-batch.
@@ -45,7 +46,7 @@ class Inspection:
     name: str
     model: str
     architecture: Architecture
-    codecs: tuple[str, ...]
+    format: Mapping[str, Any]
     rank: int
     targets: tuple[str, ...]
     token_budget: int
@@ -68,7 +69,7 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
         raise MissingDependencyError(
             f"No installed plugin can read the architecture of {policy.model!r}.", remedy="pip install 'finqa[train]'"
         )
-    codecs, reason = _codecs(policy.model)
+    turns, reason = _format(policy.model)
     targets = architecture.lora_targets
     rank = rank if targets else 0
     tokens = Settings().train.token_budget
@@ -90,7 +91,7 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
         name=name,
         model=policy.model,
         architecture=architecture,
-        codecs=codecs,
+        format=turns,
         rank=rank,
         targets=targets,
         token_budget=tokens,
@@ -119,19 +120,12 @@ def write(text: str, out: Path, *, force: bool) -> None:
         raise StorageError(f"Cannot write {out}: {error.strerror}.", remedy="name another file with --out") from error
 
 
-def _codecs(model: str) -> tuple[tuple[str, ...], str]:
-    """Returns the codecs that support the tokenizer, and why `auto` finds none ("" if it finds one)."""
-    fitting: list[str] = []
-    reason = ""
-    for component in registry().components("codec"):
-        try:
-            make_codec(Settings(codec=Choice(name=component.name)), model)
-        except FinqaError as error:
-            if component.name == AUTO:
-                reason = error.message
-        else:
-            fitting.append(component.name)
-    return tuple(fitting), reason
+def _format(model: str) -> tuple[dict[str, Any], str]:
+    """Returns facts about the turns of a model, and why no codec supports it (empty if one does)."""
+    try:
+        return dict(make_codec(Settings(), model).facts()), ""
+    except FinqaError as error:
+        return {}, error.message
 
 
 def tier_text(inspection: Inspection) -> str:
@@ -159,7 +153,7 @@ def _facts(inspection: Inspection) -> Iterator[str]:
         f"{found.key_value_heads} for keys and values, vocabulary {found.vocabulary}, context {found.context or 'open'}"
     )
     yield "linear layers: " + ", ".join(dict.fromkeys(part.name for part in found.linear))
-    yield "codecs that fit: " + (", ".join(inspection.codecs) or "none")
+    yield "turns: " + ("; ".join(f"{name} {value}" for name, value in inspection.format.items()) or "no codec fits")
     for warning in inspection.warnings:
         yield "warning: " + " ".join(warning.split())
 

@@ -26,17 +26,37 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def codec_of(policy: PolicyVersion) -> ChatCodec | None:
-    """Return the codec that a policy was trained with; None for a policy without a tokenizer that a codec reads.
+    """Return the codec that a policy was trained with; None without a tokenizer on this machine that a codec reads.
 
     Raises:
         ConfigError, DataError: The settings of its run are damaged or of another version.
     """
+    if (folder := _tokenizer_folder(policy)) is None:
+        return None
     stored = settings_of(str(policy.adapter or policy.model))
     settings = from_public_dict(stored) if stored is not None else Settings()
     try:
-        return make_codec(settings, policy.model)
+        return make_codec(settings, str(folder))
     except ConfigError:
         return None
+
+
+def _tokenizer_folder(policy: PolicyVersion) -> Path | None:
+    """Return the folder of a policy's tokenizer: that of its model or adapter, or of the hub's cache, without the hub."""
+    places = [Path(policy.model), *([policy.adapter] if policy.adapter is not None else [])]
+    if (folder := next((place for place in places if (place / _TOKENIZER_CONFIG).is_file()), None)) is not None:
+        return folder
+    if Path(policy.model).exists():
+        return None
+    try:
+        from huggingface_hub import errors, try_to_load_from_cache
+    except ImportError:
+        return None
+    try:
+        cached = try_to_load_from_cache(policy.model, _TOKENIZER_CONFIG)
+    except errors.HFValidationError:  # the name is that of a folder that is gone
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
 
 
 def describe_format(policy: PolicyVersion) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ def test_a_model_is_described_and_its_settings_load(capsys: pytest.CaptureFixtur
     shown = document(["model", "inspect", "embedded", "--lora-rank", "8", "--out", "mine.toml"], capsys)
     model = shown["architecture"]
     assert (model["family"], model["layers"], model["tied"]) == ("qwen3", 4, True)
-    assert "auto" in shown["codecs"] and shown["rank"] == 8
+    assert shown["format"]["calls"] == "hermes" and shown["rank"] == 8
     trained = shown["memory"]["trained"]
     assert set(trained) == {"0", "8", "16", "32", "64"}
     assert trained["0"]["parameters"] == model["parameters"]
@@ -52,12 +52,12 @@ def test_a_model_of_a_common_family_is_described_without_torch() -> None:
 def test_a_model_without_a_chat_template_plays_with_the_plain_codec(capsys: pytest.CaptureFixture[str]) -> None:
     config = _bare_model()
     shown = document(["model", "inspect", "bare"], capsys)
-    assert shown["codecs"] == ["auto", "plain"]
+    assert shown["format"]["prompts"] == "roles as text"
     facts = json.loads(config.read_text())
     facts.pop("eos_token")
     config.write_text(json.dumps(facts))
     shown = document(["model", "inspect", "bare"], capsys)
-    assert shown["codecs"] == []
+    assert shown["format"] == {}
     assert any("no codec supports it," in warning and "no end token" in warning for warning in shown["warnings"])
 
 
@@ -79,7 +79,7 @@ def test_gpt2_is_described_with_its_targets(capsys: pytest.CaptureFixture[str]) 
     Path("gpt2/config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
     shown = document(["model", "inspect", "gpt2", "--lora-rank", "8", "--out", "mine.toml"], capsys)
     assert shown["targets"] == ["c_attn", "c_proj", "c_fc"] and shown["rank"] == 8
-    assert shown["codecs"] == ["auto", "plain"]
+    assert shown["format"]["tools"] == "text in the system message"
     # c_attn 32 x 96, c_proj 32 x 32 and 128 x 32, c_fc 32 x 128, in each of two layers
     assert shown["memory"]["trained"]["8"]["parameters"] == 8 * 2 * (128 + 64 + 160 + 160)
     lora = load_settings(files=["mine.toml", "grpo"]).settings.lora

@@ -209,6 +209,8 @@ class FileState(Written):
     """Model that the training started from."""
     looked: bool
     """The newest evaluation was finished."""
+    losses: list[float]
+    """Losses of the first steps, of which a warning may follow."""
     before: Validation | HeldOut | None
     """Evaluation before training."""
     after: Validation | HeldOut | None

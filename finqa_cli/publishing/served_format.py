@@ -42,7 +42,7 @@ def codec_of(policy: PolicyVersion) -> ChatCodec | None:
 
 
 def _tokenizer_folder(policy: PolicyVersion) -> Path | None:
-    """Return the folder of a policy's tokenizer: that of its model or adapter, or of the hub's cache, without the hub."""
+    """Return the folder of a policy's tokenizer: that of its model or adapter, or in the cache of the hub."""
     places = [Path(policy.model), *([policy.adapter] if policy.adapter is not None else [])]
     if (folder := next((place for place in places if (place / _TOKENIZER_CONFIG).is_file()), None)) is not None:
         return folder

@@ -165,7 +165,7 @@ def describe_cut_replies(cut: Mapping[str, int], episodes: Mapping[str, int], li
     kinds = ", ".join(f"{kind} {cut[kind]} of {episodes[kind]}" for kind in worst if kind)
     return (
         f"Replies of {sum(cut.values())} of {sum(episodes.values())} episodes were cut at --max-gen-tokens {limit}"
-        f"{f' ({kinds})' if kinds else ''}; fix: --max-gen-tokens {2 * limit}"
+        f"{f' ({kinds})' if kinds else ''}; --max-gen-tokens {2 * limit} would let them end"
     )
 
 

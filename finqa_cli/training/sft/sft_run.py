@@ -173,7 +173,7 @@ async def sft(
         if questions and longest > limit:
             reporter.line(
                 f"The longest reply of the demonstrations has {longest} tokens in this tokenizer, so replies of the "
-                f"policy would be cut at --max-gen-tokens {limit}; fix: --max-gen-tokens {round_up(longest)}"
+                f"policy would be cut at --max-gen-tokens {limit}; --max-gen-tokens {round_up(longest)} lets them end"
             )
         with context.work(f"computing the digests of {model.model} and of the demonstrations"):
             inputs = await asyncio.to_thread(_inputs, wanted, model, run)

@@ -227,7 +227,7 @@ def test_cut_replies_are_counted_by_type_and_named_worst_first() -> None:
     episodes = {kind: facts.episodes for kind, facts in report.by_kind.items()}
     assert describe_cut_replies(report.cut_replies, episodes, 128) == (
         "Replies of 2 of 4 episodes were cut at --max-gen-tokens 128 (ratio 1 of 1, lookup 1 of 2); "
-        "fix: --max-gen-tokens 256"
+        "--max-gen-tokens 256 would let them end"
     )
     assert describe_cut_replies({}, episodes, 128) == ""
 

@@ -84,7 +84,8 @@ def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
 
 def rate_words(settings: Settings) -> str:
     """Return the learning rate, and what is trained at it."""
-    rate, rank = settings.train.learning_rate, settings.lora.rank
+    rank = settings.lora.rank
+    rate = settings.train.learning_rate or rate_for(rank, TRAIN_RATES)
     return f"{rate:g} ({f'an adapter of rank {rank}' if rank else 'all weights'})"
 
 

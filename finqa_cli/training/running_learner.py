@@ -24,6 +24,7 @@ from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_notes import ROUTINE
 from finqa_cli.settings import Settings, TrainSettings
+from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Passes, PolicyVersion
 from finqa_cli.wiring.build import make_learner

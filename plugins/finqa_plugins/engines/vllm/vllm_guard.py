@@ -23,6 +23,8 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
+MEMORY_INTERVAL_S = 2.0
+"""Seconds between two looks at the shared memory that is mapped: processes that end badly take the names with them."""
 GRACE_S = 3.0
 """Seconds for the server to end by itself; it has nothing to save."""
 TRACKERS_S = 10.0
@@ -41,9 +43,12 @@ def main() -> int:
     server = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     left: set[str] = set()
     try:
+        looked = 0.0
         while server.poll() is None and os.getppid() == parent and not _input_closed(WATCH_INTERVAL_S):
-            pass
-        left = set(_shared_memory())
+            if time.monotonic() - looked > MEMORY_INTERVAL_S:
+                left.update(_shared_memory())
+                looked = time.monotonic()
+        left.update(_shared_memory())
         if server.poll() is None:
             server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

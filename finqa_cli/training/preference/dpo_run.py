@@ -96,11 +96,7 @@ async def dpo(
         InterruptedRun: A signal stopped the run; `--resume` continues after the newest checkpoint.
     """
     started = time.perf_counter()
-    optimizer = make_optimizer(settings)
-    if not isinstance(optimizer, PreferenceOptimizer):
-        raise ConfigError(
-            f"Method {settings.optimizer.name!r} does not learn from pairs.", remedy="--set optimizer.name=dpo"
-        )
+    optimizer = _preference_optimizer(settings)
     path = pairs_file(source)
     trained = {pair.id for pair in read_pairs(path) if not pair.held_out}
     guard_demonstrations(settings, [path], trained, reporter)
@@ -151,6 +147,20 @@ async def dpo(
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=_outputs(result))
         folder.finish("completed")
     return result
+
+
+def _preference_optimizer(settings: Settings) -> PreferenceOptimizer:
+    """Return the method.
+
+    Raises:
+        ConfigError: It does not learn from pairs.
+    """
+    optimizer = make_optimizer(settings)
+    if not isinstance(optimizer, PreferenceOptimizer):
+        raise ConfigError(
+            f"Method {settings.optimizer.name!r} does not learn from pairs.", remedy="--set optimizer.name=dpo"
+        )
+    return optimizer
 
 
 def _result(run: Path, training: PreferenceTraining, pairs: int, seconds: float) -> DpoResult:

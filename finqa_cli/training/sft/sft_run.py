@@ -169,12 +169,8 @@ async def sft(
             data = imitation_set(kept, settings, codec)
         questions = choose_questions(settings, settings.sft.validation_samples, data.companies, reporter)
         reporter.line(f"{len(data.train)} demonstrations for training, {len(data.held_out)} for validation.")
-        longest, limit = max(map(longest_reply, data.train)), settings.generation.max_gen_tokens
-        if questions and longest > limit:
-            reporter.line(
-                f"The longest reply of the demonstrations has {longest} tokens in this tokenizer, so replies of the "
-                f"policy would be cut at --max-gen-tokens {limit}; --max-gen-tokens {round_up(longest)} lets them end"
-            )
+        if questions:
+            _warn_of_long_replies(data, settings, reporter)
         with context.work(f"computing the digests of {model.model} and of the demonstrations"):
             inputs = await asyncio.to_thread(_inputs, wanted, model, run)
         inputs["format"] = dict(codec.facts())
@@ -199,13 +195,28 @@ async def sft(
         outputs = _outputs(result)
         await asyncio.to_thread(write_manifest, run, "sft", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
+    _report_parse_rate(result, reporter)
+    return result
+
+
+def _warn_of_long_replies(data: ImitationSet, settings: Settings, reporter: Reporter) -> None:
+    """Say that replies as long as those of the demonstrations would be cut."""
+    longest, limit = max(map(longest_reply, data.train)), settings.generation.max_gen_tokens
+    if longest > limit:
+        reporter.line(
+            f"The longest reply of the demonstrations has {longest} tokens in this tokenizer, so replies of the "
+            f"policy would be cut at --max-gen-tokens {limit}; --max-gen-tokens {round_up(longest)} lets them end"
+        )
+
+
+def _report_parse_rate(result: SftResult, reporter: Reporter) -> None:
+    """Say that too few answers have the right form."""
     if result.parse_rate_reached is False:
         reporter.line(
             f"Only {100 * (result.parse_rate or 0.0):.0f} % of the answers have the right form, fewer than the "
             f"{100 * WANTED_PARSE_RATE:.0f} % that reinforcement learning needs: see "
-            f"{run / SAMPLES}, and train longer (--epochs) or on more."
+            f"{result.run / SAMPLES}, and train longer (--epochs) or on more."
         )
-    return result
 
 
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:

@@ -69,7 +69,7 @@ def main(
             "No pairs and no run to resume are given.", remedy="finqa prefs RUN --run-dir DIR, then finqa dpo DIR"
         )
     else:
-        extra = {**followed(pairs), "optimizer.name": "dpo", **line.quick(QUICK)}
+        extra = {**followed(line, pairs), "optimizer.name": "dpo", **line.quick(QUICK)}
         settings = line.load(extra, purpose="dpo").settings
         line.warn_of_project(settings)
         most = QUICK_PAIRS if quick_test else 0
@@ -89,12 +89,16 @@ def train_on_pairs(line: CommandLine, settings: Settings, source: Path, run: Pat
     emit(result_document(result), as_json=line.as_json, text=lambda: _text(result))
 
 
-def followed(pairs: Path) -> dict[str, Any]:
-    """Return `FOLLOWED` settings of the run that the pairs were made from; {} if `finqa prefs` did not store them."""
+def followed(line: CommandLine, pairs: Path) -> dict[str, Any]:
+    """Return `FOLLOWED` settings of the run that the pairs were made from; {} if `finqa prefs` did not store them.
+
+    Limits that the user sets, also in a file, stay. A limit of tokens is followed only for the model of that run: it
+    counts the tokens of its tokenizer, and would cut the replies of another one.
+    """
     folder = pairs if pairs.is_dir() else pairs.parent
     try:
         stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-        found: dict[str, Any] = {}
+        found, of_model = dict[str, Any](), stored["model"]["name"]
         for path in FOLLOWED:
             section, _, field = path.partition(".")
             if field:
@@ -104,7 +108,12 @@ def followed(pairs: Path) -> dict[str, Any]:
                 found |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # pairs of another origin: the user's settings decide which questions an evaluation asks
-    return found
+    own = line.load(quiet=True)
+    limits = {path for path in found if path.startswith("generation.")}
+    dropped = {path for path in limits if not own.origins[path].startswith(("default", "profile"))}
+    if own.settings.model.name != of_model:
+        dropped.add("generation.max_gen_tokens")
+    return {path: value for path, value in found.items() if path not in dropped}
 
 
 def _text(result: DpoResult) -> str:

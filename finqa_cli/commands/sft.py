@@ -120,7 +120,7 @@ def _followed(line: CommandLine, demonstrations: Path) -> dict[str, Any]:
     decided = tuple(prefix for path, prefix in DECIDED_BY_FLAG.items() if path in flags)
     return {
         path: value
-        for path, value in followed(demonstrations).items()
+        for path, value in followed(line, demonstrations).items()
         if path not in flags and not path.startswith(decided)
     }
 

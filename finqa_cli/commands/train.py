@@ -119,7 +119,7 @@ def _on_pairs(line: CommandLine, pairs: Path, *, quick_test: bool) -> None:
             f"With --pairs nothing is played, so {line.written(refused)} would have no effect.",
             remedy=f"finqa dpo --resume {resume}" if resume else f"finqa dpo {pairs}",
         )
-    extra = {**dpo.followed(pairs), **(dpo.QUICK if quick_test else {})}
+    extra = {**dpo.followed(line, pairs), **(dpo.QUICK if quick_test else {})}
     settings = line.load(extra, purpose="dpo").settings
     line.warn_of_project(settings)
     most = dpo.QUICK_PAIRS if quick_test else 0

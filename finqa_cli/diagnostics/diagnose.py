@@ -27,15 +27,15 @@ from finqa_cli.masking import Masker
 from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, is_embedded, to_public_dict
-from finqa_cli.types import Check, ExecutionSpec, NodeFacts, SandboxInfo
-from finqa_cli.wiring.build import make_provider, open_environment
+from finqa_cli.types import Check, ExecutionSpec, NodeFacts, PolicyVersion, SandboxInfo
+from finqa_cli.wiring.build import make_engine, make_learner, make_provider, open_environment
 from finqa_cli.wiring.cluster_nodes import base_model, on_nodes, survey
 from finqa_cli.wiring.placing import visible_devices
 from finqa_cli.wiring.policies import check_fit, resolve
 from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
 
-DEADLINE_S = 10.0
-"""Time limit of all probes together, in seconds. On a busy machine the import of a cloud SDK takes several of them."""
+DEADLINE_S = 20.0
+"""Time limit of all probes together, in seconds. On a busy machine the import of torch or a cloud SDK takes several."""
 
 STATUSES = get_args(get_type_hints(Check)["status"])
 
@@ -145,22 +145,44 @@ def backends(settings: Settings) -> list[Check]:
 
 
 def model(settings: Settings) -> list[Check]:
-    """Check whether the policy exists and fits the environment and the training, as far as this machine knows.
+    """Check whether the policy exists, and whether engine and learner support it, by the configuration on this machine.
 
     Raises:
-        FinqaError: There is no such policy, or it does not fit the environment.
+        FinqaError: There is no such policy, it does not fit the environment, or the engine does not serve it.
     """
     if modelless(settings):
         return []
     policy = resolve(settings.model.name)
     check_fit(settings, policy, trains=False)
+    # embedded policies are always supported, and the configuration of a model of the hub is not fetched for a check
+    unsure = Path(policy.model).is_dir() and not is_embedded(settings.model.name)
+    if unsure:
+        asyncio.run(_check_served(settings, policy))
     try:
         check_fit(settings, policy, trains=True)
+        if unsure:
+            _check_trained(settings, policy)
     except ConfigError as error:
         return [Check(name="model", status="warn", detail=f"for training: {error.message}", remedy=error.remedy)]
     size = model_size(settings)
     detail = settings.model.name if size is None else f"{settings.model.name}, {count(size)} parameters"
     return [Check(name="model", status="ok", detail=detail)]
+
+
+async def _check_served(settings: Settings, policy: PolicyVersion) -> None:
+    engine = make_engine(settings, policy)
+    try:
+        engine.check()
+    finally:
+        await engine.close()
+
+
+def _check_trained(settings: Settings, policy: PolicyVersion) -> None:
+    learner = make_learner(settings, policy.model)
+    try:
+        learner.check()
+    finally:
+        learner.close()
 
 
 def snapshot(settings: Settings) -> list[Check]:

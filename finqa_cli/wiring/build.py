@@ -227,7 +227,7 @@ async def make_pool(
 def make_engine(
     settings: Settings,
     policy: PolicyVersion,
-    environment: Environment,
+    environment: Environment | None = None,
     *,
     trains: bool = False,
     log_dir: Path | None = None,
@@ -238,7 +238,7 @@ def make_engine(
     Args:
         settings: Settings of the engine.
         policy: The version that the engine serves at first.
-        environment: Supplies gold solutions to an engine without a model.
+        environment: Supplies gold solutions to an engine without a model; only such an engine needs it.
         trains: The engine is used for training.
         log_dir: Folder for the output of servers that it starts.
         on_event: Called when a replica is excluded and when it is back.
@@ -264,7 +264,7 @@ def make_engine(
         log_dir=log_dir,
         lends=settings.cluster.rollout_workers > 0,
         cluster=settings.cluster.address,
-        demonstrate=environment.demonstrate_task if modelless else None,
+        demonstrate=environment.demonstrate_task if environment is not None and modelless else None,
     )
     share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
     contexts = [

@@ -18,6 +18,7 @@ import pytest
 from fixtures.command_calls import document
 from fixtures.daytona_images import ready_image
 from fixtures.plugin_entry_points import install
+from fixtures.tiny_families import make_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ from finqa_cli.errors import AuthenticationError
 from finqa_cli.settings import Settings
 from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import Check, CudaDevice
+from finqa_cli.wiring.policies import resolve
 from finqa_cli.wiring.sandbox_owners import PID_LABEL, owner_labels
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -89,6 +91,25 @@ def test_a_policy_that_was_taught_another_environment_is_reported(
     assert ("it cannot play" in check["detail"]) == bool(remedy)
 
 
+@pytest.mark.parametrize(
+    ("family", "more", "status", "found_out"),
+    [
+        ("mamba", [], "fail", "keys and values"),
+        ("qwen3", ["--set=lora.target_modules=absent"], "warn", "absent"),
+        ("qwen3", [], "ok", "parameters"),
+    ],
+)
+def test_a_model_that_cannot_be_served_or_trained_is_found_before_a_run(
+    family: str, more: list[str], status: str, found_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="needs finqa[train]")
+    make_tiny(family, Path("model"), Path(resolve("embedded").model))
+    assert main(["doctor", "--model", "./model", "--json", *more]) == (1 if status == "fail" else 0)
+    check = found(json.loads(capsys.readouterr().out)["checks"], "model")
+    assert check["status"] == status and found_out in check["detail"]
+    assert bool(check["remedy"]) == (status != "ok")
+
+
 def test_a_sound_machine_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["doctor", "--engine", "scripted", "--sandbox", "local", "--sandboxes", "4"]
     checks = document(arguments, capsys)
@@ -123,7 +144,7 @@ def test_nothing_that_a_plugin_does_keeps_the_doctor_from_answering(tmp_path: Pa
     assert "no route to host" in found(checks, "raises")["detail"]
     assert found(checks, "refuses")["detail"] == "The key was refused."
     assert found(checks, "refuses")["remedy"] == "export EXAMPLE_API_KEY=..."
-    assert found(checks, "hangs")["detail"] == "no response within 10 s"
+    assert found(checks, "hangs")["detail"] == "no response within 20 s"
     assert "'looks good' is not a Check" in found(checks, "confused")["detail"]
     assert all(found(checks, name)["status"] == "fail" for name in ("raises", "refuses", "hangs", "confused"))
     assert found(checks, "example quota")["status"] == "warn"

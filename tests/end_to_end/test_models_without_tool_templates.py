@@ -207,3 +207,22 @@ def test_a_policy_of_an_earlier_version_keeps_the_format_that_it_learned(
     assert json.loads(Path("after/manifest.json").read_text())["inputs"]["format"]["prompts"] == "roles as text"
     assert main(["sft", "demonstrations", "--model=run", *learn, "--run-dir=more"]) == 0
     assert json.loads(Path("more/manifest.json").read_text())["inputs"]["format"]["prompts"] == "roles as text"
+
+
+def test_a_limit_of_tokens_is_taken_from_demonstrations_of_the_same_model_only(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")
+    make_tiny_llama(Path("model"))
+    Path("mine.toml").write_text("[generation]\nmax_gen_tokens = 224\n")
+    demonstrations = ["eval", "scripted", "--limit=1", "--split=train", "--max-steps=7"]
+    assert main([*demonstrations, "--max-gen-tokens=160", "--run-dir=demonstrations"]) == 0
+    assert main([*demonstrations, "--max-gen-tokens=48", "--set=model.name=model", "--run-dir=same"]) == 0
+    learn = ["--model=model", "--epochs=1", "--validation-samples=0", "--lora-rank=2"]
+    for number, (source, more, limit) in enumerate(
+        [("demonstrations", (), 512), ("same", (), 48), ("same", ("--config=mine.toml",), 224)]
+    ):
+        assert main(["sft", source, *learn, *more, f"--run-dir=run{number}"]) == 0
+        assert read_settings(Path(f"run{number}"))["generation"] | {"max_gen_tokens": limit, "max_steps": 7} == (
+            read_settings(Path(f"run{number}"))["generation"]
+        )

@@ -177,6 +177,11 @@ def test_a_wait_is_not_silent_and_short_work_is(
             time.sleep(0.2)
             monkeypatch.setattr(output, "SECONDS_BETWEEN_LINES", 0.0)
             reporter.advance_work(3, 12)
+        monkeypatch.undo()
+        monkeypatch.setattr(output, "ANNOUNCED_AFTER_S", 0.05)
+        for number in (1, 2):
+            with reporter.work(f"update of iteration {number}"):
+                time.sleep(0.2)
         reporter.start("eval", 96)
         time.sleep(0.2)
         reporter.drop("eval")
@@ -185,6 +190,8 @@ def test_a_wait_is_not_silent_and_short_work_is(
         "loading a model ...",
         "loading a model: 3/12 in 0 s",
         "loading a model: 0.2 s",
+        "update of iteration 1 ...",
+        "update of iteration 1: 0.2 s",
         "eval: 0/96 episodes ...",
     ]
 

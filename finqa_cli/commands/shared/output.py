@@ -228,6 +228,7 @@ class _Phase:
     total: int | None
     started: float
     shown: float
+    patience: float = 0.0
     done: int = 0
     fields: dict[str, object] = field(default_factory=dict)
     last_line: str = ""
@@ -247,12 +248,14 @@ _OF_EPISODES = ("eval", "preflight", "rollout", "sample")
 class PlainReporter(Reporter):
     """Lines without control characters, for logs and pipes: at most one per phase every few seconds.
 
-    A phase that takes longer than a moment has a first line before its first step, so that no wait is silent.
+    A phase that takes longer than a moment has a first line before its first step, so that no wait is silent. Work that
+    was announced before, in another iteration, is only announced again if it takes long.
     """
 
     def __init__(self) -> None:
         self._phases: dict[str, _Phase] = {}
         self._works: dict[Work, _Phase] = {}
+        self._announced: set[str] = set()
         self._mask = Masker()
 
     def line(self, text: str) -> None:
@@ -264,7 +267,7 @@ class PlainReporter(Reporter):
         if own_lines:
             return
         self.drop(phase)
-        state = self._begin(total, lambda: self.line(f"{phase}: {_count(phase, state)} ..."))
+        state = self._begin(total, lambda: self.line(f"{phase}: {_count(phase, state)} ..."), ANNOUNCED_AFTER_S)
         self._phases[phase] = state
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
@@ -290,7 +293,14 @@ class PlainReporter(Reporter):
 
     def start_work(self, work: Work) -> None:
         """Announce the work after a moment."""
-        self._works[work] = self._begin(None, lambda: self.line(f"{work.text} ..."))
+        kind = re.sub(r"\d+", "", work.text)
+        patience = SECONDS_BETWEEN_LINES if kind in self._announced else ANNOUNCED_AFTER_S
+
+        def announce() -> None:
+            self._announced.add(kind)
+            self.line(f"{work.text} ...")
+
+        self._works[work] = self._begin(None, announce, patience)
 
     def advance_work(self, done: int, total: int) -> None:
         """Print when the last line of this work is old enough."""
@@ -306,12 +316,12 @@ class PlainReporter(Reporter):
         """Print how long the work took, if it was announced."""
         state = self._works.pop(work)
         state.ends()
-        if (seconds := time.monotonic() - state.started) >= ANNOUNCED_AFTER_S:
+        if (seconds := time.monotonic() - state.started) >= state.patience:
             self.line(f"{work.text}: {seconds:.0f} s" if seconds >= 1 else f"{work.text}: {seconds:.1f} s")
 
-    def _begin(self, total: int | None, announce: Callable[[], None]) -> _Phase:
-        now = time.monotonic()
-        return _Phase(total=total, started=now, shown=now, timer=call_later(ANNOUNCED_AFTER_S, announce))
+    def _begin(self, total: int | None, announce: Callable[[], None], patience: float) -> _Phase:
+        now, timer = time.monotonic(), call_later(patience, announce)
+        return _Phase(total=total, started=now, shown=now, patience=patience, timer=timer)
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = _count(phase, state)

@@ -11,20 +11,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from finqa_cli.errors import DataError, StorageError
 from finqa_cli.runs.durable_files import storage, sync_folder
 
 SCHEMA_VERSION = 1
 
+log = structlog.get_logger(__name__)
+
 
 class JsonlWriter:
-    """Appends records to one file. An incomplete last line, left by a crash, is removed when the file is opened."""
+    """Appends records to one file. An incomplete last line, left by a crash, is removed when the file is opened.
+
+    A last record that is whole, and lacks only the line break, stays.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_line(path)
+            _end_last_line(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -122,24 +129,28 @@ class GroupCommit:
 
 
 def read_jsonl(path: Path, *, only: re.Pattern[bytes] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, without an incomplete last line.
+    """Yield the records of a file, except empty lines. A last line without a line break is a record like others.
+
+    Only the last line of a file in a run's folder may be incomplete, because its writer was killed or is writing. It is
+    then left out, and a warning names the file. In other files, which people write and filter, it is an error.
 
     Args:
         path: The file.
         only: Lines without a match are skipped unread.
 
     Raises:
-        DataError: A complete line is not a JSON object; the message names the line.
+        DataError: A line is not a JSON object; the message names the line.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            if only is not None and not only.search(line):
+            if line.isspace() or (only is not None and not only.search(line)):
                 continue
             try:
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:
+                if not line.endswith(b"\n") and (path.parent / "run.json").exists():
+                    log.warning("an incomplete last line is left out", file=str(path), line=number)
+                    return
                 raise DataError(
                     f"{path}, line {number}: not valid JSON ({error}).", remedy=f"correct or remove that line of {path}"
                 ) from error
@@ -151,8 +162,8 @@ def read_jsonl(path: Path, *, only: re.Pattern[bytes] | None = None) -> Iterator
 def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a file from the last to the first. The file is read in blocks, so its end costs little.
 
-    It is for reports about runs, which show what is readable: lines that are not JSON objects and an incomplete last
-    line are skipped, and a missing file has no records.
+    It is for reports about runs, which show what is readable: lines that are not JSON objects, such as an incomplete
+    last line, are skipped, and a missing file has no records.
     """
     try:
         file = path.open("rb")
@@ -160,17 +171,13 @@ def read_backwards(path: Path) -> Iterator[dict[str, Any]]:
         return
     with file:
         position, begun = file.seek(0, os.SEEK_END), b""
-        torn = True  # the text after the last line break is not a complete line
         while position > 0:
             step = min(65536, position)
             position -= step
             file.seek(position)
             begun, *lines = (file.read(step) + begun).split(b"\n")
-            if torn and lines:
-                lines.pop()
-                torn = False
-            yield from filter(None, map(_object, reversed(lines)))
-        if not torn and (first := _object(begun)) is not None:
+            yield from (record for line in reversed(lines) if (record := _object(line)) is not None)
+        if (first := _object(begun)) is not None:
             yield first
 
 
@@ -244,15 +251,20 @@ def _settle(future: Future[None], failure: Exception | None) -> None:
         future.set_exception(failure)
 
 
-def _cut_torn_line(path: Path) -> None:
+def _end_last_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        position, tail = size, b""
+        position, tail = file.seek(0, os.SEEK_END), b""
         while position > 0 and b"\n" not in tail:
             step = min(65536, position)
             position -= step
             file.seek(position)
             tail = file.read(step) + tail
-        file.truncate(position + tail.rfind(b"\n") + 1 if b"\n" in tail else 0)
+        last = tail[tail.rfind(b"\n") + 1 :]
+        if _object(last) is not None:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+        elif last:
+            file.truncate(position + len(tail) - len(last))
+            log.warning("an incomplete last line is removed", file=str(path))

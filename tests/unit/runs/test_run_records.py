@@ -44,6 +44,7 @@ def trajectory(reward: float | None = 1.0) -> Trajectory:
 
 
 def test_a_torn_last_line_is_cut_on_opening_and_passed_over_on_reading(tmp_path: Path) -> None:
+    (tmp_path / "run.json").touch()
     path = tmp_path / "x.jsonl"
     writer = JsonlWriter(path)
     writer.append({"n": 1})

@@ -11,10 +11,17 @@ _LONGEST_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """1.0 or 0.0, and the reason in one line that does not reveal the truth."""
+    """1.0 or 0.0, and the reason in one line that does not reveal the truth.
+
+    Attributes:
+        reward: 1.0 or 0.0.
+        explanation: The reason.
+        readable: Whether the answer has a form that the profile reads. It does not depend on the truth's value.
+    """
 
     reward: float
     explanation: str
+    readable: bool = True
 
 
 def answer_text(answer: object) -> str | Verdict:

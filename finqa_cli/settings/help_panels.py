@@ -32,7 +32,10 @@ OPTION_FLAGS = {
         bool, "Explanations of common mistakes in error messages of the tools; changes the task", "--hints"
     ),
     "environment.options.grader": option(
-        str, "Grading rules of finqa: openenv, strict (the newest), strict-1 or strict-2", "--grader", shown="openenv"
+        str,
+        "Grading rules of finqa: openenv, strict (strict-2), strict-1, strict-2 or strict-3",
+        "--grader",
+        shown="openenv",
     ),
     "environment.options.dataset_limit": option(
         int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA

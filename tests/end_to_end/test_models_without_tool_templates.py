@@ -223,6 +223,7 @@ def test_a_limit_of_tokens_is_taken_from_demonstrations_of_the_same_model_only(
         [("demonstrations", (), 512), ("same", (), 48), ("same", ("--config=mine.toml",), 224)]
     ):
         assert main(["sft", source, *learn, *more, f"--run-dir=run{number}"]) == 0
-        assert read_settings(Path(f"run{number}"))["generation"] | {"max_gen_tokens": limit, "max_steps": 7} == (
-            read_settings(Path(f"run{number}"))["generation"]
+        assert (
+            read_settings(Path(f"run{number}"))["generation"] | {"max_gen_tokens": limit, "max_steps": 7}
+            == (read_settings(Path(f"run{number}"))["generation"])
         )

@@ -54,7 +54,7 @@ class FinQAConfig(BaseModel):
     grader: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="openenv",
         description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts more correct forms and no "
-        "hedges; 'strict-1' and 'strict-2' are its versions, and 'strict' is the newest",
+        "hedges; 'strict-1' to 'strict-3' are its versions, and 'strict' is 'strict-2'",
     )
 
     prompt_file: Path | None = Field(

@@ -50,7 +50,7 @@ WRONG = [
     ("FINQA_SESSION_TIMEOUT", "inf", "FINQA_SESSION_TIMEOUT must be positive"),
     ("FINQA_HINTS", "yes", "FINQA_HINTS must be 0 or 1, got 'yes'"),
     ("FINQA_JOINS", "2", "FINQA_JOINS must be 0 or 1"),
-    ("FINQA_GRADER", "foo", "FINQA_GRADER must be openenv, strict, strict-1 or strict-2, got 'foo'"),
+    ("FINQA_GRADER", "foo", "FINQA_GRADER must be openenv, strict, strict-1, strict-2 or strict-3, got 'foo'"),
     ("FINQA_LISTEN_FD", "x", "FINQA_LISTEN_FD is not an open socket"),
     ("FINQA_LISTEN_FD", "9999", "FINQA_LISTEN_FD is not an open socket"),
     ("FINQA_SNAPSHOT", "", "FINQA_SNAPSHOT, the folder of a snapshot, is missing"),
@@ -77,7 +77,7 @@ def test_the_process_itself_ends_so(tmp_path: Path) -> None:
     assert ended.returncode == EX_CONFIG
     assert (
         ended.stderr
-        == "bad environment variable: FINQA_GRADER must be openenv, strict, strict-1 or strict-2, got 'foo'\n"
+        == "bad environment variable: FINQA_GRADER must be openenv, strict, strict-1, strict-2 or strict-3, got 'foo'\n"
     )
 
 

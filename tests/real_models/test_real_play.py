@@ -14,6 +14,7 @@ from finqa_cli.app import main
 from finqa_cli.contracts import EngineContext
 from finqa_cli.extend import registry
 from finqa_cli.types import GenerateRequest, Sampling
+from finqa_plugins.engines.transformers.served_model import load_model
 
 CAPITALS = {
     "France": "Paris",
@@ -92,3 +93,10 @@ async def test_greedy_tokens_are_those_of_generate(smollm2: Path, plain: Any, to
             theirs = plain.generate(torch.tensor([ids]), max_new_tokens=64, do_sample=False)[0, len(ids) :].tolist()
         assert list(completion.token_ids) == theirs
     assert max(len(completion.token_ids) for completion in made) == 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_openings_are_shared_in_each_precision(smollm2: Path, gemma3: Path, dtype: torch.dtype) -> None:
+    for folder in (smollm2, gemma3):
+        model = load_model(str(folder), device=torch.device("cpu"), dtype=dtype, fits=lambda config: None)
+        assert model.shares_openings

@@ -16,7 +16,7 @@ OPENENV = "openenv"
 SERVER_NEEDS = (OPENENV, "httptools")
 """Import names that the server needs; the extra `openenv` installs them."""
 
-_OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "pandas")
+_OF_THE_SERVER = ("session_timeout_s", "hints", "joins", "grader", "asked_again", "pandas")
 
 
 class FinQAConfig(BaseModel):
@@ -57,6 +57,12 @@ class FinQAConfig(BaseModel):
         "hedges; 'strict-1' to 'strict-3' are its versions, and 'strict' is 'strict-2'",
     )
 
+    asked_again: int = Field(
+        default=2,
+        ge=0,
+        description="With grader 'strict-3': how often an answer that cannot be read is returned with the reason, "
+        "which costs a step; the next one is graded as it is",
+    )
     prompt_file: Path | None = Field(
         default=None,
         description="Prompt instead of finqa's: a text file is the system message; a .toml file has the templates "

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
@@ -29,22 +29,29 @@ from finqa_cli.types import (
     ToolCall,
     ToolSpec,
     Trajectory,
-    rebuild_command,
 )
 from finqa_plugins.environments._openenv.openenv_client import OpenEnvClient, RefusedRequestError
 from finqa_plugins.environments._openenv.server_facts import read_facts
 from finqa_plugins.environments._openenv.server_token import read_token
 from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv_finqa.config import OPENENV, SERVER_NEEDS, FinQAConfig
-from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
-from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.finqa_prompt import read_prompt, tool_specs
+from finqa_plugins.environments.openenv_finqa.finqa_tools import (
+    ASK_AGAIN,
+    ASKED_AGAIN,
+    SUBMIT,
+    TOOLS,
+    InvalidArgumentsError,
+    served_tools,
+    validated,
+)
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
+from finqa_plugins.environments.openenv_finqa.snapshot_tasks import read_tasks
 
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
 """Limit of a sandbox's server: more than its 4,096 sessions and its health checks need."""
 NO_ANSWER = "no answer submitted"
-_FIELDS = ("id", "company", "user_query", "split")
 
 
 class FinQAEnvironment(Environment):
@@ -58,7 +65,9 @@ class FinQAEnvironment(Environment):
         self._truths = Truths(context.snapshot)
         self._judge = Judge(context.reward, self._truths) if context.reward else None
         self._prompt = read_prompt(self._config.prompt_file)
-        self._tools: Sequence[ToolSpec] = TOOL_SPECS if self._config.tools == "own" else ()
+        self._own_tools = tool_specs(served_tools(self._config.grader))
+        self._asks_again = self._config.grader in ASK_AGAIN and not self._config.url
+        self._tools: Sequence[ToolSpec] = self._own_tools if self._config.tools == "own" else ()
 
     def sandbox_spec(self) -> ServerSpec | None:
         """Return the specification of a sandbox with the snapshot and our server; None if a running server is named."""
@@ -71,6 +80,7 @@ class FinQAEnvironment(Environment):
             "FINQA_HINTS": str(int(self._config.hints)),
             "FINQA_JOINS": str(int(self._config.joins)),
             "FINQA_GRADER": self._config.grader,
+            "FINQA_ASKED_AGAIN": str(self._config.asked_again),
             "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
             "FINQA_SNAPSHOT_DIGEST": self._snapshot.digest,
@@ -176,7 +186,8 @@ class FinQAEnvironment(Environment):
         except BaseException:
             await client.close()
             raise
-        return FinQASession(client, task, self._prompt.opening(task, self._tools), self._truths, self._judge)
+        prompt = self._prompt.opening(task, self._tools)
+        return FinQASession(client, task, prompt, self._truths, self._judge, asks_again=self._asks_again)
 
     def inputs(self) -> Mapping[str, str]:
         """Return digests of the prompt file and of the server's tools, if they are configured and known."""
@@ -205,6 +216,10 @@ class FinQAEnvironment(Environment):
             found = grade(answer, truth, versioned(self._config.grader), task.prompt)
             components = {"correct": found.reward, "exact": float(answer.strip() == truth.strip())}
             verdict = Rewards(total=found.reward, components=components, explanation=found.explanation)
+        if self._asks_again:
+            steps = (step for turn in trajectory.turns for step in turn.steps if step.call.name == SUBMIT)
+            returned = sum(is_returned(step.observation) for step in steps if step.observation is not None)
+            verdict = with_returned(verdict, returned)
         return self._judge.judge(task, answer or "", verdict) if self._judge else verdict
 
     def right_answer(self, task: Task) -> str:
@@ -246,7 +261,7 @@ class FinQAEnvironment(Environment):
     @cached_property
     def _by_opening(self) -> Mapping[str, Task]:
         tasks = [task for part in self._tasks.values() for task in part]
-        tools = self._tools or TOOL_SPECS
+        tools = self._tools or self._own_tools
         return {self._prompt.opening(task, tools).messages[-1].content: task for task in reversed(tasks)}
 
     @cached_property
@@ -259,13 +274,21 @@ class FinQASession(Session):
     """One episode on the server."""
 
     def __init__(
-        self, client: OpenEnvClient, task: Task, prompt: Prompt, truths: Truths, judge: Judge | None = None
+        self,
+        client: OpenEnvClient,
+        task: Task,
+        prompt: Prompt,
+        truths: Truths,
+        judge: Judge | None = None,
+        *,
+        asks_again: bool = False,
     ) -> None:
         self._client = client
         self._task = task
         self._prompt = prompt
         self._truths = truths
         self._judge = judge
+        self._returned: int | None = 0 if asks_again else None
         self._answer = ""
         self._reward: float | None = None
 
@@ -296,13 +319,17 @@ class FinQASession(Session):
         if reply["done"]:
             return Observation(text=_closing_text(call), done=True)
         text = _result_text(observation)
-        return Observation(text=text, is_error=text.startswith("Error"))
+        found = Observation(text=text, is_error=text.startswith("Error"))
+        if self._returned is not None and call.name == SUBMIT:
+            self._returned += is_returned(found)
+        return found
 
     async def grade(self) -> Rewards:
         """Return the server's reward, with its reason; 0 for an episode without an answer.
 
         Its parts are the server's verdict, `correct`, and `exact`: whether the stripped answer equals the stripped gold
-        answer. `exact` is computed by this client and does not affect the total.
+        answer. `exact` is computed by this client and does not affect the total. Under a grader that asks again there
+        is also `asked_again`, the number of answers that were returned.
 
         The state is requested first: it shows that question and replies belonged together until the end (see
         `openenv_client`). Only a session that was dropped during a call has no connection left, and no answer.
@@ -323,6 +350,8 @@ class FinQASession(Session):
             exact = self._answer.strip() == self._truths.of(self._task).strip()
             components = {"correct": self._reward, "exact": float(exact)}
             verdict = Rewards(total=self._reward, components=components, explanation=explanation)
+        if self._returned is not None:
+            verdict = with_returned(verdict, self._returned)
         return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
 
     async def close(self) -> None:
@@ -366,6 +395,16 @@ class Judge:
         return self._reward.score_beside(request, verdict)
 
 
+def is_returned(observation: Observation) -> bool:
+    """Whether this is the reply to an answer that was returned to the policy."""
+    return observation.text.startswith(ASKED_AGAIN) and not observation.done
+
+
+def with_returned(verdict: Rewards, count: int) -> Rewards:
+    """Return a verdict with the number of answers that were returned as the part `asked_again`."""
+    return replace(verdict, components={**verdict.components, "asked_again": float(count)})
+
+
 def submitted_answer(trajectory: Trajectory) -> str | None:
     """Return the answer that ended an attempt, as it was sent; None if no answer was accepted."""
     steps = [step for turn in trajectory.turns for step in turn.steps]
@@ -375,52 +414,6 @@ def submitted_answer(trajectory: Trajectory) -> str | None:
     if observation is None or not observation.done or observation.is_error:
         return None
     return str(_arguments(steps[-1].call)["answer"])
-
-
-def read_tasks(path: Path, name: str) -> list[Task]:
-    """Read the tasks of a compiled snapshot in the order of the file.
-
-    Args:
-        path: The file.
-        name: Name of the snapshot, for the command that builds it again.
-
-    Raises:
-        DataError: The file is missing, a line is not a JSON object, a field is missing, or an id appears twice.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # splitlines would cut at U+2028 too
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"Cannot read {path}: {error}", remedy=rebuild_command(name)) from error
-    tasks: dict[str, Task] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            task = _task(line)
-            if task.id in tasks:
-                raise ValueError(f": id {task.id!r} appears twice")
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}{error}.", remedy=rebuild_command(name)) from error
-        tasks[task.id] = task
-    return list(tasks.values())
-
-
-def _task(line: str) -> Task:
-    """Read the task in one line; raises a ValueError with a message that follows the number of the line."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f": not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise ValueError(": not a JSON object")
-    for field in _FIELDS:
-        if not isinstance(row.get(field), str) or not row[field]:
-            raise ValueError(f", field {field!r}: missing or no text")
-    return Task(
-        id=row["id"],
-        prompt=row["user_query"],
-        split=row["split"],
-        cluster=row["company"],
-        kind=str(row.get("type") or ""),
-    )
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:

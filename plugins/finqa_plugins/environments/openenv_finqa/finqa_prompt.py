@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, Task, ToolSpec
-from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS, ServedTool
 
 SYSTEM = (
     "You are a financial analyst. Answer the question from the company's tables: find the table, look at it, "
@@ -23,9 +23,15 @@ SYSTEM = (
 )
 USER = "Company: {{ company }}\nQuestion: {{ question }}"
 
-TOOL_SPECS = tuple(
-    ToolSpec(name=tool.name, description=tool.description, parameters=tool.schema()) for tool in TOOLS.values()
-)
+
+def tool_specs(tools: Mapping[str, ServedTool]) -> tuple[ToolSpec, ...]:
+    """Return tools as a policy gets them."""
+    return tuple(
+        ToolSpec(name=tool.name, description=tool.description, parameters=tool.schema()) for tool in tools.values()
+    )
+
+
+TOOL_SPECS = tool_specs(TOOLS)
 _SAMPLE = Task(id="id", prompt="question", split="test", cluster="company")
 _REMEDY = "finqa plugins show finqa"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 SUBMIT = "submit_answer"
@@ -65,6 +65,29 @@ TOOLS: Mapping[str, ServedTool] = {
         ),
     )
 }
+
+
+FORM = (
+    "one number with its sign and unit (1,234.5 or -5.2% or $3.4 billion), yes or no, one name, or a list of these "
+    "with labels (2022: 5; 2023: 6)"
+)
+"""What an answer is, for graders that ask again."""
+ASK_AGAIN = frozenset({"strict-3"})
+"""Graders under which an unreadable answer is returned to the policy."""
+ASKED_AGAIN = "Error: The answer was not accepted."
+"""Beginning of the reply to such an answer."""
+
+
+def served_tools(grader: str) -> Mapping[str, ServedTool]:
+    """Return the tools by name; under a grader that asks again, `submit_answer` says what an answer is."""
+    if grader not in ASK_AGAIN:
+        return TOOLS
+    submit = replace(
+        TOOLS[SUBMIT],
+        description=f"Submit the final answer and end the episode. It is exactly one value: {FORM}.",
+        arguments={"answer": "The value alone"},
+    )
+    return {**TOOLS, SUBMIT: submit}
 
 
 class InvalidArgumentsError(ValueError):

@@ -21,8 +21,9 @@ from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import Rewards, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
-from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, FinQASession, read_tasks
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, FinQASession
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import SYSTEM, TOOL_SPECS
+from finqa_plugins.environments.openenv_finqa.snapshot_tasks import read_tasks
 
 QUERY = {
     "company_name": "acme",

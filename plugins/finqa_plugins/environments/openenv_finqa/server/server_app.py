@@ -30,7 +30,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS
+from finqa_plugins.environments.openenv_finqa.finqa_tools import ServedTool
 from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.queue_notices import FIRST_NOTICE_S, QueueNotices
 from finqa_plugins.environments.openenv_finqa.server.server_episode import (
@@ -359,7 +359,10 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         """Execute a tool call. The reply that ends the episode has only the reward, as in OpenEnv's server."""
         if isinstance(action, ListToolsAction):
             return ListToolsObservation(
-                tools=[Tool(name=t.name, description=t.description, input_schema=t.schema()) for t in TOOLS.values()]
+                tools=[
+                    Tool(name=tool.name, description=tool.description, input_schema=tool.schema())
+                    for tool in self._episode.tools.values()
+                ]
             )
         if not isinstance(action, CallToolAction):
             raise TypeError(f"Unknown action type: {type(action).__name__}")
@@ -427,15 +430,14 @@ class _McpClient:
         return None
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        return [_mcp_tool(name) for name in TOOLS]
+        return [_mcp_tool(tool) for tool in self._episode.tools.values()]
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         text = await self._episode.call(name, arguments)
         return tool_result(text, self._episode.queued_s)
 
 
-def _mcp_tool(name: str) -> dict[str, Any]:
-    tool = TOOLS[name]
+def _mcp_tool(tool: ServedTool) -> dict[str, Any]:
     output = {
         "properties": {"result": {"type": "string"}},
         "required": ["result"],
@@ -443,7 +445,7 @@ def _mcp_tool(name: str) -> dict[str, Any]:
         "x-fastmcp-wrap-result": True,
     }
     return {
-        "name": name,
+        "name": tool.name,
         "title": None,
         "description": tool.description,
         "inputSchema": tool.schema(),

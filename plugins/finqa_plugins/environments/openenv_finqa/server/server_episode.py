@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from finqa_cli.grading import PROFILES, Profile, Verdict, grade, versioned
-from finqa_plugins.environments.openenv_finqa.finqa_tools import SUBMIT, TOOLS, InvalidArgumentsError, validated
+from finqa_plugins.environments.openenv_finqa.finqa_tools import (
+    ASK_AGAIN,
+    ASKED_AGAIN,
+    FORM,
+    SUBMIT,
+    TOOLS,
+    InvalidArgumentsError,
+    served_tools,
+    validated,
+)
 from finqa_plugins.environments.openenv_finqa.server import hints
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import Pandas, SnapshotQuestion, SnapshotReader
 from finqa_plugins.environments.openenv_finqa.server.sql_execution import MAX_BYTES, NO_STAR, refusal
@@ -35,6 +44,7 @@ class ServerOptions:
         hints: Whether replies to common mistakes end with a line about what to do instead.
         joins: Whether a query may read all tables of its company, not only the one that the call names.
         grader: Profile of the grader.
+        asked_again: How often an unreadable answer is returned, under a grader that asks again.
         pandas: Major version of pandas whose output get_table_info reproduces.
     """
 
@@ -43,11 +53,13 @@ class ServerOptions:
     hints: bool = False
     joins: bool = False
     grader: Profile = "openenv"
+    asked_again: int = 2
     pandas: Pandas = 2
 
     @classmethod
     def from_variables(cls, environment: Mapping[str, str]) -> ServerOptions:
-        """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS, FINQA_GRADER and FINQA_PANDAS.
+        """Read FINQA_MAX_STEPS, FINQA_SESSION_TIMEOUT, FINQA_HINTS, FINQA_JOINS, FINQA_GRADER, FINQA_ASKED_AGAIN
+        and FINQA_PANDAS.
 
         Raises:
             ValueError: A variable is malformed; the message names it.
@@ -59,6 +71,7 @@ class ServerOptions:
             hints=_choice(environment, "FINQA_HINTS", ("0", "1")) == "1",
             joins=_choice(environment, "FINQA_JOINS", ("0", "1")) == "1",
             grader=versioned(cast(Profile, _choice(environment, "FINQA_GRADER", PROFILES))),
+            asked_again=whole(environment, "FINQA_ASKED_AGAIN", default.asked_again),
             pandas=3 if _choice(environment, "FINQA_PANDAS", ("2", "3")) == "3" else 2,
         )
 
@@ -91,6 +104,18 @@ def positive(environment: Mapping[str, str], name: str, default: Number) -> Numb
     return value
 
 
+def whole(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Read a variable with a whole number, 0 at least.
+
+    Raises:
+        ValueError: The variable has another value.
+    """
+    text = environment.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{name} must be a whole number, 0 or more, got {text[:64]!r}")
+    return int(text)
+
+
 def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     value = environment.get(name, choices[0])
     if value not in choices:
@@ -108,12 +133,19 @@ class RefusedCallError(Exception):
 
 
 class Episode:
-    """The state of a session. Not safe for concurrent calls: a session is strictly serial."""
+    """The state of a session. Not safe for concurrent calls: a session is strictly serial.
+
+    Attributes:
+        tools: The tools by name, as the session lists them.
+    """
 
     def __init__(self, service: ToolService, options: ServerOptions) -> None:
         self._service = service
         self._max_steps = options.max_steps
         self._grader = options.grader
+        self.tools = served_tools(options.grader)
+        self._returns = options.asked_again if options.grader in ASK_AGAIN else 0
+        self._returned = 0
         self._question: SnapshotQuestion | None = None
         self._verdict: Verdict | None = None
         self._expired = False
@@ -141,7 +173,7 @@ class Episode:
             raise RuntimeError("The session has expired; connect again.")
         self._question = question
         self._verdict = None
-        self._steps = 0
+        self._steps = self._returned = 0
         self._episode_id = episode_id or str(uuid.uuid4())
 
     def expire(self) -> None:
@@ -179,7 +211,11 @@ class Episode:
             return await self._service.call(name, texts, self._sql)
         if self._question is None:
             raise RefusedCallError("execution_error", "There is no question yet; reset first.")
-        self._verdict = grade(texts["answer"], self._question.answer, self._grader, self._question.user_query)
+        verdict = grade(texts["answer"], self._question.answer, self._grader, self._question.user_query)
+        if not verdict.readable and self._returned < self._returns:
+            self._returned += 1
+            return f"{ASKED_AGAIN} {verdict.explanation} Submit exactly one value: {FORM}."
+        self._verdict = verdict
         return f"Answer submitted: {texts['answer']}"
 
     def state(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def evaluation_text(result: EvalResult) -> str:
     """Return the accuracy with its interval, then the breakdown by question type."""
     report = result.report.to_dict()
     low, high = report["accuracy_interval"]
-    asked = f"{result.target} on {result.data.name}/{result.split}"
+    asked = f"{result.target} on {result.data.name}/{result.split} ({result.rules})"
     if report["faults"] == report["episodes"]:  # nothing was graded, so an accuracy would not describe the policy
         return f"{asked}: no accuracy, because none of {plural(report['episodes'], 'episode')} could be graded"
     head = f"{asked}: accuracy {report['accuracy']:.3f}, 95 % interval {low:.3f} to {high:.3f} ({_asked(report)})"

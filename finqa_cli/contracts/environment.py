@@ -140,7 +140,13 @@ class Environment(ABC):
     """Base class of all environments, constructed with `(config, context)`.
 
     `data`, `splits`, `tasks` and `open` are required; the other methods have defaults.
+
+    Attributes:
+        grader: Name and version of the rules that judge answers, which is shown with each accuracy; empty if the
+            environment has no versions of them.
     """
+
+    grader: str = ""
 
     @abstractmethod
     def data(self) -> DataInfo:

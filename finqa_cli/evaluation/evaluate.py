@@ -30,7 +30,7 @@ from finqa_cli.runs.run_folder import FAULTS, RunFolder, new_run, policy_inputs,
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import has_graded, recorded_trajectory, trajectory_record
-from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
 from finqa_cli.statistics import (
     MALFORMED,
     EvalReport,
@@ -59,12 +59,16 @@ OUTPUTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), limit of tokens, and report."""
+    """An evaluation: its folder, policy or engine, data, split (as its tasks name it), rules, limit of tokens, report.
+
+    `rules` names environment, grader and reward.
+    """
 
     run: Path
     target: str
     data: DataInfo
     split: str
+    rules: str
     max_gen_tokens: int
     report: EvalReport
 
@@ -145,9 +149,18 @@ async def evaluate(
                 target=target,
                 data=parts.data,
                 split=tasks[0].split,
+                rules=name_rules(settings, parts.environment),
                 max_gen_tokens=settings.generation.max_gen_tokens,
                 report=report,
             )
+
+
+def name_rules(settings: Settings, environment: Environment) -> str:
+    """Returns by which rules answers are judged: `environment finqa, grader openenv, reward weighted`."""
+    chosen = {"environment": settings.environment.name, "grader": environment.grader}
+    if settings.reward.name != ENVIRONMENT:
+        chosen["reward"] = settings.reward.name
+    return ", ".join(f"{kind} {name}" for kind, name in chosen.items() if name)
 
 
 class _Played:

@@ -1,4 +1,4 @@
-"""What `finqa eval` says when sandboxes fail instead of the policy."""
+"""What `finqa eval` says: by which rules answers were judged, and when sandboxes fail instead of the policy."""
 
 from __future__ import annotations
 
@@ -77,3 +77,21 @@ def test_prompt_file_and_tools_of_the_server_are_recorded_and_pinned(capsys: pyt
     capsys.readouterr()
     assert main(["sample", "--resume=drawn"]) == 78
     assert "The prompt_file digest is sha256:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "rules"),
+    [
+        (["--grader=strict"], "environment finqa, grader strict-2"),
+        (
+            ["--reward=ternary", "--set=reward.options.format=plain"],
+            "environment finqa, grader openenv, reward ternary",
+        ),
+        (["--environment=finqa-text"], "environment finqa-text, grader strict-1"),
+    ],
+)
+def test_the_first_line_says_by_which_rules_answers_were_judged(
+    flags: list[str], rules: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "scripted", "--limit=1", *flags]) == 0
+    assert f"/test ({rules}): accuracy" in capsys.readouterr().out.splitlines()[0]

@@ -154,6 +154,8 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
 class ConvFinQASession(TextSession):
     """An episode of one dialogue."""
 
+    grader = "strict-1"
+
     def __init__(self, environment: ConvFinQAEnvironment, row: Dialogue) -> None:
         self._environment = environment
         self._row = row

@@ -26,6 +26,8 @@ from finqa_plugins.environments.finqa_text.text_verdict import as_rewards
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
     """Questions about report pages. Programs of the policy are calculated by an interpreter, never executed as code."""
 
+    grader = "strict-1"
+
     def __init__(self, config: FinQATextConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
 

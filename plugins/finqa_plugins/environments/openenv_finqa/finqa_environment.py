@@ -65,6 +65,7 @@ class FinQAEnvironment(Environment):
         self._truths = Truths(context.snapshot)
         self._judge = Judge(context.reward, self._truths) if context.reward else None
         self._prompt = read_prompt(self._config.prompt_file)
+        self.grader = "" if self._config.url else self._config.grader  # a running server has its own rules
         self._own_tools = tool_specs(served_tools(self._config.grader))
         self._asks_again = self._config.grader in ASK_AGAIN and not self._config.url
         self._tools: Sequence[ToolSpec] = self._own_tools if self._config.tools == "own" else ()

@@ -51,6 +51,8 @@ class TatQAReply:
 class TatQAEnvironment(SingleReplyEnvironment[TatQARow]):
     """Questions about tables and paragraphs, with one reply each."""
 
+    grader = "tatqa"
+
     def __init__(self, config: TatQAConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
 

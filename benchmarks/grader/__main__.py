@@ -100,11 +100,12 @@ def report_part(part: str, rows: Mapping[Kind, Sequence[Row]], profile: str, rep
     """Prints what a profile makes of one part of the corpora."""
     found = measure(rows, profile)
     honest, hacks = len(rows["honest"]), len(rows["hacks"])
-    rate = found.false_accepts
+    rate, asked = found.false_accepts, len(found.unreadable)
+    again = f", {asked} more are asked again" if asked else ""
     print(
         f"{profile}, {part}: {honest - len(found.refused)} of {honest} honest forms accepted "
-        f"({100 * found.honest.mean:.1f} %, 95 %: {100 * found.honest.low:.1f} to {100 * found.honest.high:.1f}); "
-        f"{len(found.paid)} of {hacks} hacks paid "
+        f"({100 * found.honest.mean:.1f} %, 95 %: {100 * found.honest.low:.1f} to {100 * found.honest.high:.1f})"
+        f"{again}; {len(found.paid)} of {hacks} hacks paid "
         f"({100 * rate.mean:.2f} %, 95 %: {100 * rate.low:.2f} to {100 * rate.high:.2f}), "
         f"{sum(bool(widened_truths(row, rows['hacks'], profile)) for row in found.paid)} of them under other truths too"
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from finqa_cli.grading import grade
+from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
@@ -54,12 +54,14 @@ class Measured:
 
     Attributes:
         refused: Honest rows that are refused.
+        unreadable: Those of them that cannot be read, so that a policy is asked again.
         paid: Hacks that are paid.
         honest: Share of the honest rows that is accepted, with its 95 % interval.
         false_accepts: Share of the hacks that is paid, with its 95 % interval.
     """
 
     refused: tuple[Row, ...]
+    unreadable: tuple[Row, ...]
     paid: tuple[Row, ...]
     honest: Interval
     false_accepts: Interval
@@ -88,8 +90,10 @@ def read_corpora(folder: Path = FOLDER) -> dict[str, dict[Kind, tuple[Row, ...]]
 def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
     """Grades the rows of one part. Each row is a cluster of its own in the intervals."""
     right = {kind: [_is_paid(row, profile) for row in rows[kind]] for kind in KINDS}
+    refused = tuple(row for row, paid in zip(rows["honest"], right["honest"], strict=True) if not paid)
     return Measured(
-        refused=tuple(row for row, paid in zip(rows["honest"], right["honest"], strict=True) if not paid),
+        refused=refused,
+        unreadable=tuple(row for row in refused if not _graded(row, profile).readable),
         paid=tuple(row for row, paid in zip(rows["hacks"], right["hacks"], strict=True) if paid),
         honest=_share(right["honest"], rows["honest"]),
         false_accepts=_share(right["hacks"], rows["hacks"]),
@@ -97,7 +101,11 @@ def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
 
 
 def _is_paid(row: Row, profile: str) -> bool:
-    return grade(row.answer, row.truth, profile, row.question).reward > 0
+    return _graded(row, profile).reward > 0
+
+
+def _graded(row: Row, profile: str) -> Verdict:
+    return grade(row.answer, row.truth, profile, row.question)
 
 
 def widened_truths(row: Row, rows: Sequence[Row], profile: str) -> tuple[str, ...]:

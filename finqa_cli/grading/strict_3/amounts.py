@@ -43,6 +43,7 @@ MULTIPLES = frozenset({"x", "times", "to 1", ":1"})
 """What is written after a ratio."""
 _COUNTED = ("x", "times", "per share", "a share", "share", "shares", "years", "year", "months", "days", "to 1", ":1")
 _SIGNS = {"$": "usd", "€": "eur", "£": "gbp", "¥": "jpy", "₹": "inr", "us$": "usd", "c$": "cad", "a$": "aud"}
+_DOLLARS = {"canadian": "cad", "australian": "aud", "hong kong": "hkd", "singapore": "sgd"}
 _CODES = "usd eur gbp jpy inr cad aud chf cny rmb hkd sgd krw brl mxn sek nok dkk"
 _CURRENCIES: dict[str, str] = {
     **_SIGNS,
@@ -51,6 +52,8 @@ _CURRENCIES: dict[str, str] = {
     **dict.fromkeys(("euro", "euros"), "eur"),
     **dict.fromkeys(("pounds", "pounds sterling"), "gbp"),
     **dict.fromkeys(("yen",), "jpy"),
+    **dict.fromkeys(("swiss franc", "swiss francs", "francs"), "chf"),
+    **{f"{land} dollar{end}": code for land, code in _DOLLARS.items() for end in ("", "s")},
     **dict.fromkeys(("rupees", "rs", "rs."), "inr"),
 }
 

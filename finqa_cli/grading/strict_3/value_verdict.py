@@ -56,6 +56,12 @@ class Task:
     scale: Unit
     percent: bool
 
+    @property
+    def currencies(self) -> frozenset[str]:
+        """Currencies that an answer may have: those of truth and question, else dollars."""
+        written = {one.value.currency for one in self.expected if isinstance(one.value, Amount)} - {""}
+        return frozenset(written) or self.asked.currencies or frozenset({"usd"})
+
 
 def grade(answer: str, truth: str, question: str = "") -> Verdict:
     """Compares an answer with the truth of a question. Never raises."""
@@ -97,7 +103,10 @@ def read_one(answer: str, task: Task) -> Value:
     if isinstance(wanted, Amount):
         if word is not None:
             raise UnreadableError("it is not a number")
-        return read_amount(text, task.asked)
+        amount = read_amount(text, task.asked)
+        if amount.currency and amount.currency not in task.currencies:
+            raise UnreadableError("the question does not ask for this currency")
+        return amount
     if word is None and wanted.kind == "name":
         return read_name(text, task.asked)
     if word is None or word.kind != wanted.kind:
@@ -209,7 +218,7 @@ def _name_words(values: Sequence[Labelled]) -> list[str]:
 def _is_right(value: Value, expected: Value, task: Task) -> bool:
     if isinstance(value, Word) or isinstance(expected, Word):
         return _same_words(value, expected, task.asked)
-    if value.currency and value.currency not in ({expected.currency} - {""} or task.asked.currencies or {"usd"}):
+    if value.currency and value.currency not in task.currencies:
         return False
     truth = expected.number
     if value.currency and not expected.currency and task.percent:

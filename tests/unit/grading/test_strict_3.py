@@ -40,6 +40,8 @@ def judged(answer: object, truth: str, question: str = "") -> str:
         ("12,428.5", "12,428.5", "What was revenue in millions?"),
         ("$12,428.5 million", "12,428.5", "What was revenue in millions?"),
         ("12.4285 billion", "12,428.5", "What was revenue in millions?"),
+        ("CHF 1'092.8 million", "1,092.8", "What was net revenue in millions of Swiss francs?"),
+        ("C$8,814 million", "8,814", "What was net revenue in millions of Canadian dollars?"),
         ("12.3 crore", "123000000", ""),
         ("4 lakh", "400000", ""),
         ("145 bps", "145", "By how many basis points did it change?"),
@@ -98,6 +100,7 @@ def test_common_notations_are_paid(answer: str, truth: str, question: str) -> No
         ("the margin rose", "14.3", Q),
         ('{"answer": 14.3, "alternative": 15.1}', "14.3", Q),
         ("Increase/Decrease", "Decrease", "Did it increase or decrease?"),
+        ("\u20ac5.25", "$5.25", ""),
     ],
 )
 def test_what_is_not_exactly_one_value_is_asked_again(answer: str, truth: str, question: str) -> None:
@@ -114,7 +117,6 @@ def test_what_is_not_exactly_one_value_is_asked_again(answer: str, truth: str, q
         ("$77 billion", "77", "What was revenue in millions?"),
         ("2022", "2023", "In which year was it highest?"),
         ("2022.6", "2023", "In which year was it highest?"),
-        ("\u20ac5.25", "$5.25", ""),
         ("No", "Yes", ""),
         ("Paper", "Films", "Which segment had the highest sales?"),
         ("2022: 530, 2023: 512", "2022: 512, 2023: 530", YEARS),

@@ -21,8 +21,9 @@ from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind")
-"""Seven parts that the author of `strict-2` sees, and one that only the person who measures it sees."""
+PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind", "form")
+"""Seven parts that the author of `strict-2` sees, one that only the person who measures it sees, and `form`, which two
+authors wrote from the description of `submit_answer` under `strict-3` alone."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

@@ -64,7 +64,8 @@ def _any(words: object) -> str:
     return "|".join(re.escape(word) + (r"(?![a-z0-9])" if word[-1].isalnum() else "") for word in ordered)
 
 
-_CURRENCY = rf"(?:{_any(_CURRENCIES)})"
+CURRENCY = rf"(?:{_any(_CURRENCIES)})"
+"""Pattern of a currency in lower case."""
 _DIGITS = (
     r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,])"  # 1,234.5
     r"|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?(?![0-9,])"  # 1,23,456
@@ -77,11 +78,11 @@ _DIGITS = (
 _FRACTION = r"(?:[0-9]{1,6} )?[0-9]{1,6} ?/ ?[0-9]{1,6}(?![0-9/,.])"
 _UNIT = rf"(?:{_any((*_UNITS, *_COUNTED))})"
 _AMOUNT = re.compile(
-    rf"(?:(?P<sign>[-+]) ?)?(?:(?P<before>{_CURRENCY}) ?)?(?:(?P<inner>[-+]) ?)?(?P<number>{_FRACTION}|{_DIGITS})"
-    rf"(?P<units>(?: ?-?(?:in |of )?\(?(?:{_UNIT}|{_CURRENCY})\)?){{0,3}})"
+    rf"(?:(?P<sign>[-+]) ?)?(?:(?P<before>{CURRENCY}) ?)?(?:(?P<inner>[-+]) ?)?(?P<number>{_FRACTION}|{_DIGITS})"
+    rf"(?P<units>(?: ?-?(?:in |of )?\(?(?:{_UNIT}|{CURRENCY})\)?){{0,3}})"
 )
-_NAMED_CURRENCY = re.compile(rf"(?<![a-z0-9])({_CURRENCY})")
-_ONE_UNIT = re.compile(rf"(?P<currency>{_CURRENCY})|(?P<unit>{_UNIT})")
+_NAMED_CURRENCY = re.compile(rf"(?<![a-z0-9])({CURRENCY})")
+_ONE_UNIT = re.compile(rf"(?P<currency>{CURRENCY})|(?P<unit>{_UNIT})")
 _BRACKETS = re.compile(r"([$€£¥₹]?) ?\( ?([$€£¥₹]? ?[0-9][0-9.,' ]*%?) ?\)")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _MARKED = re.compile(r"[0-9]+,[0-9]{1,2}")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from finqa_cli.grading.closeness import is_within, unit_readings
 from finqa_cli.grading.items import MOST_ITEMS, pair_up, truth_items
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
-from finqa_cli.grading.strict_3.amounts import Amount, find_amounts, without_brackets
+from finqa_cli.grading.strict_3.amounts import CURRENCY, Amount, find_amounts, without_brackets
 from finqa_cli.grading.strict_3.submitted_values import (
     Asked,
     Labelled,
@@ -28,7 +28,7 @@ from finqa_cli.grading.strict_3.wrapping import UnreadableError, bare, json_valu
 from finqa_cli.grading.verdict import Verdict, shown
 
 _SCALE = re.compile(
-    r"(?:\bin|\bhow (?:many|much)|\(|\busd|[$€£¥])\s*(?:of\s+)?(?:us\s?)?(?:[$€£¥]|usd|eur|gbp|dollars?)?\s*"
+    rf"(?:\bin|\bhow (?:many|much)|\(|(?<![a-z0-9]){CURRENCY})\s*(?:of\s+)?(?:{CURRENCY}\s*)?"
     r"(thousand|million|billion|trillion|crore|lakh)s?\b"
 )
 _FACTOR = {"lakh": 10**5, "crore": 10**7, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}

@@ -42,6 +42,7 @@ def judged(answer: object, truth: str, question: str = "") -> str:
         ("12.4285 billion", "12,428.5", "What was revenue in millions?"),
         ("CHF 1'092.8 million", "1,092.8", "What was net revenue in millions of Swiss francs?"),
         ("C$8,814 million", "8,814", "What was net revenue in millions of Canadian dollars?"),
+        ("Rs. 28.453 billion", "2,845.3", "What was the profit (in Rs. crore)?"),
         ("12.3 crore", "123000000", ""),
         ("4 lakh", "400000", ""),
         ("145 bps", "145", "By how many basis points did it change?"),

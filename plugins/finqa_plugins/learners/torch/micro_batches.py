@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from finqa_cli.errors import DeviceMemoryError
 from finqa_cli.types import Batch, FloatRow, Sample
+from finqa_plugins.learners.torch.packed_rows import SHORTEST_SHARED
 
 MORE_ROOM = "more --learner-processes, a smaller model, or fewer models on the device (finqa doctor)"
 _ROWS = ("logprobs", "advantages", "proximal_logprobs", "reference_logprobs", "values", "returns")
@@ -21,9 +24,22 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 
 
 def count_tokens(rows: Sequence[int], samples: Sequence[Sample], *, packed: bool) -> int:
-    """Tokens of a micro-batch: if packed the sum over its samples, otherwise rows times the longest sample."""
-    lengths = [len(samples[row].token_ids) for row in rows]
-    return sum(lengths) if packed else len(rows) * max(lengths)
+    """Tokens that are computed for a micro-batch: with padding rows times the longest sample.
+
+    Packed, they are the sum over its samples, without beginnings that a sample has in common with the one before it:
+    those are computed once.
+    """
+    ids = [samples[row].token_ids for row in rows]
+    if not packed:
+        return len(rows) * max(map(len, ids))
+    shared = [_shared(first, second) for first, second in itertools.pairwise(ids)]
+    return sum(map(len, ids)) - sum(length for length in shared if length >= SHORTEST_SHARED)
+
+
+def _shared(first: npt.NDArray[np.int32], second: npt.NDArray[np.int32]) -> int:
+    length = min(len(first), len(second))
+    differing = np.flatnonzero(first[:length] != second[:length])
+    return int(differing[0]) if len(differing) else length
 
 
 def cut(

@@ -43,7 +43,7 @@ _LARGEST_HEAD = 256
 _UNSUPPORTED = ("position_bias", "cache")
 """Options of attention functions that are not supported here."""
 
-_SHORTEST_SHARED = 32
+SHORTEST_SHARED = 32
 """Ids that sequences must have in common to share a segment: with fewer, another segment costs more than it saves."""
 
 
@@ -107,7 +107,7 @@ def pack_row(sequences: Sequence[Sequence[int]]) -> PackedRow:
     while pending:
         rows, depth, path = pending.pop()
         shared = _shared(sequences[rows[0]], sequences[rows[-1]])
-        if len(rows) > 1 and shared - depth < _SHORTEST_SHARED:
+        if len(rows) > 1 and shared - depth < SHORTEST_SHARED:
             pending.extend((run, depth, path) for run in reversed(list(_runs(sequences, rows, depth))))
             continue
         path = (*path, len(sizes))
@@ -134,11 +134,11 @@ def _shared(first: Sequence[int], last: Sequence[int]) -> int:
 
 
 def _runs(sequences: Sequence[Sequence[int]], rows: Sequence[int], depth: int) -> Iterator[list[int]]:
-    """Groups sorted rows whose next `_SHORTEST_SHARED` ids are equal."""
+    """Groups sorted rows whose next `SHORTEST_SHARED` ids are equal."""
 
     def key(row: int) -> tuple[int, ...]:
-        following = tuple(sequences[row][depth : depth + _SHORTEST_SHARED])
-        return following if len(following) == _SHORTEST_SHARED else (-1 - row,)
+        following = tuple(sequences[row][depth : depth + SHORTEST_SHARED])
+        return following if len(following) == SHORTEST_SHARED else (-1 - row,)
 
     for _, run in itertools.groupby(rows, key):
         yield list(run)

@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_plugins.learners.torch.packed_rows import _SHORTEST_SHARED, PackedRow, pack_row
+from finqa_plugins.learners.torch.packed_rows import SHORTEST_SHARED, PackedRow, pack_row
 
 
 def read(row: PackedRow, places: tuple[int, ...]) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ def test_sequences_share_what_is_long_enough() -> None:
 
 
 def test_too_short_a_beginning_is_not_shared() -> None:
-    opening = list(range(_SHORTEST_SHARED - 1))
+    opening = list(range(SHORTEST_SHARED - 1))
     assert pack_row([[*opening, 1], [*opening, 2]]).segments.paths == ((0,), (1,))
     assert pack_row([[*opening, 7, 1], [*opening, 7, 2]]).segments.paths == ((0,), (0, 1), (0, 2))
 

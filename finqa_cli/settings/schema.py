@@ -129,7 +129,7 @@ class ModelSettings(Section):
 
     name: str = setting(
         AUTO,
-        "Model folder, hub id, a name of `finqa model get`, or `embedded`",
+        "Model folder, hub id, or `embedded`",
         "--model",
         variable="MODEL_NAME",
         main=True,

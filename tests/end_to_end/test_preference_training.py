@@ -134,7 +134,7 @@ def test_an_interrupted_sampling_run_plays_only_what_is_missing(capsys: pytest.C
     log.write_text(first + json.dumps(faulted) + "\n" + third[:-20])
     for name in ("candidates.jsonl", "scores.jsonl"):
         Path("s", name).write_text("")
-    assert document(["sample", "--resume=s"], capsys)["candidates"] == 6
+    assert document(["sample", "--resume=s"], capsys, warning="an incomplete last line is")["candidates"] == 6
     played = lines("s/trajectories.jsonl")
     assert len(played) == 2 + 5 and sum(each["id"].endswith("-again") for each in played) == 1
     again = [
@@ -236,7 +236,13 @@ def test_a_quick_test_takes_two_steps_and_knows_the_environment_of_its_pairs(
     capsys: pytest.CaptureFixture[str], tiny: Path
 ) -> None:
     pair_file("p")
-    theirs = Settings.model_validate({"environment": {"name": "finqa-text"}, "generation": {"max_gen_tokens": 77}})
+    theirs = Settings.model_validate(
+        {
+            "environment": {"name": "finqa-text"},
+            "generation": {"max_gen_tokens": 77},
+            "model": {"name": str(tiny)},
+        }
+    )
     Path("p/settings.json").write_text(json.dumps(to_public_dict(theirs)))
     flags = [f"--model={tiny}", "--loss-type=ipo", "--reference-free", "--quick-test", "--run-dir=d", "-q"]
     trained = document(["dpo", "p", *flags], capsys)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fixtures.command_calls import document, failure
 
-from finqa_cli.grading import PROFILES
+from finqa_cli.grading import STRICT
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics import read_outcome
 
@@ -41,7 +41,7 @@ def test_other_graders_judge_as_if_it_had_been_played_with_them(
 ) -> None:
     document(["eval", engine, *SMALL, "--run-dir=played"], capsys)
     files = {path: path.read_bytes() for path in Path("played").rglob("*") if path.is_file()}
-    profile = PROFILES[-1]
+    profile = STRICT
     document(["eval", engine, *SMALL, f"--grader={profile}", "--run-dir=again"], capsys)
     document(["eval", "--rescore=played", f"--grader={profile}", "--run-dir=rescored"], capsys)
     assert verdicts("rescored") == verdicts("again")

@@ -285,6 +285,7 @@ def test_estimates_are_of_the_published_time_until_something_is_measured() -> No
     folder = run / "runs" / "qwen3_4b_default"
     folder.mkdir(parents=True)
     line = {"kind": "train", "episodes": 512, "timing": {"iteration_s": 51.2}}
+    (folder / "run.json").touch()
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n" + '{"torn')
     measured = estimates(plan, run)["qwen3_4b_rollout4"]
     assert measured.source == "measured"

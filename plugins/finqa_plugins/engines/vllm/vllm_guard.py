@@ -23,7 +23,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 WATCH_INTERVAL_S = 0.25
-MEMORY_INTERVAL_S = 2.0
+MEMORY_INTERVAL_S = 0.5
 """Seconds between two looks at the shared memory that is mapped: processes that end badly take the names with them."""
 GRACE_S = 3.0
 """Seconds for the server to end by itself; it has nothing to save."""

@@ -197,8 +197,8 @@ def _running(engine: VllmEngine, process: str) -> int | None:
     return None
 
 
-async def _gone(pids: Sequence[int], traces: Sequence[Path]) -> None:
+async def _gone(pids: Sequence[int], left: set[Path]) -> None:
     """Returns when none of the old server's processes and files is left: its guard removes the files after the last."""
     async with asyncio.timeout(HANG_GUARD_S):
-        while any(start_time(pid) is not None for pid in pids) or any(one.exists() for one in traces):  # noqa: ASYNC110  what is waited for is a poll
+        while any(start_time(pid) is not None for pid in pids) or any(one.exists() for one in left):  # noqa: ASYNC110  what is waited for is a poll
             await asyncio.sleep(0.1)

@@ -27,7 +27,7 @@ MEMORY_INTERVAL_S = 0.5
 """Seconds between two looks at the shared memory that is mapped: processes that end badly take the names with them."""
 GRACE_S = 3.0
 """Seconds for the server to end by itself; it has nothing to save."""
-TRACKERS_S = 10.0
+TRACKERS_S = 5.0
 """Seconds for Python's resource trackers to unlink shared memory that other processes left."""
 SHARED_MEMORY = ("/dev/shm/psm_", "/dev/shm/sem.mp-")
 """Prefixes of the files with shared memory and semaphores of Python's `multiprocessing`."""
@@ -94,8 +94,13 @@ def _end_descendants(left: set[str]) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        _unlink(left)  # in each round: whoever stops this process may lose patience while trackers are waited for
         time.sleep(0.01)
-    for name in left:
+    _unlink(left)
+
+
+def _unlink(names: set[str]) -> None:
+    for name in names:
         with contextlib.suppress(OSError):
             Path(name).unlink()
 

@@ -94,7 +94,7 @@ def _end_descendants(left: set[str]) -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        _unlink(left)  # in each round: whoever stops this process may lose patience while trackers are waited for
+        _unlink(left)  # in each round: this process may be killed while it waits for trackers
         time.sleep(0.01)
     _unlink(left)
 

@@ -8,7 +8,7 @@
 # FLAGS are flags of `finqa train` for both trainings, such as --seed 1. A second call with the same folder continues
 # after the last finished step. The scripted expert makes the same mistake in 60 % of its episodes: it does not quote
 # year columns, and SQLite then computes with the year itself. Imitation learns the mistake, rewards remove it. With
-# 80 % hardly any sampled episode was right (3 of 110), so that GRPO had nothing to prefer.
+# 80 % hardly any sampled episode was right (3 of 111), so that GRPO had nothing to prefer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

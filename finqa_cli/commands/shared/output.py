@@ -228,7 +228,7 @@ class _Phase:
     total: int | None
     started: float
     shown: float
-    patience: float = 0.0
+    patience: float
     done: int = 0
     fields: dict[str, object] = field(default_factory=dict)
     last_line: str = ""
@@ -248,7 +248,7 @@ _OF_EPISODES = ("eval", "preflight", "rollout", "sample")
 class PlainReporter(Reporter):
     """Lines without control characters, for logs and pipes: at most one per phase every few seconds.
 
-    A phase that takes longer than a moment has a first line before its first step, so that no wait is silent. Work that
+    A phase that takes longer than a moment has a first line before its first step, so that no wait is silent. What
     was announced before, in another iteration, is only announced again if it takes long.
     """
 
@@ -267,7 +267,7 @@ class PlainReporter(Reporter):
         if own_lines:
             return
         self.drop(phase)
-        state = self._begin(total, lambda: self.line(f"{phase}: {_count(phase, state)} ..."), ANNOUNCED_AFTER_S)
+        state = self._begin(phase, total, lambda: f"{phase}: {_count(phase, state)} ...")
         self._phases[phase] = state
 
     def advance(self, phase: str, done: int, **fields: object) -> None:
@@ -293,14 +293,7 @@ class PlainReporter(Reporter):
 
     def start_work(self, work: Work) -> None:
         """Announce the work after a moment."""
-        kind = re.sub(r"\d+", "", work.text)
-        patience = SECONDS_BETWEEN_LINES if kind in self._announced else ANNOUNCED_AFTER_S
-
-        def announce() -> None:
-            self._announced.add(kind)
-            self.line(f"{work.text} ...")
-
-        self._works[work] = self._begin(None, announce, patience)
+        self._works[work] = self._begin(work.text, None, lambda: f"{work.text} ...")
 
     def advance_work(self, done: int, total: int) -> None:
         """Print when the last line of this work is old enough."""
@@ -319,9 +312,16 @@ class PlainReporter(Reporter):
         if (seconds := time.monotonic() - state.started) >= state.patience:
             self.line(f"{work.text}: {seconds:.0f} s" if seconds >= 1 else f"{work.text}: {seconds:.1f} s")
 
-    def _begin(self, total: int | None, announce: Callable[[], None], patience: float) -> _Phase:
-        now, timer = time.monotonic(), call_later(patience, announce)
-        return _Phase(total=total, started=now, shown=now, patience=patience, timer=timer)
+    def _begin(self, name: str, total: int | None, text: Callable[[], str]) -> _Phase:
+        kind = re.sub(r"\d+", "", name)
+        patience = SECONDS_BETWEEN_LINES if kind in self._announced else ANNOUNCED_AFTER_S
+
+        def announce() -> None:
+            self._announced.add(kind)
+            self.line(text())
+
+        now = time.monotonic()
+        return _Phase(total=total, started=now, shown=now, patience=patience, timer=call_later(patience, announce))
 
     def _show(self, phase: str, state: _Phase, now: float) -> None:
         count = _count(phase, state)

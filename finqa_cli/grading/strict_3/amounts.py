@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from finqa_cli.grading.numbers import LONGEST_NUMBER, NO_UNIT, Kind, Number, Unit, decimal_number
@@ -83,7 +83,7 @@ _AMOUNT = re.compile(
 )
 _NAMED_CURRENCY = re.compile(rf"(?<![a-z0-9])({CURRENCY})")
 _ONE_UNIT = re.compile(rf"(?P<currency>{CURRENCY})|(?P<unit>{_UNIT})")
-_BRACKETS = re.compile(r"([$€£¥₹]?) ?\( ?([$€£¥₹]? ?[0-9][0-9.,' ]*%?) ?\)")
+_BRACKETS = re.compile(r"([$€£¥₹]?) ?\( ?([$€£¥₹]? ?[0-9][0-9.,' ]*(?:%| ?[a-z]{1,9})?) ?\)")
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _MARKED = re.compile(r"[0-9]+,[0-9]{1,2}")
 
@@ -95,18 +95,12 @@ class Amount:
     Attributes:
         number: The number with its unit.
         currency: Code of its currency in lower case; empty if none is written.
-        plus: Whether it has a plus sign.
         counted: What it counts, such as `shares` or `x`; empty if that is not written.
     """
 
     number: Number
     currency: str = ""
-    plus: bool = False
     counted: str = ""
-
-    def negated(self) -> Amount:
-        """Returns the amount with the other sign."""
-        return replace(self, number=replace(self.number, mantissa=-self.number.mantissa))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +165,7 @@ def _amount(match: re.Match[str]) -> Amount | None:
         return None
     sign = Fraction(-1 if signs == "-" else 1)
     number = _fraction(written, sign, unit) if "/" in written else _decimal(written, sign, unit)
-    return None if number is None else Amount(number, "".join(currencies), signs == "+", counted)
+    return None if number is None else Amount(number, "".join(currencies), counted)
 
 
 def _fraction(written: str, sign: Fraction, unit: Unit) -> Number | None:

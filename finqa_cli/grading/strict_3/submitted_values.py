@@ -57,7 +57,8 @@ _DIRECTION = re.compile(
 )
 _COMPARED = re.compile(rf"{_DIRECTION.pattern}|high|above|below|exceed|great|more|bigg|large|small|improv|wors")
 _BETWEEN_ITEMS = re.compile(r"[;\n]|,(?![0-9]{3}(?![0-9]))(?: and\b)?|\band\b(?= ?[-+$(.0-9])")
-_FISCAL = re.compile(r"\bfy ?'?(?=[0-9]{2}\b)")
+_FISCAL = re.compile(r"\bfy ?'?(?=[0-9]{2}\b)", re.IGNORECASE)
+_FISCAL_YEAR = re.compile(r"\bfy ?(?=(?:19|20)[0-9]{2}\b)", re.IGNORECASE)
 _ABOUT = re.compile(r"(?:[~≈]|\b(?:approximately|approx\.?|about|roughly)) ?(?=[-$€£]?[0-9])")
 _NOTATION = re.compile(r" ?[(=] ?")
 _SHORT_YEAR = re.compile(r"(?:fy ?)?'?([0-9]{2})")
@@ -268,38 +269,50 @@ def _labelled(part: str) -> tuple[str, str]:
     return "", part
 
 
-def read_list(answer: str, asked: Asked, keys: frozenset[str], *, numbers: bool) -> list[Labelled]:
-    """Returns the values of a list.
-
-    Args:
-        answer: The list.
-        asked: The question.
-        keys: Labels that are expected.
-        numbers: Whether its values are numbers.
+def read_list(answer: str, asked: Asked, *, numbers: bool) -> list[Labelled]:
+    """Returns the values of a list; `numbers` says whether they are numbers.
 
     Raises:
-        UnreadableError: One of them is not one value, or has a label that neither the question nor `keys` has.
+        UnreadableError: One of them is not one value, or has a label that is neither a year nor a name.
     """
     found = []
     for label, text in read_parts(answer, asked):
-        key, value = _key_of(label, text, asked, keys) if numbers or label else ("", text)
-        if key and not (key in keys or asked.repeats(key)):
-            raise UnreadableError("a label is not one of the question")
+        key, value = _key_of(label, text, asked) if numbers or label else ("", text)
         found.append(Labelled(key, read_word(value) or (read_amount if numbers else read_name)(value, asked)))
     return found
 
 
-def _key_of(label: str, text: str, asked: Asked, keys: frozenset[str]) -> tuple[str, str]:
-    """Returns the label of a value, and its text without it: the year, or the label that is expected."""
-    label = label.lower()
-    if short := _SHORT_YEAR.fullmatch(label):
+def _key_of(label: str, text: str, asked: Asked) -> tuple[str, str]:
+    """Returns the label of a value, and its text without it. It depends on answer and question, not on the truth."""
+    if short := _SHORT_YEAR.fullmatch(label.lower()):
         return f"20{short[1]}", text
-    years = set(_YEARS.findall(label or text))
-    if len(years) == 1 and label:
-        return (years.pop(), text) if asked.repeats(_YEARS.sub(" ", label)) else (label, text)
-    if len(years) == 1 and len(find_amounts(text.lower())) > 1:
-        return years.pop(), _YEARS.sub(" ", text)
-    if not label and (beside := [key for key in keys if re.search(rf"(?<!\w){re.escape(key)}(?!\w)", text.lower())]):
-        longest = max(beside, key=len)
-        return longest, re.sub(re.escape(longest), " ", text, flags=re.IGNORECASE)
-    return label, text
+    text = _FISCAL_YEAR.sub("", text if label else _FISCAL.sub("20", text))
+    years = set(_YEARS.findall(label.lower() or text.lower()))
+    if len(years) == 1 and (label or len(find_amounts(text.lower())) > 1):
+        if label and not asked.repeats(_YEARS.sub(" ", label.lower())):
+            raise UnreadableError("beside the year of a value stand words that the question does not have")
+        return years.pop(), text if label else _YEARS.sub(" ", text)
+    if label:
+        return label_of(label, asked), text
+    plain = without_brackets(text.lower())
+    amounts = find_amounts(plain)
+    if len(amounts) != 1:
+        return "", text
+    before, after = text[: amounts[0].start], text[amounts[0].end :]
+    if len(plain) != len(text) or not (beside := _names(f"{before} {after}", asked)):
+        return "", text
+    return label_of(" ".join(beside), asked), text[amounts[0].start : amounts[0].end]
+
+
+def label_of(text: str, asked: Asked) -> str:
+    """Returns a label for comparison: without words that the question has in lower case, if others are left.
+
+    Raises:
+        UnreadableError: It is not a name.
+    """
+    words = " ".join(_names(text, asked)) or text
+    return read_name(words, asked).text
+
+
+def _names(text: str, asked: Asked) -> list[str]:
+    return [word for word in text.split() if word.strip(".,:'\"") and not asked.adds_nothing(word)]

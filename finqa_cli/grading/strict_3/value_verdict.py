@@ -18,6 +18,7 @@ from finqa_cli.grading.strict_3.submitted_values import (
     Value,
     Word,
     is_name,
+    label_of,
     normal_name,
     read_amount,
     read_list,
@@ -73,9 +74,7 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     try:
         if len(task.expected) == 1:
             return _single(answer, read_one(answer, task), task)
-        given = read_list(
-            answer, task.asked, frozenset(one.key for one in task.expected if one.key), numbers=task.numbers
-        )
+        given = read_list(answer, task.asked, numbers=task.numbers)
         if task.numbers and not all(isinstance(one.value, Amount) for one in given):
             raise UnreadableError("a value of the list is not a number")
     except UnreadableError as error:
@@ -183,7 +182,7 @@ def _single(answer: str, value: Value, task: Task) -> Verdict:
 
 
 def _several(answer: str, given: Sequence[Labelled], task: Task) -> Verdict:
-    expected = task.expected
+    expected = [replace(one, key=_expected_key(one.key, task.asked)) for one in task.expected]
     if not task.numbers and not any(one.key for one in (*expected, *given)):
         right = _name_words(given) == _name_words(expected)
         return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'is not the expected list'}.")
@@ -201,9 +200,17 @@ def _several(answer: str, given: Sequence[Labelled], task: Task) -> Verdict:
     return Verdict(1.0, f"All {len(pairs)} values match.")
 
 
+def _expected_key(key: str, asked: Asked) -> str:
+    try:
+        return label_of(key, asked) if key else ""
+    except UnreadableError:
+        return key
+
+
 def _order_of_question(keys: Sequence[str], asked: Asked) -> list[int] | None:
     """Returns the places of labels in the order in which the question has them; None if it does not have them all."""
-    places = [asked.text.find(key) for key in keys]
+    question = normal_name(asked.text)
+    places = [question.find(key) for key in keys]
     if -1 in places or len(set(places)) < len(places):
         return None
     return sorted(range(len(keys)), key=places.__getitem__)

@@ -28,6 +28,7 @@ def judged(answer: object, truth: str, question: str = "") -> str:
         ("1.234.567", "1234567", ""),
         ("(1,234)", "-1234", ""),
         ("$(5.25)", "-5.25", ""),
+        ("($214.6 million)", "-214.6", "What was it in millions of dollars?"),
         ("1 234", "1234", ""),
         ("1'234.5", "1234.5", ""),
         ("1,23,456", "123456", ""),
@@ -72,6 +73,7 @@ def judged(answer: object, truth: str, question: str = "") -> str:
         ("2023: 530; 2022: 512", "2022: 512, 2023: 530", YEARS),
         ('{"2022": 512, "2023": "530 million"}', "2022: 512, 2023: 530", YEARS),
         ("[512, 530]", "[512, 530]", YEARS),
+        ("FY2022 512; FY23 530", "2022: 512, 2023: 530", YEARS),
         ("Retail and Energy Services", '["Energy Services", "Retail"]', "Which segments lost money?"),
     ],
 )
@@ -145,6 +147,17 @@ def test_a_wrong_name_is_as_readable_as_the_right_one(name: str) -> None:
     question = "Which segment had the highest sales?"
     for answer in ("Films", "the Paper segment", "Films had the highest sales", "Energy (5)", "Films or Paper"):
         assert grade(answer, name, "strict-3", question).readable == (judged(answer, "Other", question) != "asked")
+
+
+@pytest.mark.parametrize(
+    "answer", ["Films: 5, Paper: 6", "Glass: 5, Paper: 6", "Films 5, Paper 6", "5 and 6", "Films: 5 or 6, Paper: 6"]
+)
+def test_labels_that_the_question_does_not_have_show_nothing_either(answer: str) -> None:
+    question = "What was the income of each segment?"
+    truths = ("Films: 5, Paper: 6", "Glass: 7, Wood: 8", "Toys: 1, Books: 2")
+    assert len({grade(answer, truth, "strict-3", question).readable for truth in truths}) == 1
+    assert judged("Paper: 6, Films: 5", truths[0], question) == "paid"
+    assert judged("Glass: 5, Paper: 6", truths[0], question) == "wrong"
 
 
 def test_forms_and_hacks_of_the_corpora() -> None:

@@ -58,8 +58,9 @@ def test_what_queries_see_of_an_opening() -> None:
     assert SharedOpening(opening.tensor, torch.tensor([[12], [12]])).seen(5) == (8, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_model_whose_layers_have_another_window_keeps_its_attention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     """A layer that passes on no window, although its mask has one."""
     folder = make_windowed(tmp_path / "model", "qwen3")
@@ -70,7 +71,7 @@ def test_a_model_whose_layers_have_another_window_keeps_its_attention(
         self.sliding_window = None  # type: ignore[attr-defined]
 
     monkeypatch.setattr(transformers.models.qwen3.modeling_qwen3.Qwen3Attention, "__init__", without_window)
-    model = load_model(str(folder), device=torch.device("cpu"), dtype=torch.float32, fits=lambda config: None)
+    model = load_model(str(folder), device=torch.device("cpu"), dtype=dtype, fits=lambda config: None)
     assert not model.shares_openings
     assert model.module.config._attn_implementation == "sdpa"
     assert model.module.config.sliding_window == WINDOW

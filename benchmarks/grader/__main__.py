@@ -122,8 +122,8 @@ def report(profile: str, repeats: int) -> None:
     """Prints times and verdicts on the tests' tables."""
     tables = runpy.run_path(str(TABLES))
     honest, hacks = tables["HONEST"], tables["HACKS"]
-    if profile == "strict-2":  # forms with one decision, which only version 1 takes for hacks
-        hacks = [row for row in hacks if row not in tables["TAKEN_SINCE_STRICT_2"]]
+    if profile == "strict-3":  # forms with one decision, which only version 1 takes for hacks
+        hacks = [row for row in hacks if row not in tables["TAKEN_BY_STRICT_3"]]
     worst, name = max(
         (seconds(attack, truth, profile, repeats, question), attack[:20])
         for attack in tables["ATTACKS"]

@@ -1,8 +1,7 @@
 """Honest answer forms and hacks, written by a person who saw only the task and the tool description.
 
-The author of `strict-2` sees `dev/` and `dev2/` to `dev7/` while writing it. `dev2/` to `dev7/` were blind parts, which
-only the person who measures them sees: once the wrongly judged rows of a blind part were read, it became a development
-part. A new blind part is a folder with its name in `PARTS` and its two lines in `DIGESTS`.
+Once the wrongly judged rows of a part were read, it is blind no more. A new blind part is a folder with its name in
+`PARTS` and its two lines in `DIGESTS`.
 `DIGESTS` freezes every file before it is measured for the first time: lines of `sha256sum`. A part that is not here is
 left out; a file that is here and has another digest is an error, so that no row is changed to suit a grader.
 """
@@ -21,9 +20,9 @@ from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "dev2", "dev3", "dev4", "dev5", "dev6", "dev7", "blind", "form")
-"""Seven parts that the author of `strict-2` sees, one that only the person who measures it sees, and `form`, which two
-authors wrote from the description of `submit_answer` under `strict-3` alone."""
+PARTS = ("dev", "blind", "form")
+"""`dev` was seen while a grader was written, `blind` by the person who measured only, and `form` was written by two
+authors from the description of `submit_answer` alone."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

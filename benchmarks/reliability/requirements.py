@@ -217,7 +217,7 @@ REQUIREMENTS = (
         bar="0 hacks paid, 50 ms at most, longer answers refused",
         measure=tests(
             "unit/grading/test_strict_grading.py",
-            "unit/grading/test_strict_2_forms.py",
+            "unit/grading/test_strict_3.py",
             "unit/grading/test_grading_safety.py",
         ),
         reason="of hacks that the tests know; `python -m benchmarks.grader` has others, of which some are paid",

@@ -1,4 +1,4 @@
-"""How far a number may be from the truth under the profiles `strict-1` and `strict-2`.
+"""How far a number may be from the truth under the profiles `strict-1` and `strict-3`.
 
 - Never more than 1 % of it, as in OpenEnv.
 - A measured truth (with a decimal point, a percent sign or a fraction bar) also allows at most 1 in its own unit, as in

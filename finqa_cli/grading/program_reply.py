@@ -9,8 +9,8 @@
 | `format`    | the reply is the JSON object that was asked for                                                     |
 
 A program is graded by its result and not by its text, as in FinQA's main measure. A right answer beside a wrong program
-does not make the reply correct. The stated answer is a separate field, so the further forms of `strict-2` are not
-needed, and figures stay comparable to those of earlier versions.
+does not make the reply correct. The stated answer is a separate field, and its figures stay comparable to those of
+earlier versions.
 """
 
 from __future__ import annotations

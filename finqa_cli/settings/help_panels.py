@@ -33,7 +33,7 @@ OPTION_FLAGS = {
     ),
     "environment.options.grader": option(
         str,
-        "Grading rules of finqa: openenv, strict (strict-2), strict-1, strict-2 or strict-3",
+        "Grading rules of finqa: openenv, strict (strict-3), strict-1 or strict-3",
         "--grader",
         shown="openenv",
     ),

@@ -38,7 +38,7 @@ from finqa_cli.settings.layers import (
     winners,
 )
 from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
-from finqa_cli.settings.recorded_versions import from_record, with_versions
+from finqa_cli.settings.recorded_versions import from_record, removed_profile, with_versions
 from finqa_cli.settings.schema import AUTO, DECLARATIONS, EMBEDDED, PLACED, Settings, is_embedded
 from finqa_cli.settings.secret_values import refuse_secrets, shown
 from finqa_cli.settings.settings_files import file_layers, read_document
@@ -289,10 +289,17 @@ def from_public_dict(public: Mapping[str, Any]) -> Settings:
     Masked options are omitted, so their defaults apply. A run from before a setting existed keeps its behaviour.
 
     Raises:
-        ConfigError: A key or value is not a setting of this version.
+        ConfigError: A key or value is not a setting of this version, or the record names a removed grading profile.
     """
+    recorded = from_record(_completed(_without_masks(public)))
+    if removed := removed_profile(recorded):
+        raise ConfigError(
+            f"{removed[0]} = {removed[1]} is recorded: this version of finqa has no such grading profile any more. "
+            "Results that were graded by it can still be shown and compared.",
+            remedy="finqa eval --rescore RUN --grader strict, which grades an evaluation again",
+        )
     try:
-        return Settings.model_validate(from_record(_completed(_without_masks(public))))
+        return Settings.model_validate(recorded)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

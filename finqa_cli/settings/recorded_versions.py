@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from finqa_cli.grading import STRICT, STRICT_BEFORE_VERSIONS
+from finqa_cli.grading import REMOVED, STRICT, STRICT_BEFORE_VERSIONS
 
 _BARE = "strict"
 _GRADED = "graded"
 _AUTO, _VERSION = "auto", "version"
 _CODEC, _CODEC_BEFORE_VERSIONS = 2, 1
+_PROFILES = (("environment", "grader"), ("reward", "profile"))
+"""Sections of settings with a grading profile, and its option."""
 
 
 def with_versions(public: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,6 +32,17 @@ def with_versions(public: Mapping[str, Any]) -> dict[str, Any]:
 def from_record(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings, in which a bare `strict` or `auto` names the version that it meant when written."""
     return _with_codec(_named(recorded, STRICT_BEFORE_VERSIONS), _CODEC_BEFORE_VERSIONS)
+
+
+def removed_profile(recorded: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return path and name of a grading profile that was removed since the settings were recorded; None without one."""
+    for section, option in _PROFILES:
+        choice = recorded.get(section)
+        options = choice.get("options") if isinstance(choice, Mapping) else None
+        profile = options.get(option) if isinstance(options, Mapping) else None
+        if isinstance(profile, str) and profile in REMOVED:
+            return f"{section}.options.{option}", profile
+    return None
 
 
 def rewards_before_versions(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +72,7 @@ def _with_codec(settings: dict[str, Any], version: int) -> dict[str, Any]:
 
 def _named(settings: Mapping[str, Any], version: str) -> dict[str, Any]:
     found = dict(settings)
-    for section, option in (("environment", "grader"), ("reward", "profile")):
+    for section, option in _PROFILES:
         choice = found.get(section)
         options = choice.get("options") if isinstance(choice, Mapping) else None
         if not isinstance(choice, Mapping) or not isinstance(options, Mapping):

@@ -82,7 +82,7 @@ def test_prompt_file_and_tools_of_the_server_are_recorded_and_pinned(capsys: pyt
 @pytest.mark.parametrize(
     ("flags", "rules"),
     [
-        (["--grader=strict"], "environment finqa, grader strict-2"),
+        (["--grader=strict"], "environment finqa, grader strict-3"),
         (
             ["--reward=ternary", "--set=reward.options.format=plain"],
             "environment finqa, grader openenv, reward ternary",

@@ -33,7 +33,7 @@ def test_what_is_shown_can_be_written_edited_and_used(capsys: pytest.CaptureFixt
     again = document(["rewards", "show", "--spec", "mine/reward_spec.yaml"], capsys)
     assert again["specification"] == shown["specification"] and again["reward"] == "weighted"
     assert document(["rewards", "show", "graded"], capsys)["specification"] == {
-        "profile": "strict-2",
+        "profile": "strict-3",
         "format": "plain",
     }
 

@@ -79,7 +79,7 @@ _FRACTION = r"(?:[0-9]{1,6} )?[0-9]{1,6} ?/ ?[0-9]{1,6}(?![0-9/,.])"
 _UNIT = rf"(?:{_any((*_UNITS, *_COUNTED))})"
 _AMOUNT = re.compile(
     rf"(?:(?P<sign>[-+]) ?)?(?:(?P<before>{CURRENCY}) ?)?(?:(?P<inner>[-+]) ?)?(?P<number>{_FRACTION}|{_DIGITS})"
-    rf"(?P<units>(?: ?-?(?:in |of )?\(?(?:{_UNIT}|{CURRENCY})\)?){{0,3}})"
+    rf"(?P<units>(?: ?-?(?:in |of )?\(?(?:in )?(?:{_UNIT}|{CURRENCY})\)?){{0,3}})"
 )
 _NAMED_CURRENCY = re.compile(rf"(?<![a-z0-9])({CURRENCY})")
 _ONE_UNIT = re.compile(rf"(?P<currency>{CURRENCY})|(?P<unit>{_UNIT})")

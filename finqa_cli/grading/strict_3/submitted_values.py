@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from finqa_cli.grading.closeness import is_within
 from finqa_cli.grading.items import MOST_ITEMS
 from finqa_cli.grading.strict_3.amounts import MULTIPLES, Amount, Found, currencies, find_amounts, without_brackets
-from finqa_cli.grading.strict_3.wrapping import UnreadableError, bare, json_values
+from finqa_cli.grading.strict_3.wrapping import UnreadableError, bare, json_values, without_boxes
 
 LONGEST_NAME = 8
 """Words of a name."""
@@ -217,7 +217,7 @@ def read_name(text: str, asked: Asked) -> Word:
     text = rest if colon and asked.repeats(label) else text
     text = " ".join(text.split()).strip(" \"'`").rstrip(".")
     words = text.split(" ")
-    if re.search(r"[?!;:<>|~=\\{}\[\]()]|\. |,(?: [^ ]+){3}|\w{3,}/\w{3,}", text):
+    if re.search(r"[?!;:<>|~=\\{}\[\]()]|\. |,(?: [^ ]+){3}|\w{3}/\w{3}", text):
         raise UnreadableError("it is not one name")
     while len(words) > 1 and asked.adds_nothing(words[0]):
         words = words[1:]
@@ -247,13 +247,13 @@ def is_name(given: str, expected: str, asked: Asked) -> bool:
     return all(asked.adds_nothing(word) for word in (before + after).split())
 
 
-def read_parts(answer: str, asked: Asked) -> list[tuple[str, str]]:
+def read_parts(answer: str) -> list[tuple[str, str]]:
     """Returns label and text of each value of an answer; one without a label if it is not a list.
 
     Raises:
         UnreadableError: See `bare` and `json_values`, or there are too many values.
     """
-    text = bare(answer)
+    text = bare(without_boxes(answer))
     parts = json_values(text)
     if parts is None:
         parts = [_labelled(part) for part in _BETWEEN_ITEMS.split(text, maxsplit=MOST_ITEMS) if part.strip(" .")]
@@ -269,17 +269,28 @@ def _labelled(part: str) -> tuple[str, str]:
     return "", part
 
 
-def read_list(answer: str, asked: Asked, *, numbers: bool) -> list[Labelled]:
-    """Returns the values of a list; `numbers` says whether they are numbers.
+def read_list(answer: str, asked: Asked, *, numbers: bool, names: bool) -> list[Labelled]:
+    """Returns the values of a list; `numbers` and `names` say what they are, and both that they are mixed.
 
     Raises:
         UnreadableError: One of them is not one value, or has a label that is neither a year nor a name.
     """
     found = []
-    for label, text in read_parts(answer, asked):
-        key, value = _key_of(label, text, asked) if numbers or label else ("", text)
-        found.append(Labelled(key, read_word(value) or (read_amount if numbers else read_name)(value, asked)))
+    for label, text in read_parts(answer):
+        key, value = _key_of(label, text, asked) if not names or label else ("", text)
+        found.append(Labelled(key, read_word(value) or _number_or_name(value, asked, numbers=numbers, names=names)))
     return found
+
+
+def _number_or_name(text: str, asked: Asked, *, numbers: bool, names: bool) -> Value:
+    if not numbers:
+        return read_name(text, asked)
+    try:
+        return read_amount(text, asked)
+    except UnreadableError:
+        if names:
+            return read_name(text, asked)
+        raise
 
 
 def _key_of(label: str, text: str, asked: Asked) -> tuple[str, str]:

@@ -46,7 +46,8 @@ class Task:
     Attributes:
         asked: The question.
         expected: Values of the truth.
-        numbers: Whether they are numbers.
+        numbers: Whether some of them are numbers.
+        names: Whether some of them are not.
         scale: Unit of a bare number, by the question.
         percent: Whether the question asks for percent.
     """
@@ -54,6 +55,7 @@ class Task:
     asked: Asked
     expected: tuple[Labelled, ...]
     numbers: bool
+    names: bool
     scale: Unit
     percent: bool
 
@@ -74,8 +76,8 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     try:
         if len(task.expected) == 1:
             return _single(answer, read_one(answer, task), task)
-        given = read_list(answer, task.asked, numbers=task.numbers)
-        if task.numbers and not all(isinstance(one.value, Amount) for one in given):
+        given = read_list(answer, task.asked, numbers=task.numbers, names=task.names)
+        if not task.names and not all(isinstance(one.value, Amount) for one in given):
             raise UnreadableError("a value of the list is not a number")
     except UnreadableError as error:
         return Verdict(0.0, f"{shown(answer)} cannot be read as one value of a common form: {error}.", readable=False)
@@ -136,13 +138,14 @@ def read_task(truth: str, question: str) -> Task:
             isinstance(expected[0].value, Word) and _LIST_ASKED.search(asked.text) and re.search(r",|\band\b", written)
         ):
             expected = tuple(Labelled("", Word("name", normal_name(name))) for name in re.split(r",|\band\b", written))
-    numbers = all(isinstance(one.value, Amount) for one in expected)
+    amounts = [isinstance(one.value, Amount) for one in expected]
     scale = _SCALE.search(asked.text)
     unit = Unit(Kind.SCALE, Fraction(_FACTOR[scale[1]])) if scale else NO_UNIT
     if found_points := _POINTS.search(asked.text):
         factor = Fraction(1, 100) if found_points[1] == "percentage" else Fraction(1, 10_000)
         unit = Unit(Kind.POINTS, factor)
-    return Task(asked, expected, numbers, unit, bool(_PERCENT.search(asked.text)) and unit.kind is not Kind.POINTS)
+    percent = bool(_PERCENT.search(asked.text)) and unit.kind is not Kind.POINTS
+    return Task(asked, expected, any(amounts), not all(amounts), unit, percent)
 
 
 def plain_lower(text: str) -> str:
@@ -210,6 +213,8 @@ def _expected_key(key: str, asked: Asked) -> str:
 def _order_of_question(keys: Sequence[str], asked: Asked) -> list[int] | None:
     """Returns the places of labels in the order in which the question has them; None if it does not have them all."""
     question = normal_name(asked.text)
+    if not question and all(re.fullmatch(r"(?:19|20)[0-9]{2}", key) for key in keys):
+        return list(range(len(keys)))  # no question is known: years stand in the order of the truth
     places = [question.find(key) for key in keys]
     if -1 in places or len(set(places)) < len(places):
         return None

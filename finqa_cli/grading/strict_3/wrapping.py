@@ -23,6 +23,7 @@ _VARIANTS = str.maketrans(
     | {"\u2028": "\n", "\u2029": "\n", "\r": "\n", "\t": " ", "\u00d7": "x", "\uff05": "%", "\uff04": "$"}
 )
 _PLAIN_LATEX = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}\\]*)\}")
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\{([0-9]{1,6})\}\{([0-9]{1,6})\}")
 _LATEX_SIGNS = re.compile(r"\\([$%&_])|\\[,!;: ]|\{,\}")
 _FENCED = re.compile(r"```[a-z]*\n?([^`]*?)\n?```", re.IGNORECASE)
 _TAGGED = re.compile(r"<(answer|final_answer|b|strong|p)>([^<>]*)</\1>", re.IGNORECASE)
@@ -30,7 +31,7 @@ _PAIRS = tuple(
     (pair[: len(pair) // 2], pair[len(pair) // 2 :])
     for pair in ("****", "____", '""', "''", "``", "**", "$$", "\\(\\)", "\\[\\]")
 )
-_END_TOKEN = re.compile(r"(?:\s*(?:<\|[a-z_]{2,20}\|>|</s>|<eos>|<end_of_turn>))+\Z", re.IGNORECASE)
+_END_TOKEN = re.compile(r"(?:(?<!\s)\s*(?:<\|[a-z_]{2,20}\|>|</s>|<eos>|<end_of_turn>))+\Z", re.IGNORECASE)
 _CALL = re.compile(r"submit_answer\(\s*(?:answer\s*=\s*)?([^()]*(?:\([^()]*\)[^()]*)?)\)", re.IGNORECASE)
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+)?(?:answer|ans|result)"
@@ -63,6 +64,8 @@ def bare(text: str) -> str:
     text = _visible(text)
     if text.count(_END_OF_THOUGHT) == 1:
         text = text.partition(_END_OF_THOUGHT)[2]
+    text = re.sub(r"(?<=[0-9]) ?(?=\\[dt]?frac)", " ", text)
+    text = _LATEX_FRACTION.sub(r"\1/\2", text)
     text = _LATEX_SIGNS.sub(lambda found: found[1] or ("," if "," in found[0] and found[0][0] == "{" else " "), text)
     for _ in range(MOST_LAYERS):
         inner = _unwrapped(_END_TOKEN.sub("", text.strip()))
@@ -109,6 +112,12 @@ def _unwrapped(text: str) -> str:
     if text.count("**") == 2:
         text = text.replace("**", " ").strip()
     return _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
+
+
+def without_boxes(text: str) -> str:
+    r"""Returns a list of values, each of them in a `\boxed{}`, without the boxes."""
+    framed = boxed_parts(text)
+    return "".join(f"{part.before}{part.content}" for part in framed) + framed[-1].after if len(framed) > 1 else text
 
 
 def _box(text: str) -> str:

@@ -56,6 +56,13 @@ def digest(of: str) -> Callable[[], object]:
     return write
 
 
+def graded_by_a_removed_version() -> None:
+    settings = Path("a/settings.json")
+    recorded = json.loads(settings.read_text())
+    recorded["environment"]["options"]["grader"] = "strict-2"
+    settings.write_text(json.dumps(recorded))
+
+
 def untargeted() -> None:
     unfinished()
     document("a/run.json", target=None)()
@@ -75,6 +82,9 @@ FILES = {
     ),
     "other data to grade again": Fault(
         "eval --rescore a --grader strict", digest("sha256:0"), by_hand=new("eval --rescore b --grader strict")
+    ),
+    "grading rules that were removed": Fault(
+        "eval --rescore a --reward graded", graded_by_a_removed_version, {"RUN": "a"}, instead=True
     ),
     "no policy to evaluate": Fault("eval --resume a", untargeted, {"TARGET": "scripted --limit 1"}, instead=True),
     "runs of one label without a common question": Fault(

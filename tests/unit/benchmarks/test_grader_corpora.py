@@ -39,13 +39,13 @@ def test_half_a_part_is_an_error(folder: Path) -> None:
 
 def test_rows_may_call_their_keys_trick_and_note(folder: Path) -> None:
     row = {"id": "b1", "question": "How many?", "truth": "5", "answer": "5", "note": "plain"}
-    (folder / "dev6").mkdir()
+    (folder / "blind").mkdir()
     for kind, key in (("honest", "form"), ("hacks", "trick")):
-        path = folder / f"dev6/{kind}.jsonl"
+        path = folder / f"blind/{kind}.jsonl"
         path.write_text(json.dumps({**row, key: "bare"}) + "\n", encoding="utf-8")
         with (folder / "DIGESTS").open("a", encoding="utf-8") as digests:
-            digests.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  dev6/{kind}.jsonl\n")
-    found = read_corpora(folder)["dev6"]
+            digests.write(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  blind/{kind}.jsonl\n")
+    found = read_corpora(folder)["blind"]
     assert [(one.form, one.why) for kind in ("honest", "hacks") for one in found[kind]] == [("bare", "plain")] * 2
 
 
@@ -70,16 +70,16 @@ def test_an_answer_that_is_paid_under_other_truths_is_known_by_them() -> None:
         return Row(id="x", question="What was the change?", truth=truth, answer=answer, form="", why="")
 
     assert widened_truths(row("18.6", "18.6%"), (), "openenv") == ("0.186",)
-    assert widened_truths(row("14.6", "14.6, a decrease"), (), "strict-2") == ()
+    assert widened_truths(row("14.6", "14.6, a decrease"), (), "strict-3") == ()
     names = [row("Retail", "Retail"), row("Energy", "Energy")]
-    assert widened_truths(row("Retail", "Retail"), names, "strict-2") == ()
+    assert widened_truths(row("Retail", "Retail"), names, "strict-3") == ()
 
 
 def test_unseen_hacks_that_are_paid_pay_no_more_than_the_plain_answer() -> None:
     rows = read_corpora()["blind"]
-    paid = {profile: measure(rows, profile).paid for profile in ("openenv", "strict-2")}
+    paid = {profile: measure(rows, profile).paid for profile in ("openenv", "strict-3")}
     more = {
         profile: [row.id for row in found if widened_truths(row, rows["hacks"], profile)]
         for profile, found in paid.items()
     }
-    assert not more["strict-2"] and len(more["openenv"]) > 10
+    assert not more["strict-3"] and len(more["openenv"]) > 10

@@ -305,18 +305,23 @@ HACKS: list[tuple[object, str]] = [
     ("1, 2,", r"\boxed{1}, \boxed{2}, \boxed{}"),
 ]
 
-# Those of the above in which `strict-2` sees exactly one decision, written in a form that `strict-1` does not read.
-TAKEN_SINCE_STRICT_2: list[tuple[object, str]] = [
+# Those of the above in which `strict-3` sees exactly one decision, written in a form that `strict-1` does not read.
+TAKEN_BY_STRICT_3: list[tuple[object, str]] = [
     ("~5", "5"),
     ("≈5", "5"),
     ("about 5", "5"),
     (r"~\boxed{5}", "5"),
-    ("The answer is 5, not 6", "5"),
-    ("1_000", "1000"),
-    ("½", "0.5"),
-    ("five", "5"),
-    ("(-5)", "-5"),
-    (r"\boxed{5", "5"),
+    (r"\boxed{\boxed{5}}", "5"),
+    (r"1\text{234}", "1234"),
+    ("1,, 2", BOTH),
+    ("1, 2,", r"\boxed{1}, \boxed{2}, \boxed{}"),
+]
+# Honest answers that `strict-3` does not read without the question: a policy is asked again.
+ASKED_AGAIN_BY_STRICT_3: list[tuple[object, str]] = [
+    (r"The ratio in 2022 is \boxed{6.118}, as computed.", "6.118"),
+    (r"The change is $-\boxed{5}$", "-5"),
+    ("45 stores", "45 stores"),
+    ("2022 to 2023: 5%", r"\boxed{2022 \rightarrow 2023:\ 5\%}"),
 ]
 
 _LETTERS = random.Random(0)

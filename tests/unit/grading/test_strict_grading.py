@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fixtures
 import pytest
-from grading_tables import HACKS, HONEST, TAKEN_SINCE_STRICT_2, UPSTREAM
+from grading_tables import ASKED_AGAIN_BY_STRICT_3, HACKS, HONEST, TAKEN_BY_STRICT_3, UPSTREAM
 
 from finqa_cli.grading import Verdict, grade
 
@@ -16,7 +16,7 @@ VERDICTS = Path(fixtures.__path__[0]) / "strict_1_verdicts.jsonl"
 Strictly = Callable[[object, str], Verdict]
 
 
-@pytest.fixture(params=["strict-1", "strict-2"])
+@pytest.fixture(params=["strict-1", "strict-3"])
 def profile(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -38,15 +38,17 @@ def test_upstreams_table(strictly: Strictly, answer: str, truth: str, reward: in
 
 
 @pytest.mark.parametrize(("answer", "truth"), HONEST)
-def test_honest_answers_are_right(strictly: Strictly, answer: object, truth: str) -> None:
+def test_honest_answers_are_right(profile: str, strictly: Strictly, answer: object, truth: str) -> None:
     verdict = strictly(answer, truth)
-    assert verdict.reward == 1, verdict.explanation
+    asked_again = profile == "strict-3" and (answer, truth) in ASKED_AGAIN_BY_STRICT_3
+    assert verdict.readable != asked_again, verdict.explanation
+    assert verdict.reward != asked_again, verdict.explanation
 
 
 @pytest.mark.parametrize(("answer", "truth"), HACKS)
 def test_reward_hacks_win_nothing(profile: str, strictly: Strictly, answer: object, truth: str) -> None:
     verdict = strictly(answer, truth)
-    taken = profile != "strict-1" and (answer, truth) in TAKEN_SINCE_STRICT_2
+    taken = profile != "strict-1" and (answer, truth) in TAKEN_BY_STRICT_3
     assert verdict.reward == taken, verdict.explanation
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,26 @@ def with_reward(**options: str) -> Settings:
 
 @pytest.mark.parametrize(
     ("asked", "recorded"),
-    [("strict", "strict-2"), ("strict-1", "strict-1"), ("strict-2", "strict-2"), ("openenv", "openenv")],
+    [("strict", "strict-3"), ("strict-1", "strict-1"), ("strict-3", "strict-3"), ("openenv", "openenv")],
 )
 def test_a_record_names_the_version_and_keeps_it(asked: str, recorded: str) -> None:
     public = to_public_dict(with_grader(asked))
     assert public["environment"]["options"]["grader"] == recorded
     assert from_public_dict(public).environment.options["grader"] == recorded
     assert to_public_dict(with_reward(profile=asked))["reward"]["options"]["profile"] == recorded
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        {"environment": {"name": "finqa", "options": {"grader": "strict-2"}}},
+        {"reward": {"name": "graded", "options": {"profile": "strict-2"}}},
+    ],
+)
+def test_a_record_of_the_removed_version_says_what_to_do(recorded: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="no such grading profile any more") as raised:
+        from_public_dict(recorded)
+    assert "finqa eval --rescore RUN --grader strict" in str(raised.value.remedy)
 
 
 def test_a_bare_name_in_a_record_is_version_1() -> None:

@@ -53,8 +53,8 @@ class FinQAConfig(BaseModel):
     )
     grader: Annotated[Profile, AfterValidator(versioned)] = Field(
         default="openenv",
-        description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts more correct forms and no "
-        "hedges; 'strict-1' to 'strict-3' are its versions, and 'strict' is 'strict-2'",
+        description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts exactly one value, in any "
+        "common notation; 'strict-1' and 'strict-3' are its versions, and 'strict' is 'strict-3'",
     )
 
     asked_again: int = Field(

@@ -37,8 +37,8 @@ def test_what_the_config_says_arrives(tmp_path: Path) -> None:
     spec = FinQAEnvironment(config, context).sandbox_spec()
     assert spec is not None
     options = ServerOptions.from_variables(spec.environment)
-    assert options == ServerOptions(max_steps=4, session_timeout_s=7.0, hints=True, joins=True, grader="strict-2")
-    assert options.described() == "hints, joins within a company, strict-2 grader"
+    assert options == ServerOptions(max_steps=4, session_timeout_s=7.0, hints=True, joins=True, grader="strict-3")
+    assert options.described() == "hints, joins within a company, strict-3 grader"
 
 
 WRONG = [
@@ -50,7 +50,7 @@ WRONG = [
     ("FINQA_SESSION_TIMEOUT", "inf", "FINQA_SESSION_TIMEOUT must be positive"),
     ("FINQA_HINTS", "yes", "FINQA_HINTS must be 0 or 1, got 'yes'"),
     ("FINQA_JOINS", "2", "FINQA_JOINS must be 0 or 1"),
-    ("FINQA_GRADER", "foo", "FINQA_GRADER must be openenv, strict, strict-1, strict-2 or strict-3, got 'foo'"),
+    ("FINQA_GRADER", "foo", "FINQA_GRADER must be openenv, strict, strict-1 or strict-3, got 'foo'"),
     ("FINQA_LISTEN_FD", "x", "FINQA_LISTEN_FD is not an open socket"),
     ("FINQA_LISTEN_FD", "9999", "FINQA_LISTEN_FD is not an open socket"),
     ("FINQA_SNAPSHOT", "", "FINQA_SNAPSHOT, the folder of a snapshot, is missing"),
@@ -77,7 +77,7 @@ def test_the_process_itself_ends_so(tmp_path: Path) -> None:
     assert ended.returncode == EX_CONFIG
     assert (
         ended.stderr
-        == "bad environment variable: FINQA_GRADER must be openenv, strict, strict-1, strict-2 or strict-3, got 'foo'\n"
+        == "bad environment variable: FINQA_GRADER must be openenv, strict, strict-1 or strict-3, got 'foo'\n"
     )
 
 
@@ -92,7 +92,7 @@ async def test_all_options_on_a_real_server(tmp_path: Path) -> None:
         await server.wait_until_healthy(60.0)
         async with httpx.AsyncClient() as http:
             metadata = (await http.get(server.url + "/metadata")).json()
-        assert metadata["description"].endswith("(hints, joins within a company, strict-2 grader)")
+        assert metadata["description"].endswith("(hints, joins within a company, strict-3 grader)")
         sandbox = RunningServer(server, snapshot, tmp_path / "server.log")
         task = environment.tasks("train")[0]
         session = await environment.open(task, seed=0, sandbox=sandbox)

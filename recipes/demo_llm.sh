@@ -44,7 +44,7 @@ is_done "$work/before" || with_settings eval "$model" --run-dir "$work/before"
 
 step "2. Demonstrations of the scripted expert, which leaves years unquoted in 60 % of them."
 is_done "$work/demonstrations" || finqa eval scripted --split train --run-dir "$work/demonstrations" \
-  --set engine.options.unquoted_years=0.6
+  --set engine.options.unquoted_years=0.6 --grader strict
 
 step "3. Imitation of the demonstrations, with all weights."
 if [ -d "$work/sft/checkpoints" ]; then

@@ -20,7 +20,7 @@ from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "blind", "form")
+PARTS = ("dev", "blind", "form", "form2")
 """`dev` was seen while a grader was written, `blind` by the person who measured only, and `form` was written by two
 authors from the description of `submit_answer` alone."""
 Kind = Literal["honest", "hacks"]

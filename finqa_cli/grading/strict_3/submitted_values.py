@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from finqa_cli.grading.closeness import is_within
@@ -229,7 +230,8 @@ def read_name(text: str, asked: Asked) -> Word:
 
 
 def normal_name(text: str) -> str:
-    """Returns a name for comparison: lower case, without `the` before it, its legal form and punctuation."""
+    """Returns a name for comparison: lower case, without `the` before it, its legal form, accents and punctuation."""
+    text = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
     text = re.sub(r"\.(?![0-9])|'", "", text.casefold().replace("&", " and "))
     words = re.sub(r"[^\w%$.+]+|_", " ", text).split()
     while len(words) > 1 and words[-1] in _LEGAL_FORMS:
@@ -238,13 +240,18 @@ def normal_name(text: str) -> str:
 
 
 def is_name(given: str, expected: str, asked: Asked) -> bool:
-    """Whether a name in normal form is the expected one, with words of the question beside it or without."""
-    if given == expected:
+    """Whether a name in normal form is the expected one, words of the question beside it, or its initials."""
+    initials = "".join(word[0] for word in _content(expected))
+    if given == expected or "".join(_content(given)) == initials != initials[:1]:
         return True
     before, found, after = f" {given} ".partition(f" {expected} ")
     if not found or (given in asked.text and given != expected):  # another choice that the question offers
         return False
     return all(asked.adds_nothing(word) for word in (before + after).split())
+
+
+def _content(name: str) -> list[str]:
+    return [word for word in name.split() if word not in _FUNCTION]
 
 
 def read_parts(answer: str) -> list[tuple[str, str]]:

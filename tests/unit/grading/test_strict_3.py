@@ -70,6 +70,9 @@ def judged(answer: object, truth: str, question: str = "") -> str:
         ("alphabet inc", "Alphabet Inc.", ""),
         ("The segment with the highest sales was Films", "Films", "Which segment had the highest sales?"),
         ("Research & Development", "research and development", ""),
+        ("R&D", "Research and development", ""),
+        ("UK", "United Kingdom", ""),
+        ("Nestle", "Nestl\u00e9 S.A.", ""),
         ("2023: 530; 2022: 512", "2022: 512, 2023: 530", YEARS),
         ('{"2022": 512, "2023": "530 million"}', "2022: 512, 2023: 530", YEARS),
         ("[512, 530]", "[512, 530]", YEARS),
@@ -122,6 +125,8 @@ def test_what_is_not_exactly_one_value_is_asked_again(answer: str, truth: str, q
         ("2022.6", "2023", "In which year was it highest?"),
         ("No", "Yes", ""),
         ("Paper", "Films", "Which segment had the highest sales?"),
+        ("F", "Films", "Which segment had the highest sales?"),
+        ("US", "United Kingdom", ""),
         ("2022: 530, 2023: 512", "2022: 512, 2023: 530", YEARS),
     ],
 )

@@ -18,9 +18,18 @@ from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.before_after import format_number, format_share, name_clusters
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate
 from finqa_cli.evaluation.planned_evaluation import check_faults, plan_evaluation, plan_resumption, target_settings
-from finqa_cli.evaluation.rescore import GRADER, Rescored, advise_rules, rescoring_settings
+from finqa_cli.evaluation.rescore import (
+    GRADER,
+    Rescored,
+    advise_rules,
+    count_graded_otherwise,
+    rescoring_settings,
+)
 from finqa_cli.evaluation.rescore import rescore as grade_again
+from finqa_cli.grading import STRICT
 from finqa_cli.rollout.measures import flat
+from finqa_cli.runs.interrupts import Stopper
+from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
@@ -85,23 +94,34 @@ def main(
         plan = plan_evaluation(line.load(extra, purpose="play").settings, target, fresh=fresh)
         if plan.resumes:
             line.note(f"{plan.run} was started by the same command and is resumed; --fresh starts a new run")
-    result = perform(
-        line,
-        lambda reporter, stopper: evaluate(
+
+    async def play(reporter: Reporter, stopper: Stopper) -> tuple[EvalResult, int]:
+        played = await evaluate(
             plan.settings, plan.target, plan.run, resume=plan.resumes, reporter=reporter, stopper=stopper
-        ),
-        remedy=plan.resume_command,
-    )
-    document = {"target": plan.target, "run": str(plan.run), **result.report.to_dict()}
+        )
+        return played, await count_graded_otherwise(plan.settings, plan.run, reporter)
+
+    result, otherwise = perform(line, play, remedy=plan.resume_command)
+    document = {
+        "target": plan.target,
+        "run": str(plan.run),
+        **result.report.to_dict(),
+        "graded_otherwise_by_strict": otherwise,
+    }
     if not line.as_json:
-        emit(document, as_json=False, text=lambda: evaluation_text(result))
+        emit(document, as_json=False, text=lambda: evaluation_text(result, otherwise))
     check_faults(result, plan.settings)
     if line.as_json:  # after the check, because stdout gets one document: the result or the error
         emit(document, as_json=True, text="")
 
 
-def evaluation_text(result: EvalResult) -> str:
-    """Return the accuracy with its interval, then the breakdown by question type."""
+def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
+    """Return the accuracy with its interval, then the breakdown by question type.
+
+    Args:
+        result: The evaluation.
+        otherwise: Number of attempts on which the newest `strict` disagrees.
+    """
     report = result.report.to_dict()
     low, high = report["accuracy_interval"]
     asked = f"{result.target} on {result.data.name}/{result.split} ({result.rules})"
@@ -125,6 +145,7 @@ def evaluation_text(result: EvalResult) -> str:
         *([f"reward {report['reward_mean']:.3f}; parts: {parts}"] if parts else []),
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         *([cut] if cut else []),
+        *([_differs(result.run, otherwise)] if otherwise else []),
         *(["", plain_table(headers, rows)] if any(kinds) else []),
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
@@ -132,6 +153,13 @@ def evaluation_text(result: EvalResult) -> str:
         next_lines(f"finqa report {result.run}", f"finqa view {result.run}", f"finqa show {result.run}"),
     ]
     return "\n".join(lines)
+
+
+def _differs(run: Path, otherwise: int) -> str:
+    return (
+        f"{STRICT} grades {plural(otherwise, 'attempt')} otherwise: "
+        f"finqa eval --rescore {shlex.quote(str(run))} --grader strict"
+    )
 
 
 def _asked(report: Mapping[str, Any]) -> str:

@@ -14,13 +14,14 @@ from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.evaluate import OUTPUTS, eval_parameters, read_attempts, sum_up, write_results
 from finqa_cli.evaluation.unfinished_run import TARGET, stored_target
 from finqa_cli.extend import registry
+from finqa_cli.grading import STRICT
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import MANIFEST, new_run, read_settings, write_manifest
 from finqa_cli.runs.trajectory_records import recorded_trajectory
-from finqa_cli.settings import Settings, from_public_dict
+from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.recorded_versions import from_record, with_versions
 from finqa_cli.statistics import EvalReport, read_outcome
 from finqa_cli.statistics.intervals import clustered_mean, t_test
@@ -122,6 +123,31 @@ def advise_rules(source: Path) -> str:
         if graded
         else "finqa eval TARGET, which plays the attempts again"
     )
+
+
+async def count_graded_otherwise(settings: Settings, run: Path, reporter: Reporter) -> int:
+    """Return the number of attempts of an evaluation that the newest `strict` grades otherwise than its own rules.
+
+    0 where the environment has no such rules, or none of its own because its server is somewhere else. An answer that
+    `strict` would have returned to the policy is graded as it is.
+
+    Raises:
+        DataError: A record is damaged, or the data has changed since.
+    """
+    chosen = settings.environment
+    config = registry().config_class(registry().find("environment", chosen.name))
+    if config is None or "grader" not in config.model_fields or chosen.options.get("url"):
+        return 0
+    if to_public_dict(settings)["environment"]["options"].get("grader") == STRICT:
+        return 0
+    environment = await asyncio.to_thread(open_environment, rescoring_settings(run, {GRADER: STRICT}), reporter)
+    count = 0
+    for record in read_attempts(run):
+        trajectory = recorded_trajectory(record)
+        if trajectory.rewards is not None:
+            now = await grade_again(environment, trajectory)
+            count += now.components.get("correct") != trajectory.rewards.components.get("correct")
+    return count
 
 
 async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Reporter, stopper: Stopper) -> Rescored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 from fixtures.command_calls import document, failure
 
+from finqa_cli.app import main
+from finqa_cli.evaluation.rescore import GRADER, count_graded_otherwise, rescoring_settings
 from finqa_cli.grading import STRICT
 from finqa_cli.runs.jsonl import read_jsonl
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.runs.run_folder import read_settings
+from finqa_cli.settings import from_public_dict
 from finqa_cli.statistics import read_outcome
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -69,6 +75,28 @@ def test_both_verdicts_are_compared(capsys: pytest.CaptureFixture[str], monkeypa
     assert back["after"]["accuracy"] < strict["after"]["accuracy"] and back["run"].startswith("runs/rescore_")
     document(["report", "played", "strict", "--out=both.html"], capsys)
     assert Path("both.html").is_file()
+
+
+def test_attempts_that_strict_grades_otherwise_are_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert document(["eval", "scripted", *SMALL, "--run-dir=played"], capsys)["graded_otherwise_by_strict"] == 0
+    change_answers(Path("played"), ANSWERS)
+    monkeypatch.setattr("finqa_plugins.environments.openenv_finqa.gold_truths.Truths.of", lambda self, task: "5")
+    settings = from_public_dict(read_settings(Path("played")))
+    assert asyncio.run(count_graded_otherwise(settings, Path("played"), NullReporter())) == 2
+    strict = rescoring_settings(Path("played"), {GRADER: "strict"})
+    assert asyncio.run(count_graded_otherwise(strict, Path("played"), NullReporter())) == 0
+
+
+def test_an_evaluation_says_how_many_strict_grades_otherwise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truths = "finqa_plugins.environments.openenv_finqa.gold_truths.Truths.of"
+    monkeypatch.setattr(truths, lambda self, task: "no answer has this name")
+    assert main(["eval", "scripted", *SMALL, "--run-dir=played"]) == 0
+    command = "strict-3 grades 6 attempts otherwise: finqa eval --rescore played --grader strict"
+    assert command in capsys.readouterr().out
 
 
 def test_rewards_of_texts_are_computed_again(capsys: pytest.CaptureFixture[str]) -> None:

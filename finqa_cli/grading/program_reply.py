@@ -2,7 +2,7 @@
 
 | part        | 1 if                                                                                                |
 | ----------- | --------------------------------------------------------------------------------------------------- |
-| `correct`   | the program's result is the truth; without a program: the stated answer is right                    |
+| `correct`   | what counts is right: the program's result, without a program the stated answer; or always that     |
 | `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
 | `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
 | `answer`    | the stated answer is right: grading profile `strict-1`, in which `9.4%` and 0.094 are the same      |
@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from finqa_cli.grading import grade
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, ProgramTable, ProgramVerdict, Value, compare, execute, parse
 from finqa_cli.grading.programs.execute import DECIMALS, number
 
+Counted = Literal["program", "answer"]
+"""What makes a reply correct; `program` means the stated answer where there is no program."""
 PARTS = ("correct", "execution", "program", "answer", "format")
 
 
@@ -34,7 +37,9 @@ class ReplyVerdict:
     explanation: str
 
 
-def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, selects: bool = False) -> ReplyVerdict:
+def judge_reply(
+    text: str, truth: Value, gold: str, table: ProgramTable, *, selects: bool = False, counts: Counted = "program"
+) -> ReplyVerdict:
     """Grade a reply; no reply causes an error.
 
     Args:
@@ -43,6 +48,7 @@ def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, sele
         gold: The gold program; empty if the data has none.
         table: Table that `table_*` steps read.
         selects: Whether a program may be a bare number, as in turns of ConvFinQA that select one.
+        counts: What makes the reply correct.
 
     Raises:
         ProgramError: The gold program cannot be read.
@@ -55,7 +61,10 @@ def judge_reply(text: str, truth: Value, gold: str, table: ProgramTable, *, sele
     if not reply.program:
         return _verdict(gold, {**parts, "correct": stated.reward}, f"No program. {stated.explanation}")
     found = compare_programs(reply.program, gold, table, truth, selects=selects)
-    parts |= {"correct": found.execution, "execution": found.execution, "program": found.program}
+    parts |= {"execution": found.execution, "program": found.program}
+    if counts == "answer":
+        return _verdict(gold, {**parts, "correct": stated.reward}, f"{stated.explanation} {found.reason}".rstrip())
+    parts["correct"] = found.execution
     explanation = f"The program gives the expected result. {found.reason}".rstrip() if found.execution else found.reason
     return _verdict(gold, parts, explanation)
 

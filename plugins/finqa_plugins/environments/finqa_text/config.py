@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from finqa_cli.grading.program_reply import Counted
+
 Kind = Literal[
     "ratio", "growth", "change", "row", "sum", "growth_gap", "average", "comparison", "price", "projection", "share"
 ]
@@ -26,6 +28,10 @@ class FinQATextConfig(BaseModel):
     companies: int = Field(default=30, ge=3, le=2000, description="Companies of the embedded tasks")
     questions: int = Field(default=12, ge=1, le=24, description="Embedded tasks per company")
     kinds: tuple[Kind, ...] = Field(default=(), description="Kinds of embedded questions; default: all")
+    counts: Counted = Field(
+        default="program",
+        description="What makes a reply correct: the result of its program (the answer where it has none), or its answer",
+    )
     careless: float = Field(
         default=0.0,
         ge=0,

@@ -1,7 +1,7 @@
 """The `finqa-text` environment: single-turn FinQA, in this process.
 
-The verdict on a reply is that of `finqa_cli.grading.program_reply`, and the total is `correct`; to reward programs
-only, train on another reward.
+The verdict on a reply is that of `finqa_cli.grading.program_reply`, and the total is `correct`: the program's result or
+the stated answer, as `counts` says.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import random
 import re
+import statistics
+from collections.abc import Mapping, Sequence
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest, ScoredPredictions
-from finqa_cli.grading.program_reply import compare_programs, judge_reply, plain
+from finqa_cli.grading.program_reply import Counted, compare_programs, judge_reply, plain
 from finqa_cli.grading.programs import execute, parse
-from finqa_cli.types import Message, Prompt, Rewards, Task
+from finqa_cli.types import Message, Prompt, Rewards, Task, Trajectory
 from finqa_plugins.environments._task_files.predicted_programs import score_programs
 from finqa_plugins.environments._task_files.report_pages import PROGRAM_INSTRUCTIONS
 from finqa_plugins.environments._task_files.row_environment import SingleReplyEnvironment
@@ -78,7 +80,17 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
 
     def judge(self, row: TextRow, task: Task, text: str) -> Rewards:
         """Return the verdict of `judge`."""
-        return judge(text, row, task, self._reward)
+        return judge(text, row, task, self._reward, counts=self._config.counts)
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """Return the shares of replies with a right program and with a right stated answer, whichever counts."""
+        verdicts = [each.rewards.components for each in trajectories if each.rewards is not None]
+        figures = {"accuracy of programs": "execution", "accuracy of answers": "answer"}
+        return {
+            name: statistics.fmean(found)
+            for name, part in figures.items()
+            if (found := [parts[part] for parts in verdicts if part in parts])
+        }
 
 
 def make_mistake(program: str) -> str:
@@ -98,13 +110,13 @@ def opening(text: str) -> Prompt:
     )
 
 
-def judge(text: str, row: TextRow, task: Task, reward: Reward | None) -> Rewards:
+def judge(text: str, row: TextRow, task: Task, reward: Reward | None, *, counts: Counted = "program") -> Rewards:
     """Judge a whole reply. A configured reward gives total and parts; the environment's own parts are kept beside them.
 
     Raises:
         EnvironmentFault: The configured reward failed.
     """
-    own = as_rewards(judge_reply(text, row.truth, row.program, row.table))
+    own = as_rewards(judge_reply(text, row.truth, row.program, row.table, counts=counts))
     if reward is None:
         return own
     request = RewardRequest(

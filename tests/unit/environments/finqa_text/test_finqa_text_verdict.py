@@ -51,6 +51,17 @@ def test_each_part_of_the_verdict(text: str, parts: tuple[float, ...]) -> None:
     assert rewards.explanation and "0.2 is" not in rewards.explanation
 
 
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [(reply(7, GROWTH.program), 0), (reply(0.2, "add(1, 2)"), 1), (reply(0.2), 1), (reply(7), 0), ("0.2", 0)],
+)
+def test_the_stated_answer_counts_if_that_is_chosen(text: str, total: int) -> None:
+    rewards = judge(text, GROWTH, TASK, None, counts="answer")
+    assert rewards.total == rewards.components["correct"] == total
+    assert rewards.components | {"correct": 0} == judge(text, GROWTH, TASK, None).components | {"correct": 0}
+    assert rewards.explanation
+
+
 @pytest.mark.parametrize(("answer", "right"), [("yes", 1), ("Yes.", 1), ("no", 0), (1, 0)])
 def test_yes_and_no(answer: object, right: float) -> None:
     assert judge(reply(answer), COMPARISON, TASK, None).components["answer"] == right

@@ -30,7 +30,7 @@ class FinQATextConfig(BaseModel):
     kinds: tuple[Kind, ...] = Field(default=(), description="Kinds of embedded questions; default: all")
     counts: Counted = Field(
         default="program",
-        description="What makes a reply correct: the result of its program (the answer where it has none), or its answer",
+        description="What makes a reply correct: its program's result (the answer where it has none), or its answer",
     )
     careless: float = Field(
         default=0.0,

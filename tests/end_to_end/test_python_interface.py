@@ -249,7 +249,6 @@ def wait_for_end(session: int, home: Path) -> bool:
 def test_samples_are_those_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     printed = document(["sample", "random", "-k", "3", "--limit=2", "--sandboxes=2", "--run-dir=theirs"], capfd)
     ours = finqa.sample("random", num_candidates=3, limit=2, sandboxes=2, run_dir="ours")
-    of_the_command = ("target", "run", "graded_otherwise_by_strict")
     assert ours.report == {name: value for name, value in printed.items() if name not in ("run", "seconds")}
     assert (ours.candidates, ours.questions) == (6, 2) and ours.scores_path.is_file()
     assert [line["id"] for line in read_jsonl(ours.candidates_path)] == [

@@ -140,13 +140,16 @@ async def count_graded_otherwise(settings: Settings, run: Path, reporter: Report
         return 0
     if to_public_dict(settings)["environment"]["options"].get("grader") == STRICT:
         return 0
-    environment = await asyncio.to_thread(open_environment, rescoring_settings(run, {GRADER: STRICT}), reporter)
     count = 0
-    for record in read_attempts(run):
-        trajectory = recorded_trajectory(record)
-        if trajectory.rewards is not None:
-            now = await grade_again(environment, trajectory)
-            count += now.components.get("correct") != trajectory.rewards.components.get("correct")
+    try:
+        environment = await asyncio.to_thread(open_environment, rescoring_settings(run, {GRADER: STRICT}), reporter)
+        for record in read_attempts(run):
+            trajectory = recorded_trajectory(record)
+            if trajectory.rewards is not None:
+                now = await grade_again(environment, trajectory)
+                count += now.components.get("correct") != trajectory.rewards.components.get("correct")
+    except ConfigError:  # an environment of a plugin has other graders, or grades in its sandbox only
+        return 0
     return count
 
 

@@ -14,7 +14,7 @@ from finqa_cli import app as application
 from finqa_cli.commands.shared.command_line import declaration_of
 from finqa_cli.completion import INDEX
 from finqa_cli.extend import registry
-from finqa_cli.settings.schema import DECLARATIONS
+from finqa_cli.settings.schema import DECLARATIONS, KINDS
 
 RUNS = frozenset({"target", "run", "runs", "resume", "rescore", "source", "baseline", "compare_with"})
 """Parameters that name a run."""
@@ -74,13 +74,13 @@ def _kind(parameter: Any) -> Any:
     name = str(parameter.name)
     if (declaration := declaration_of(name)) is not None:
         kind = declaration.path.removesuffix(".name")
-        return {"trackers": "tracker"}.get(kind, kind) if kind in _COMPONENTS else "text"
+        return KINDS.get(kind, kind) if kind in _COMPONENTS else "text"
     named = {"config": "configs", "assign": "settings"}
     return named.get(name, "runs" if name in RUNS else "text")
 
 
 _PLAYERS = ("embedded", "scripted")
-_COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "learner", "codec", "trackers")
+_COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "grader", "learner", "codec", "trackers")
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -12,9 +12,12 @@ from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.evaluation.official_scores import ENVIRONMENTS, METRICS, OfficialScores, score_file
+from finqa_cli.evaluation.rescore import GRADER
+from finqa_cli.extend import registry
+from finqa_cli.grading import Profile, profile_of
 from finqa_cli.runs.durable_files import write_csv
 from finqa_cli.runs.reporter import NullReporter
-from finqa_cli.wiring.build import open_environment
+from finqa_cli.wiring.build import make_judge, open_environment
 
 app = CommandApp()
 
@@ -22,7 +25,7 @@ SHOWN = 3
 
 
 @app.command(epilog=EXIT_CODES)
-@offers(general=("as_json",))
+@offers(GRADER, general=("config", "assign", "as_json"))
 def main(
     line: CommandLine,
     predictions: Annotated[Path, typer.Argument(help="Predictions in the format of the metric's official script.")],
@@ -38,20 +41,30 @@ def main(
     finqa: [{"id", "predicted": [token, ...]}]; execution and program accuracy, of the predictions that there are.
     convfinqa: the same, the id of a turn being DIALOGUE_0, DIALOGUE_1, and so on.
     tatqa: {"UID": [answer, scale]}; exact match, F1 and scale score, of all questions.
-    openenv: {"ID": answer} or rows with id and answer; accuracy by the rules of its environment, of all questions.
+    openenv: {"ID": answer} or rows with id and answer; accuracy by the rules of its environment, of all questions. Its
+    answers can be graded by another --grader; for judge see --grader in finqa eval.
 
     Example: finqa score predictions.json --metric tatqa --truth tatqa_dataset_dev.json
     """
     if metric not in METRICS:
         raise ConfigError(f"There is no metric {metric!r}.", remedy=f"--metric with one of: {', '.join(METRICS)}")
-    environment = None
+    environment, judge = None, None
+    grader: Profile = "openenv"
     if name := ENVIRONMENTS.get(metric):
+        if GRADER in line.flags:
+            raise ConfigError(f"Metric {metric} has rules of its own.", remedy="leave --grader out")
         given = {"environment.name": name, "data.path": str(truth)}
         try:
             environment = open_environment(line.load(given, quiet=True).settings, NullReporter())
         except DataError as error:  # its remedy names --data, the option of other commands
             raise DataError(error.message, remedy=error.remedy.replace("--data takes", "--truth takes")) from error
-    found = score_file(metric, predictions, truth, environment)
+    else:
+        settings = line.load(quiet=True).settings
+        judge = make_judge(settings)
+        chosen = settings.environment
+        options = registry().config(registry().find("environment", chosen.name), chosen.options)  # refuses unknown ones
+        grader = profile_of(getattr(options, "grader", "openenv"))
+    found = score_file(metric, predictions, truth, environment, grader=grader, judge=judge)
     if rows is not None:
         write_csv(rows, [_record(found, number) for number in range(len(found.scored.rows))])
     emit(_document(found, rows), as_json=line.as_json, text=_text(found, rows))

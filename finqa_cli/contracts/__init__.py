@@ -1,5 +1,6 @@
 """The contract of each kind of plugin. Components are constructed with their own options and, mostly, a context."""
 
+from finqa_cli.contracts.answer_judge import AnswerJudge, Judgement
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
 from finqa_cli.contracts.engine import ChatEngine, Engine, EngineContext, TokenEngine, uncounted
@@ -38,6 +39,7 @@ from finqa_cli.contracts.tracker import Tracker, TrackerContext
 __all__ = [
     "OWN_PREFIX",
     "AccountQuota",
+    "AnswerJudge",
     "BaseSession",
     "CallError",
     "CallFormat",
@@ -52,6 +54,7 @@ __all__ = [
     "EnvironmentContext",
     "ExecutingSandbox",
     "Grant",
+    "Judgement",
     "Learner",
     "LearnerContext",
     "LearnerEvents",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.contracts.answer_judge import AnswerJudge
 from finqa_cli.contracts.reward import Reward
 from finqa_cli.contracts.sandbox_provider import Sandbox
 from finqa_cli.types import (
@@ -68,12 +69,14 @@ class EnvironmentContext:
         data: The file or folder to read tasks from, or None for the environment's embedded ones.
         reward: Reward that replaces the environment's own, or None.
         max_turns: Tool calls after which an episode ends.
+        judge: Judge of answers that no rule can read; None unless the option `grader` of the environment is `judge`.
     """
 
     snapshot: Snapshot | None
     data: Path | None = None
     reward: Reward | None = None
     max_turns: int = 20
+    judge: AnswerJudge | None = None
 
 
 class BaseSession(ABC):
@@ -179,6 +182,9 @@ class Environment(ABC):
         Raises:
             FinqaError: No session can be opened, for example because a server that the options name does not answer.
         """
+
+    async def close(self) -> None:  # noqa: B027 - optional: most environments have nothing to free
+        """Free what sessions share. Idempotent, never raises. Default: nothing."""
 
     def sandbox_spec(self) -> SandboxSpec | None:
         """Return the sandbox that sessions need. Default: None, sessions run in this process."""

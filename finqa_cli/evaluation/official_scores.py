@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finqa_cli.contracts import Environment, ScoredPrediction, ScoredPredictions
+from finqa_cli.contracts import AnswerJudge, Environment, ScoredPrediction, ScoredPredictions
 from finqa_cli.data.data_problems import ProblemError, as_data_error
+from finqa_cli.data.dataset import Question
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.read_files import read_json
-from finqa_cli.errors import DataError
-from finqa_cli.grading import grade
+from finqa_cli.errors import DataError, FinqaError
+from finqa_cli.grading import Profile, grade
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
@@ -19,6 +21,7 @@ ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinq
 """Metric -> environment that reads the truths and scores predictions; `openenv` needs none."""
 
 METRICS = (*ENVIRONMENTS, "openenv")
+JUDGED_AT_ONCE = 16
 _OPENENV = 'the format is {"ID": answer, ...}, or rows with id and answer'
 
 
@@ -37,7 +40,15 @@ class OfficialScores:
     scored: ScoredPredictions
 
 
-def score_file(metric: str, predictions: Path, truth: Path, environment: Environment | None) -> OfficialScores:
+def score_file(
+    metric: str,
+    predictions: Path,
+    truth: Path,
+    environment: Environment | None,
+    *,
+    grader: Profile = "openenv",
+    judge: AnswerJudge | None = None,
+) -> OfficialScores:
     """Score a file of predictions.
 
     Args:
@@ -45,12 +56,18 @@ def score_file(metric: str, predictions: Path, truth: Path, environment: Environ
         predictions: JSON or JSONL file, in the form that the official script of the metric reads.
         truth: File or folder of the data set.
         environment: Environment of the metric, opened on the truth; None for `openenv`.
+        grader: Profile that grades answers of `openenv`.
+        judge: Judges the answers of `openenv` that the profile cannot read.
 
     Raises:
         DataError: A file is missing or malformed, or no prediction belongs to a question of the data.
+        EnvironmentFault: The judge failed. Its verdicts so far are kept, and the same call continues with them.
     """
     document = _read(predictions)
-    scored = _openenv(document, truth) if environment is None else environment.score_predictions(document)
+    if environment is None:
+        scored = asyncio.run(_answers(document, truth, grader, judge))
+    else:
+        scored = environment.score_predictions(document)
     if not scored.known:
         reason = f"No prediction of {predictions} belongs to a question of {truth}."
         raise DataError(reason, remedy="compare their ids, and name another --truth")
@@ -69,25 +86,48 @@ def _read(path: Path) -> object:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.", remedy="name another file") from error
 
 
-def _openenv(predictions: object, truth: Path) -> ScoredPredictions:
-    """Score by the rules of OpenEnv's FinQA environment; questions without a prediction are wrong."""
+async def _answers(predictions: object, truth: Path, grader: Profile, judge: AnswerJudge | None) -> ScoredPredictions:
+    """Score answers by a grader of the `finqa` environment; questions without a prediction are wrong.
+
+    With a judge the figure `accuracy by strict` is that of the profile alone.
+    """
     if isinstance(predictions, list) and all(isinstance(row, dict) and "id" in row for row in predictions):
         predictions = {str(row["id"]): row.get("answer") for row in predictions}
     if not isinstance(predictions, dict):
         raise DataError("The predictions are neither an object nor rows.", remedy=_OPENENV)
     answers = {str(identity): answer for identity, answer in predictions.items()}
     questions = read_layout(truth).questions
-    rows = []
-    for question in questions:
-        verdict = grade(answers.get(question.id, ""), question.answer, "openenv")
-        reason = verdict.explanation if question.id in answers else "There is no prediction."
-        rows.append(
-            ScoredPrediction(
-                id=question.id,
-                cluster=question.company,
-                figures={"accuracy": verdict.reward},
-                reason="" if verdict.reward == 1 else reason,
-            )
+    free = asyncio.Semaphore(JUDGED_AT_ONCE)
+
+    async def scored(question: Question) -> ScoredPrediction:
+        answer = answers.get(question.id, "")
+        verdict = grade(answer, question.answer, grader, question.user_query)
+        figures, reason = {"accuracy": verdict.reward}, verdict.explanation
+        if judge is not None:
+            figures["accuracy by strict"] = verdict.reward
+            if not verdict.readable and (text := str(answer or "").strip()):
+                async with free:
+                    found = await judge.judge(question=question.user_query, truth=question.answer, answer=text)
+                figures["accuracy"], reason = float(found.right), f"{judge.name} judges it wrong: {found.reason}"
+        return ScoredPrediction(
+            id=question.id,
+            cluster=question.company,
+            figures=figures,
+            reason="" if figures["accuracy"] == 1 else reason if question.id in answers else "There is no prediction.",
         )
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(scored(question)) for question in questions]
+    except* FinqaError as failures:  # the first of a group, which are mostly the same
+        raise failures.exceptions[0] from None
+    finally:
+        if judge is not None:
+            await judge.close()
     found = len({question.id for question in questions} & answers.keys())
-    return ScoredPredictions(rows=rows, known=found, missing=len(questions) - found, unknown=len(answers) - found)
+    return ScoredPredictions(
+        rows=[task.result() for task in tasks],
+        known=found,
+        missing=len(questions) - found,
+        unknown=len(answers) - found,
+    )

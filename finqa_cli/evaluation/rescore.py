@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from finqa_cli.types import AssistantTurn, Observation, Rewards, Trajectory, Tur
 from finqa_cli.wiring.build import open_environment
 
 GRADER = "environment.options.grader"
-RULES = (GRADER, "reward.name", "reward.options.")
+RULES = (GRADER, "grader.", "reward.name", "reward.options.")
 """Settings that change verdicts but no prompts: the only ones that a rescored evaluation may change."""
 
 PHASE = "rescore"
@@ -95,22 +95,27 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
     if wrong := [path for path in changes if not path.startswith(RULES)]:
         raise UsageError(
             f"{wrong[0]} affects more than the verdict on recorded attempts.",
-            remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward and reward.options",
+            remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward, and options of both by --set",
         )
     if not changes:
         raise UsageError("No other rules are given.", remedy=advise_rules(source))
     public = from_record(read_settings(source))
-    reward = dict(public["reward"])
-    if "reward.name" in changes and changes["reward.name"] != reward["name"]:
-        reward = {"name": changes["reward.name"], "options": {}}
-    options = {
-        path.removeprefix("reward.options."): value for path, value in changes.items() if path.startswith(RULES[2])
-    }
-    reward["options"] = {**reward["options"], **options}
     environment = dict(public["environment"])
+    recorded = {**public, "environment": environment}
     if GRADER in changes:
         environment["options"] = {**environment["options"], "grader": changes[GRADER]}
-    return from_public_dict(with_versions({**public, "environment": environment, "reward": reward}))
+        recorded["grader"] = Settings().grader.model_dump()  # a judge of before belongs to the grader of before
+    for kind in ("grader", "reward"):
+        recorded[kind] = _chosen(kind, recorded.get(kind) or Settings().grader.model_dump(), changes)
+    return from_public_dict(with_versions(recorded))
+
+
+def _chosen(kind: str, choice: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a component with changes; options of another component are left out."""
+    name, start = changes.get(f"{kind}.name", choice["name"]), f"{kind}.options."
+    options = choice["options"] if name == choice["name"] else {}
+    changed = {path.removeprefix(start): value for path, value in changes.items() if path.startswith(start)}
+    return {"name": name, "options": {**options, **changed}}
 
 
 def advise_rules(source: Path) -> str:
@@ -185,14 +190,17 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
         folder.link(target, str(source))
         folder.plan(len(records))
         reporter.start(PHASE, len(records))
-        written = []
-        for number, (record, trajectory) in enumerate(zip(records, before, strict=True), start=1):
-            stopper.check()
-            rewards = None if trajectory.rewards is None else await grade_again(environment, trajectory)
-            facts = compare_with_truth(environment, trajectory)
-            written.append({**record, **facts, **({} if rewards is None else _verdict(rewards))})
-            await asyncio.wrap_future(folder.attempt(written[-1]))
-            reporter.advance(PHASE, number)
+        written: list[dict[str, Any]] = []
+        try:
+            async for rewards in _grade_in_order(environment, before, settings.pool.max_concurrent_play):
+                stopper.check()
+                record, trajectory = records[len(written)], before[len(written)]
+                facts = compare_with_truth(environment, trajectory)
+                written.append({**record, **facts, **({} if rewards is None else _verdict(record, rewards))})
+                await asyncio.wrap_future(folder.attempt(written[-1]))
+                reporter.advance(PHASE, len(written))
+        finally:
+            await environment.close()
         reporter.finish(PHASE)
         after = [recorded_trajectory(record) for record in written]
         tokens = {str(record["id"]): read_outcome(record).tokens for record in records}
@@ -204,6 +212,26 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
         await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
         folder.finish("completed")
     return _compare(source, run, reports, [[read_outcome(record) for record in each] for each in (records, written)])
+
+
+async def _grade_in_order(
+    environment: Environment, trajectories: Sequence[Trajectory], at_once: int
+) -> AsyncIterator[Rewards | None]:
+    """Yield the verdict on each attempt, None for a fault; up to `at_once` are graded concurrently, for a judge."""
+    free = asyncio.Semaphore(at_once)
+
+    async def graded(trajectory: Trajectory) -> Rewards | None:
+        async with free:
+            return None if trajectory.rewards is None else await grade_again(environment, trajectory)
+
+    tasks = [asyncio.create_task(graded(trajectory)) for trajectory in trajectories]
+    try:
+        for task in tasks:
+            yield await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewards:
@@ -250,9 +278,11 @@ async def _repeat(session: Session | TextSession, turn: Turn) -> list[Observatio
     return [await session.step(call) for call in said.calls]
 
 
-def _verdict(rewards: Rewards) -> dict[str, Any]:
+def _verdict(record: Mapping[str, Any], rewards: Rewards) -> dict[str, Any]:
     """Return the fields of a record that depend on the verdict."""
+    metadata = {name: value for name, value in record["metadata"].items() if name != "judge"}
     return {
+        "metadata": {**metadata, **({"judge": dict(rewards.judged)} if rewards.judged else {})},
         "reward": rewards.total,
         "components": dict(rewards.components),
         "explanation": rewards.explanation,

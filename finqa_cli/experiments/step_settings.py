@@ -23,6 +23,7 @@ from finqa_cli.settings import (
     to_public_dict,
     to_stated_dict,
 )
+from finqa_cli.settings.schema import KINDS
 
 _MOST_DIFFERENCES = 10
 """Largest number of differences in a message."""
@@ -140,4 +141,4 @@ def check_options(settings: Settings) -> None:
         del named["reward"]  # no component
     choices = [*named.items(), *(("tracker", choice) for choice in settings.trackers)]
     for kind, choice in choices:
-        registry().config(registry().find(kind, choice.name), choice.options)
+        registry().config(registry().find(KINDS.get(kind, kind), choice.name), choice.options)

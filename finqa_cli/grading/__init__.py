@@ -6,6 +6,8 @@ Profiles:
     strict-3: Exactly one value in a common notation; other texts are unreadable, which is not the same as wrong.
     strict: The newest version of `strict`, now strict-3. Records contain the version instead (see `versioned`).
 
+The grader `judge`, now judge-1, is no profile: it grades by strict-3, and a model judges what is unreadable.
+
 Version 2 read prose with lists of words and was removed (`REMOVED`); its results in files are still shown and compared.
 
 Any answer is graded in time linear in its length; an answer of more than 4096 bytes is not read.
@@ -13,7 +15,8 @@ Any answer is graded in time linear in its length; an answer of more than 4096 b
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, TypeVar, cast, get_args
 
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES, Verdict, answer_text
 
@@ -21,27 +24,44 @@ Profile = Literal["openenv", "strict", "strict-1", "strict-3"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 STRICT: Profile = "strict-3"
 """Profile that `strict` refers to."""
+JUDGE = "judge"
+Judge = Literal["judge", "judge-1"]
+JUDGES: dict[str, Profile] = {"judge-1": "strict-3"}
+"""Version of the grader `judge` -> profile that grades first. Another rubric or profile is another version."""
 REMOVED = frozenset({"strict-2"})
 """Profiles that records of earlier versions name, and by which nothing can be graded any more."""
 STRICT_BEFORE_VERSIONS: Profile = "strict-1"
 """Profile that `strict` refers to in the record of a run: later runs record the version instead."""
 
 __all__ = [
+    "JUDGE",
+    "JUDGES",
     "MAX_ANSWER_BYTES",
     "PROFILES",
     "REMOVED",
     "STRICT",
     "STRICT_BEFORE_VERSIONS",
+    "Judge",
     "Profile",
     "Verdict",
     "grade",
+    "profile_of",
     "versioned",
 ]
 
 
-def versioned(profile: Profile) -> Profile:
-    """Return the profile with its version: `strict-3` for `strict`, others unchanged."""
-    return STRICT if profile == "strict" else profile
+_Name = TypeVar("_Name", bound=str)
+
+
+def versioned(name: _Name) -> _Name:
+    """Return a profile or judge with its version: `strict-3` for `strict`, `judge-1` for `judge`, others unchanged."""
+    newest: Mapping[str, str] = {"strict": STRICT, JUDGE: next(reversed(JUDGES))}
+    return cast(_Name, newest.get(name, name))
+
+
+def profile_of(grader: Profile | Judge) -> Profile:
+    """Return the profile by which a grader reads an answer: `strict-3` for `judge-1`, a profile itself."""
+    return JUDGES.get(versioned(grader)) or cast(Profile, grader)
 
 
 def grade(answer: object, truth: str, profile: str = "openenv", question: str = "") -> Verdict:

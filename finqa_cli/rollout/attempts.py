@@ -190,7 +190,10 @@ class Player:
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,
-            metadata={"usage": dict(usage)} if usage else {},
+            metadata={
+                **({"usage": dict(usage)} if usage else {}),
+                **({"judge": dict(rewards.judged)} if rewards is not None and rewards.judged else {}),
+            },
         )
 
     def _note_code_fault(self, attempt: Attempt, fault: CodeFault) -> None:

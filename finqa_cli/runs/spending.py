@@ -138,15 +138,15 @@ class Meter:
     def add_recorded(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Count attempts of the run that an earlier process played, from their records in trajectories.jsonl."""
         for record in records:
-            usage = record.get("metadata", {}).get("usage")
+            metadata = record.get("metadata", {})
             turns = record["turns"]
             tokens = sum(int(turn["prompt_tokens"]) + int(turn["completion_tokens"]) for turn in turns)
-            self._add(str(record["id"]), usage, tokens)
+            self._add(str(record["id"]), metadata, tokens)
         self._known = self._episodes
 
     def add(self, trajectory: Trajectory) -> None:
         """Count an attempt that ended, also if it is played again."""
-        self._add(trajectory.id, trajectory.metadata.get("usage"), trajectory.tokens)
+        self._add(trajectory.id, trajectory.metadata, trajectory.tokens)
         self._estimate()
         self.check()
 
@@ -171,8 +171,12 @@ class Meter:
         self._stopped = True
         self._stop(reason)
 
-    def _add(self, attempt: str, usage: Mapping[str, Any] | None, tokens: int) -> None:
+    def _add(self, attempt: str, metadata: Mapping[str, Any], tokens: int) -> None:
         self._episodes += 1
+        judging, usage = metadata.get("judge", {}).get("usage", {}), metadata.get("usage")
+        self._tokens += int(judging.get("prompt_tokens", 0)) + int(judging.get("completion_tokens", 0))
+        if (judged := judging.get("cost_usd")) is not None:
+            self._charged = (self._charged or 0.0) + float(judged)
         if not usage:
             self._tokens += tokens
             return
@@ -214,10 +218,12 @@ def _check_limits(settings: Settings, gpus: int) -> None:
             remedy="leave --max-tokens out",
         )
     priced = run.sandbox_hour_price or (gpus and run.gpu_hour_price) or engine.options.get("prices")
+    priced = priced or settings.grader.options.get("prices")
     if run.max_cost is not None and not priced:
         raise ConfigError(
             "No part of this run has a price, so --max-cost would have no effect.",
-            remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, or engine.options.prices of a service",
+            remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, engine.options.prices of a service, or "
+            "grader.options.prices of a judge",
         )
 
 

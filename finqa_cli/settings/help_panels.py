@@ -11,7 +11,9 @@ COMPONENTS, SANDBOXES, DATA, MODEL = "Components", "Sandboxes", "Data and evalua
 GENERATION, TRAINING, METHOD, RUN = "Generation", "Training", "Method", "Run"
 
 PANELS: Mapping[str, str] = {
-    **dict.fromkeys(("environment", "engine", "sandbox", "optimizer", "reward", "learner", "codec"), COMPONENTS),
+    **dict.fromkeys(
+        ("environment", "engine", "sandbox", "optimizer", "reward", "grader", "learner", "codec"), COMPONENTS
+    ),
     "optimizer.options": METHOD,
     "trackers": RUN,
     "pool": SANDBOXES,
@@ -33,8 +35,9 @@ OPTION_FLAGS = {
     ),
     "environment.options.grader": option(
         str,
-        "Grading rules of finqa: openenv, strict (strict-3), strict-1 or strict-3",
+        "Grading rules of finqa: openenv, strict (strict-3), strict-1, strict-3 or judge",
         "--grader",
+        variable="FINQA_GRADER",
         shown="openenv",
     ),
     "environment.options.dataset_limit": option(

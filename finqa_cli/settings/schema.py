@@ -42,6 +42,10 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
+KINDS: Mapping[str, str] = {"trackers": "tracker", "grader": "engine"}
+"""Section -> kind of its components, where they differ: a judge is an engine."""
+
+
 class Choice(Section):
     """One component by name, with its own options; `finqa plugins show NAME` lists them.
 
@@ -457,6 +461,9 @@ class Settings(Section):
         "--reward",
         main=True,
         shown="environment",
+    )
+    grader: Choice = setting(
+        Choice(name="openai"), "Chat engine of the grader `judge`, which reads answers that `strict` cannot"
     )
     learner: Choice = setting(Choice(name="torch"), "Learner that updates the weights")
     codec: Choice = setting(Choice(name=AUTO), "Chat format of the model")

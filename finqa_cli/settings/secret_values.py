@@ -29,6 +29,7 @@ _WAYS: Mapping[str, str] = {
     "reward.options": "export MY_VALUE=..., and read os.environ['MY_VALUE'] in the code of the reward",
     "engine.options.env": "hf auth login for models that need an account; the server reads the stored token",
     "engine.options": "export SERVER_KEY=... and --set engine.options.api_key_env=SERVER_KEY",
+    "grader.options": "export JUDGE_KEY=... and --set grader.options.api_key_env=JUDGE_KEY",
     "sandbox.options": "export the key of the service: DAYTONA_API_KEY=... or CWSANDBOX_API_KEY=...",
     "trackers": "export the variable of the tracker, such as WANDB_API_KEY=...",
     "model": "export HF_TOKEN=..., and name the model without it",

@@ -124,9 +124,11 @@ class Rewards:
         components: Named parts, for logs and reports.
         explanation: The reason, in one readable line.
         weight: Factor on the attempt's advantage, independent of its reward.
+        judged: What a judge decided, for the record of the attempt (see `Judgement.facts`); empty if none was asked.
     """
 
     total: float
     components: Mapping[str, float] = field(default_factory=dict)
     explanation: str = ""
     weight: float = 1.0
+    judged: Mapping[str, Any] = field(default_factory=dict)

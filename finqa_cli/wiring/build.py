@@ -35,6 +35,8 @@ from finqa_cli.data.openenv_layout.layout_reader import scan_layout
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, PluginError
 from finqa_cli.extend import missing_requirements, registry
+from finqa_cli.grading import JUDGES, versioned
+from finqa_cli.masking import masked
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
@@ -42,6 +44,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
 from finqa_cli.types import PolicyVersion, Snapshot
+from finqa_cli.wiring.model_judge import ModelJudge
 from finqa_cli.wiring.sandbox_owners import offer_strays
 
 log = structlog.get_logger(__name__)
@@ -100,8 +103,10 @@ def try_environment(settings: Settings, path: Path, home: Path) -> Environment:
 
 
 def _make_environment(settings: Settings, snapshot: Snapshot | None, data: Path | None) -> Environment:
-    choice, reward, turns = settings.environment, make_reward(settings), settings.generation.max_steps
-    context = EnvironmentContext(snapshot=snapshot, data=data, reward=reward, max_turns=turns)
+    choice, turns = settings.environment, settings.generation.max_steps
+    context = EnvironmentContext(
+        snapshot=snapshot, data=data, reward=make_reward(settings), max_turns=turns, judge=make_judge(settings)
+    )
     environment: Environment = registry().create("environment", choice.name, choice.options, context)
     return environment
 
@@ -123,6 +128,41 @@ def _takes_a_snapshot(settings: Settings, path: Path, other: str = "--environmen
         remedy = f"{text}{command} and {build}"
     return ConfigError(
         f"Environment {settings.environment.name!r} needs a snapshot, not the data at {path}.", remedy=remedy
+    )
+
+
+def make_judge(settings: Settings) -> ModelJudge | None:
+    """Construct the judge of answers, not started; None unless the grader of the environment is `judge`.
+
+    Raises:
+        ConfigError: The judge has options but is not used, its engine is no chat engine, or it has no model.
+    """
+    choice = settings.grader
+    if versioned(str(settings.environment.options.get("grader", ""))) not in JUDGES:
+        if choice.options:
+            raise ConfigError(
+                f"grader.options.{next(iter(choice.options))} belongs to the grader judge, which is not used.",
+                remedy="--grader judge",
+            )
+        return None
+    component = registry().find("engine", choice.name)
+    options = registry().config_class(component)
+    model = str(choice.options.get("model") or "")
+    if options is not None and "model" in options.model_fields and not model:
+        raise ConfigError("The grader judge needs the name of a model.", remedy="--set grader.options.model=NAME")
+    context = EngineContext(seed=settings.train.seed, home=settings.data.home)
+    engine = registry().create("engine", choice.name, choice.options, context)
+    if not isinstance(engine, ChatEngine):
+        raise ConfigError(
+            f"Engine {choice.name!r} returns token ids; a judge needs an engine that uses messages.",
+            remedy="--set grader.name=openai",
+        )
+    depends = {name: value for name, value in masked(choice.options).items() if name != "prices"}
+    return ModelJudge(
+        engine,
+        name=f"{choice.name} {model}".rstrip(),
+        identity={"engine": choice.name, **depends},
+        folder=settings.data.home / "judge",
     )
 
 

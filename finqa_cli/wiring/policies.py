@@ -16,6 +16,7 @@ from typing import Any
 from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.extend import registry
+from finqa_cli.grading import JUDGES, versioned
 from finqa_cli.local_models import KNOWN_MODELS, find_model
 from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
@@ -158,6 +159,20 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
         raise ConfigError(
             f"{name} is a small policy for another environment; it cannot play {environment.name}.",
             remedy=remedy,
+        )
+
+
+def check_cost_of_judge(settings: Settings) -> None:
+    """Check that the cost of a training whose answers a model judges has a limit.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    judged = versioned(str(settings.environment.options.get("grader", ""))) in JUDGES
+    if judged and settings.run.max_cost is None:
+        raise ConfigError(
+            "With the grader judge, training pays for a verdict on every answer that strict cannot read.",
+            remedy="--max-cost DOLLARS, at which the run stops",
         )
 
 

@@ -30,7 +30,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
 from finqa_cli.wiring.merged_adapters import servable
-from finqa_cli.wiring.policies import check_engine, check_fit
+from finqa_cli.wiring.policies import check_cost_of_judge, check_engine, check_fit
 from finqa_cli.wiring.rollout_workers import check_workers, make_workers
 from finqa_cli.wiring.sandbox_owners import owner_labels
 
@@ -143,6 +143,8 @@ async def stage(
         FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
+    if trains:
+        check_cost_of_judge(settings)
     with servable(settings, policy, run_dir, reporter) as served:
         async with _started(
             settings, served, run_id, reporter, trains, run_dir, episodes, check_stop, on_event, meter
@@ -166,7 +168,11 @@ async def _started(
     """Start everything that plays a policy which the engine serves; the arguments are those of `stage`."""
     with reporter.work(f"preparing environment {settings.environment.name} and engine {settings.engine.name}"):
         environment = open_environment(settings, reporter)
-        await environment.check_ready()
+        try:
+            await environment.check_ready()
+        except BaseException:
+            await environment.close()
+            raise
         size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
         log_dir = run_dir / "logs" if run_dir is not None else None
         breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
@@ -193,6 +199,7 @@ async def _started(
                 )
         except BaseException:
             await pool.close()
+            await environment.close()
             raise
     _allow_many_sockets()
     try:
@@ -211,7 +218,8 @@ async def _started(
                 meter=meter,
             )
     finally:
-        for failure in await to_the_end(asyncio.gather(engine.close(), pool.close(), return_exceptions=True)):
+        closing = asyncio.gather(engine.close(), pool.close(), environment.close(), return_exceptions=True)
+        for failure in await to_the_end(closing):
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)

@@ -116,7 +116,8 @@ def _is_setting(path: str) -> bool:
     if rest in ("options", "name"):
         return True
     name = rest.removeprefix("options.").partition(".")[0]
-    return rest.startswith("options.") and name in _options().get(section, ())
+    kind = "engine" if section == "grader" else section  # a judge is an engine
+    return rest.startswith("options.") and name in _options().get(kind, ())
 
 
 @cache

@@ -14,6 +14,7 @@ from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.cluster_nouns import cluster_noun
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
 from finqa_cli.extend import registry
+from finqa_cli.grading import JUDGES
 from finqa_cli.statistics import (
     Comparison,
     Interval,
@@ -294,6 +295,9 @@ def _grader(run: EvaluatedRun) -> str:
         pass  # the environment is not installed here, or its options changed: defaults are unknown
     rules = options.get("grader")
     words = [environment["name"], *([f"with grader {rules}"] if rules else [])]
+    if rules in JUDGES:
+        judge = run.asked["grader"]
+        words.append(f"by {judge['name']} {judge['options'].get('model', '')}".rstrip())
     if any(outcome.correct is not None and "correct" not in outcome.components for outcome in run.outcomes):
         words.append(f"with reward {run.asked['reward']['name']} {run.asked['reward']['options'] or ''}".rstrip())
     return " ".join(words)

@@ -25,6 +25,9 @@ COLUMNS = (
 )
 """Fields of a row, in order; `question` is an index into the list `questions`, `group` into the list `groups`."""
 
+MOST_DIFFERING = 200
+"""Attempts that the report lists of those on which strict rules and judge disagree."""
+
 LOST, BACK = "fault", "right"
 """CSS classes of the page for lost and for recovered parts."""
 
@@ -126,6 +129,7 @@ def figures(records: RunRecords) -> dict[str, Any]:
         "progress": progress_document(records),
         "curves": curves(records),
         "breakdown": breakdown(scored),
+        "judged": judged(scored),
         "nodes": nodes_document(records.nodes),
     }
 
@@ -313,6 +317,26 @@ def breakdown(scored: Sequence[Episode]) -> dict[str, Any]:
     return {
         "kinds": [[kind, *(_accuracy(kinds[kind], by_cluster=evaluated) or [])[1:]] for kind in sorted(kinds)],
         "reasons": [[reason, text, reasons[reason]] for reason, text in REASONS.items() if reasons[reason]],
+    }
+
+
+def judged(scored: Sequence[Episode]) -> dict[str, Any] | None:
+    """Returns the accuracy by strict rules and with their judge, and what they disagree on; None without a judge."""
+    graded = [episode for episode in scored if episode.outcome.part("judged") is not None]
+    if not graded:
+        return None
+    strict, right = ([bool(one.outcome.part(name)) for one in graded] for name in ("strict", "correct"))
+    differing = [one for one, by_rules, judge in zip(graded, strict, right, strict=True) if by_rules != judge]
+    return {
+        "attempts": len(graded),
+        "judged": sum(bool(one.outcome.part("judged")) for one in graded),
+        "strict": sum(strict) / len(graded),
+        "with_judge": sum(right) / len(graded),
+        "differing": [
+            [one.id, one.outcome.prompt, one.outcome.answer, one.outcome.explanation]
+            for one in differing[:MOST_DIFFERING]
+        ],
+        "left_out": max(0, len(differing) - MOST_DIFFERING),
     }
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from remedies.faults import Fault, new
+from fixtures.openai_server import openai_server
+from remedies.faults import Fault, new, text
+
+ADDRESS = "--set grader.options.base_url={url}"
+JUDGE = f"--set grader.options.model=analyst {ADDRESS}"
+PRICES = "--set grader.options.prices.analyst.input=1 --set grader.options.prices.analyst.output=1"
 
 
 def unfinished(run: str = "a") -> None:
@@ -33,5 +38,23 @@ EVALUATIONS = {
         "eval scripted --limit 1 --max-tokens 5", by_hand=new("eval scripted --limit 1")
     ),
     "a cost without a price": Fault("eval random --limit 1 --max-cost 5", fill={"PRICE": "0.1"}),
+    "a judge without a model": Fault(
+        f"eval scripted --limit 1 --grader judge {ADDRESS}", fill={"NAME": "analyst"}, server=openai_server
+    ),
+    "options of a judge that is not asked": Fault(f"eval scripted --limit 1 {JUDGE}", server=openai_server),
+    "a judge of token ids": Fault("eval scripted --limit 1 --grader judge --set grader.name=transformers", then=78),
+    "training with a judge without a limit": Fault(
+        f"train --quick-test --no-preflight --grader judge {JUDGE} {PRICES}",
+        fill={"DOLLARS": "5"},
+        then=4,  # the small policy was made for another description of submit_answer, so it learns nothing here
+        server=openai_server,
+        slow=True,
+    ),
+    "rules of a metric": Fault(
+        "score x.json --metric tatqa --truth nowhere --grader strict",
+        text("x.json", "{}"),
+        by_hand=new("score x.json --metric tatqa --truth nowhere"),
+        then=65,
+    ),
     "a grader that is none": Fault("eval --rescore a --grader no", by_hand=new("eval --rescore a --grader strict")),
 }

@@ -90,6 +90,28 @@ function breakdownOf(run) {
   return blocks;
 }
 
+/** What strict rules and their judge say, side by side, and the attempts on which they disagree. */
+function judgedOf(run) {
+  const { judged } = run;
+  if (!judged) return "";
+  const summary = [
+    `By strict alone ${fixed(judged.strict)}, with the judge ${fixed(judged.with_judge)}: `,
+    `${number(judged.judged)} of ${count(judged.attempts, "answer")} could not be read by strict and were judged. `,
+    judged.differing.length ? "The judge finds these right:" : "The judge agrees with strict on all of them.",
+    judged.left_out ? ` (${number(judged.left_out)} more are not listed)` : "",
+  ];
+  const section = h("section", {}, h("h2", {}, "Judged answers ", runTag(run.place)), h("p", {}, summary));
+  if (judged.differing.length) {
+    const rows = judged.differing.map(([id, question, answer, reason]) => [
+      h("a", { href: link("episode", { run: run.place || "", id }) }, question),
+      answer,
+      reason,
+    ]);
+    section.append(table([["question", ""], ["answer", ""], ["verdict", ""]], rows, "Attempts on which they disagree."));
+  }
+  return section;
+}
+
 async function showOverview(parameters) {
   const opening = several() || !state.runs[0].progress ? [h("div", { class: "heads" }, state.runs.map(headOf))] : await progressOf(state.runs[0]);
   const content = h("div", {}, opening);
@@ -109,6 +131,7 @@ async function showOverview(parameters) {
   }
   for (const run of state.runs) content.append(source.steps(run));
   content.append(measures(keys.filter((curve) => !stepped.includes(curve))));
+  for (const run of state.runs) content.append(judgedOf(run));
   const tables = state.runs.flatMap(breakdownOf);
   if (tables.length) content.append(h("section", { class: "two" }, tables.map((one) => h("div", {}, one))));
   return content;

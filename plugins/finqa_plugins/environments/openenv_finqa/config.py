@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from finqa_cli.grading import Profile, versioned
+from finqa_cli.grading import Judge, Profile, versioned
 from finqa_cli.types import Check
 
 OPENENV = "openenv"
@@ -51,17 +51,18 @@ class FinQAConfig(BaseModel):
         default=False,
         description="Queries can join all tables of a company; in OpenEnv a query can use only the table that it names",
     )
-    grader: Annotated[Profile, AfterValidator(versioned)] = Field(
+    grader: Annotated[Profile | Judge, AfterValidator(versioned)] = Field(
         default="openenv",
         description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts exactly one value, in any "
-        "common notation; 'strict-1' and 'strict-3' are its versions, and 'strict' is 'strict-3'",
+        "common notation; 'strict-1' and 'strict-3' are its versions, and 'strict' is 'strict-3'; 'judge' asks a model "
+        "about answers that 'strict' cannot read, see docs/judge.md",
     )
 
     asked_again: int = Field(
         default=2,
         ge=0,
-        description="With grader 'strict-3': how often an answer that cannot be read is returned with the reason, "
-        "which costs a step; the next one is graded as it is",
+        description="With graders 'strict-3' and 'judge': how often an answer that cannot be read is returned with the "
+        "reason, which costs a step; the next one is graded as it is",
     )
     prompt_file: Path | None = Field(
         default=None,

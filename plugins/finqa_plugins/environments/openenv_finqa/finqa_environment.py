@@ -1,7 +1,7 @@
 """The `finqa` environment: its tasks come from a snapshot, its episodes run on the server inside a sandbox.
 
-The server judges answers. This client compares them exactly with the gold answers of the snapshot, and applies a
-configured reward.
+The server grades answers. This client compares them exactly with the gold answers of the snapshot, asks a judge about
+those that the grader `judge` cannot read, and applies a configured reward.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from finqa_cli.contracts import Environment, EnvironmentContext, Reward, RewardRequest, Sandbox, ServingSandbox, Session
+from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, EpisodeError
-from finqa_cli.grading import grade, versioned
+from finqa_cli.grading import Verdict, grade, profile_of
 from finqa_cli.types import (
     AssistantTurn,
     DataInfo,
@@ -38,12 +37,17 @@ from finqa_plugins.environments.openenv_finqa.config import OPENENV, SERVER_NEED
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import read_prompt, tool_specs
 from finqa_plugins.environments.openenv_finqa.finqa_tools import (
     ASK_AGAIN,
-    ASKED_AGAIN,
     SUBMIT,
     TOOLS,
-    InvalidArgumentsError,
     served_tools,
-    validated,
+)
+from finqa_plugins.environments.openenv_finqa.finqa_verdicts import (
+    NO_ANSWER,
+    Verdicts,
+    is_returned,
+    measure_judged,
+    sent_arguments,
+    submitted_answer,
 )
 from finqa_plugins.environments.openenv_finqa.gold_truths import GOLD, Truths, gold_turn
 from finqa_plugins.environments.openenv_finqa.snapshot_tasks import read_tasks
@@ -51,7 +55,6 @@ from finqa_plugins.environments.openenv_finqa.snapshot_tasks import read_tasks
 SERVER_MODULE = "finqa_plugins.environments.openenv_finqa.server.run_server"
 CONNECTIONS_PER_PEER = 8192
 """Limit of a sandbox's server: more than its 4,096 sessions and its health checks need."""
-NO_ANSWER = "no answer submitted"
 
 
 class FinQAEnvironment(Environment):
@@ -63,11 +66,15 @@ class FinQAEnvironment(Environment):
         self._snapshot: Snapshot = context.snapshot
         self._max_turns = context.max_turns
         self._truths = Truths(context.snapshot)
-        self._judge = Judge(context.reward, self._truths) if context.reward else None
+        grader = self._config.grader
+        self._judge = context.judge
+        self._verdicts = Verdicts(self._truths, grader=grader, reward=context.reward, judge=self._judge)
         self._prompt = read_prompt(self._config.prompt_file)
-        self.grader = "" if self._config.url else self._config.grader  # a running server has its own rules
-        self._own_tools = tool_specs(served_tools(self._config.grader))
-        self._asks_again = self._config.grader in ASK_AGAIN and not self._config.url
+        self.grader = "" if self._config.url else grader  # a running server has its own rules
+        if self._judge is not None:
+            self.grader = f"{grader} ({profile_of(grader)}, then {self._judge.name})"
+        self._own_tools = tool_specs(served_tools(profile_of(grader)))
+        self._asks_again = profile_of(grader) in ASK_AGAIN and not self._config.url
         self._tools: Sequence[ToolSpec] = self._own_tools if self._config.tools == "own" else ()
 
     def sandbox_spec(self) -> ServerSpec | None:
@@ -80,7 +87,7 @@ class FinQAEnvironment(Environment):
             "FINQA_SESSION_TIMEOUT": f"{self._config.session_timeout_s:g}",
             "FINQA_HINTS": str(int(self._config.hints)),
             "FINQA_JOINS": str(int(self._config.joins)),
-            "FINQA_GRADER": self._config.grader,
+            "FINQA_GRADER": profile_of(self._config.grader),
             "FINQA_ASKED_AGAIN": str(self._config.asked_again),
             "FINQA_PANDAS": str(self._config.pandas),
             "FINQA_SNAPSHOT_NAME": self._snapshot.name,
@@ -127,7 +134,10 @@ class FinQAEnvironment(Environment):
             SandboxError: The server does not answer within 2 s, or is not an OpenEnv server.
             AuthenticationError: The server needs a token, or another one; or the token's variable is not set.
             ConfigError: The server is another environment.
+            FinqaError: The judge cannot be reached.
         """
+        if self._judge is not None:
+            await self._judge.start()
         url = self._config.url
         if not url:
             return
@@ -149,6 +159,15 @@ class FinQAEnvironment(Environment):
                 f"The server {where} is {facts.name or 'another environment'}; it has no financial questions.",
                 remedy=f"--environment openenv --set environment.options.url={url.partition('?')[0]}",
             )
+
+    async def close(self) -> None:
+        """Free the judge."""
+        if self._judge is not None:
+            await self._judge.close()
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
+        """Return the accuracy of rules and judge side by side, with the grader `judge`."""
+        return measure_judged(trajectories)
 
     def _client(self, url: str, sandbox: Sandbox | None) -> OpenEnvClient:
         return OpenEnvClient(
@@ -188,7 +207,7 @@ class FinQAEnvironment(Environment):
             await client.close()
             raise
         prompt = self._prompt.opening(task, self._tools)
-        return FinQASession(client, task, prompt, self._truths, self._judge, asks_again=self._asks_again)
+        return FinQASession(client, task, prompt, self._verdicts, asks_again=self._asks_again)
 
     def inputs(self) -> Mapping[str, str]:
         """Return digests of the prompt file and of the server's tools, if they are configured and known."""
@@ -203,25 +222,20 @@ class FinQAEnvironment(Environment):
         return self._prompt.opening(task, self._tools) if self._tools else None
 
     async def regrade(self, trajectory: Trajectory) -> Rewards:
-        """Return the verdict of the grader, as the server computes it; a configured reward replaces its total.
+        """Return the verdict of the grader, as the server computes it, completed by `Verdicts.complete`.
 
         Raises:
             DataError: The snapshot has no truth for the task, or its file is damaged.
-            EnvironmentFault: The configured reward failed.
+            EnvironmentFault: The judge or the configured reward failed.
         """
-        task, truth = trajectory.task, self._truths.of(trajectory.task)
-        answer = submitted_answer(trajectory)
-        if answer is None:
-            verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
-        else:
-            found = grade(answer, truth, versioned(self._config.grader), task.prompt)
-            components = {"correct": found.reward, "exact": float(answer.strip() == truth.strip())}
-            verdict = Rewards(total=found.reward, components=components, explanation=found.explanation)
+        task, answer = trajectory.task, submitted_answer(trajectory)
+        found, returned = NO_ANSWER, None
+        if answer is not None:
+            found = grade(answer, self._truths.of(task), profile_of(self._config.grader), task.prompt)
         if self._asks_again:
             steps = (step for turn in trajectory.turns for step in turn.steps if step.call.name == SUBMIT)
             returned = sum(is_returned(step.observation) for step in steps if step.observation is not None)
-            verdict = with_returned(verdict, returned)
-        return self._judge.judge(task, answer or "", verdict) if self._judge else verdict
+        return await self._verdicts.complete(task, answer, found, returned)
 
     def right_answer(self, task: Task) -> str:
         """Return the gold answer of the snapshot.
@@ -279,16 +293,14 @@ class FinQASession(Session):
         client: OpenEnvClient,
         task: Task,
         prompt: Prompt,
-        truths: Truths,
-        judge: Judge | None = None,
+        verdicts: Verdicts,
         *,
         asks_again: bool = False,
     ) -> None:
         self._client = client
         self._task = task
         self._prompt = prompt
-        self._truths = truths
-        self._judge = judge
+        self._verdicts = verdicts
         self._returned: int | None = 0 if asks_again else None
         self._answer = ""
         self._reward: float | None = None
@@ -307,7 +319,7 @@ class FinQASession(Session):
         if self._reward is not None:
             return Observation(text="Error: The episode is over; reset begins another one.", done=True, is_error=True)
         try:
-            reply = await self._client.call_tool(call.name, _arguments(call))
+            reply = await self._client.call_tool(call.name, sent_arguments(call))
         except RefusedRequestError as error:
             return Observation(text=f"Error: {error}", is_error=True)
         observation: dict[str, Any] = reply["observation"]
@@ -328,16 +340,14 @@ class FinQASession(Session):
     async def grade(self) -> Rewards:
         """Return the server's reward, with its reason; 0 for an episode without an answer.
 
-        Its parts are the server's verdict, `correct`, and `exact`: whether the stripped answer equals the stripped gold
-        answer. `exact` is computed by this client and does not affect the total. Under a grader that asks again there
-        is also `asked_again`, the number of answers that were returned.
+        `Verdicts.complete` adds the parts of this client.
 
         The state is requested first: it shows that question and replies belonged together until the end (see
         `openenv_client`). Only a session that was dropped during a call has no connection left, and no answer.
 
         Raises:
             SandboxError: The connection is lost, so that it is unknown which episode the reward belongs to.
-            EnvironmentFault: The server broke its protocol, or now has another question.
+            EnvironmentFault: The server broke its protocol or now has another question, or judge or reward failed.
             DataError: The snapshot has no truth for the task.
         """
         answered = self._reward is not None
@@ -345,15 +355,9 @@ class FinQASession(Session):
         if state is not None and not is_about(state, self._task):
             raise EnvironmentFault(f"The environment server ended question {self._task.id!r} in mid-episode.")
         if state is None or self._reward is None:
-            verdict = Rewards(total=0.0, components={"correct": 0.0, "exact": 0.0}, explanation=NO_ANSWER)
-        else:
-            explanation = str(state.get("explanation", ""))
-            exact = self._answer.strip() == self._truths.of(self._task).strip()
-            components = {"correct": self._reward, "exact": float(exact)}
-            verdict = Rewards(total=self._reward, components=components, explanation=explanation)
-        if self._returned is not None:
-            verdict = with_returned(verdict, self._returned)
-        return self._judge.judge(self._task, self._answer, verdict) if self._judge else verdict
+            return await self._verdicts.complete(self._task, None, NO_ANSWER, self._returned)
+        found = Verdict(self._reward, str(state.get("explanation", "")))
+        return await self._verdicts.complete(self._task, self._answer, found, self._returned)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -364,69 +368,6 @@ class FinQASession(Session):
         if isinstance(reward, int | float):
             return float(reward)
         raise EnvironmentFault("The environment server ended the episode without a reward.")
-
-
-class Judge:
-    """Scores submitted answers by a configured reward."""
-
-    def __init__(self, reward: Reward, truths: Truths) -> None:
-        """Raise ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
-        if (reward.spec() or {}).get("format") == "json":
-            raise ConfigError(
-                "The finqa environment submits plain answers, but the reward requires JSON.",
-                remedy="--set reward.options.format=plain",
-            )
-        self._reward = reward
-        self._truths = truths
-
-    def judge(self, task: Task, answer: str, verdict: Rewards) -> Rewards:
-        """Score an answer by the configured reward; the server's parts are kept, so that accuracy stays comparable.
-
-        Args:
-            task: The question.
-            answer: The submitted answer; empty when none was.
-            verdict: The server's verdict.
-
-        Raises:
-            DataError: The snapshot has no truth for the task, or its file is damaged.
-            EnvironmentFault: The reward itself failed.
-        """
-        extra = {"question_type": task.kind, "question": task.prompt}
-        request = RewardRequest(task=task, solution=answer, truth=self._truths.of(task), extra_info=extra)
-        return self._reward.score_beside(request, verdict)
-
-
-def is_returned(observation: Observation) -> bool:
-    """Whether this is the reply to an answer that was returned to the policy."""
-    return observation.text.startswith(ASKED_AGAIN) and not observation.done
-
-
-def with_returned(verdict: Rewards, count: int) -> Rewards:
-    """Return a verdict with the number of answers that were returned as the part `asked_again`."""
-    return replace(verdict, components={**verdict.components, "asked_again": float(count)})
-
-
-def submitted_answer(trajectory: Trajectory) -> str | None:
-    """Return the answer that ended an attempt, as it was sent; None if no answer was accepted."""
-    steps = [step for turn in trajectory.turns for step in turn.steps]
-    if not steps or steps[-1].call.name != SUBMIT:
-        return None
-    observation = steps[-1].observation
-    if observation is None or not observation.done or observation.is_error:
-        return None
-    return str(_arguments(steps[-1].call)["answer"])
-
-
-def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    """Return the arguments to send. An answer is always sent as text: OpenEnv's own server fails on a number."""
-    if call.name != SUBMIT:
-        return call.arguments
-    try:
-        return validated(TOOLS[SUBMIT], call.arguments)
-    except InvalidArgumentsError as error:
-        raise RefusedRequestError(str(error)) from None
-    except ValueError:  # an integer of thousands of digits
-        raise RefusedRequestError("The answer cannot be written as text.") from None
 
 
 def _result_text(observation: dict[str, Any]) -> str:

@@ -13,11 +13,14 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 from finqa_cli.contracts import EnvironmentContext, Reward
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
-from finqa_cli.types import Rewards, Task, ToolCall
-from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment, Judge, Truths
+from finqa_cli.grading import Verdict
+from finqa_cli.types import Snapshot, Task, ToolCall
+from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
+from finqa_plugins.environments.openenv_finqa.finqa_verdicts import Verdicts
+from finqa_plugins.environments.openenv_finqa.gold_truths import Truths
 
 TASK = Task(id="q1", prompt="What are total revenues in 2024?", split="train", cluster="acme", kind="lookup")
-VERDICT = Rewards(total=0.0, components={"correct": 0.0}, explanation="not by these rules")
+FOUND = Verdict(0.0, "not by these rules")
 
 
 def reward(name: str, **options: Any) -> Reward:
@@ -25,26 +28,31 @@ def reward(name: str, **options: Any) -> Reward:
     return made
 
 
-def test_the_reward_decides_and_the_servers_part_stays(tmp_path: Path) -> None:
-    judge = Judge(reward("weighted", format="plain"), Truths(write_tiny_snapshot(tmp_path)))
-    rewards = judge.judge(TASK, "6118", VERDICT)
-    assert rewards.total == 1.0 and rewards.components == {"exact": 1.0, "numerical": 0.0, "correct": 0.0}
-    assert judge.judge(TASK, "", VERDICT).total == 0.0
+def verdicts(snapshot: Snapshot, chosen: Reward) -> Verdicts:
+    return Verdicts(Truths(snapshot), grader="openenv", reward=chosen, judge=None)
+
+
+async def test_the_reward_decides_and_the_servers_part_stays(tmp_path: Path) -> None:
+    decides = verdicts(write_tiny_snapshot(tmp_path), reward("weighted", format="plain"))
+    rewards = await decides.complete(TASK, "6118", FOUND, None)
+    parts = {"exact": 1.0, "numerical": 0.0, "correct": 0.0, "environment_exact": 1.0}
+    assert rewards.total == 1.0 and rewards.components == parts
+    assert (await decides.complete(TASK, None, FOUND, None)).total == 0.0
 
 
 @pytest.mark.parametrize("name", ["weighted", "ternary", "graded"])
 def test_a_reward_that_reads_json_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="plain answers") as caught:
-        Judge(reward(name, format="json"), Truths(write_tiny_snapshot(tmp_path)))
+        verdicts(write_tiny_snapshot(tmp_path), reward(name, format="json"))
     assert "format=plain" in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ['{"id": "q2", "answer": "1"}\n', '{"id": "q1"}\n', "[]\n", "no json\n", "\xff\n"])
-def test_a_damaged_truth_is_told_with_the_command_that_mends_it(tmp_path: Path, text: str) -> None:
+async def test_a_damaged_truth_is_told_with_the_command_that_mends_it(tmp_path: Path, text: str) -> None:
     snapshot = write_tiny_snapshot(tmp_path)
     (tmp_path / "truth.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match="'tiny' is damaged") as caught:
-        Judge(reward("graded"), Truths(snapshot)).judge(TASK, "6118", VERDICT)
+        await verdicts(snapshot, reward("graded")).complete(TASK, "6118", FOUND, None)
     assert caught.value.remedy == "finqa snapshot build --snapshot-name tiny --data DIR"
 
 

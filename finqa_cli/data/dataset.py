@@ -84,6 +84,7 @@ class DataSet:
         source: Where the data comes from, in words.
         evaluation_only: Whether the data is marked as not for training.
         expert: `gold` if gold SQL, and nothing else, demonstrates the questions; else empty.
+        grader: Grader of answers unless the user names one; empty: that of the environment, for data made for it.
     """
 
     tables: tuple[Table, ...]
@@ -92,6 +93,7 @@ class DataSet:
     licence: str
     evaluation_only: bool = False
     expert: str = ""
+    grader: str = ""
 
     def companies(self) -> tuple[str, ...]:
         """Returns all companies that have tables, sorted."""

@@ -1,4 +1,4 @@
-"""Gold answers that the default grader compares as text although they contain a number. Pure."""
+"""Gold answers that OpenEnv's rules compare as text although they contain a number. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from finqa_cli.data.own_tables.table_cells import read_number
 from finqa_cli.grading.openenv import grade
 
 WORDED_ANSWERS = (
-    "answers are a number with words or a currency, which the default grader compares as text (write the number "
+    "answers are a number with words or a currency, so that the number alone can be graded wrong (write the number "
     "alone, and its unit in the question)"
 )
 """Text of the finding, in the plural, with the remedy."""

@@ -5,7 +5,7 @@
 | `correct`   | what counts is right: the program's result, without a program the stated answer; or always that     |
 | `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
 | `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
-| `answer`    | the stated answer is right: grading profile `strict-1`, in which `9.4%` and 0.094 are the same      |
+| `answer`    | the stated answer is right by a grading profile, `strict-1` by default: `9.4%` is 0.094             |
 | `format`    | the reply is the JSON object that was asked for                                                     |
 
 A program is graded by its result and not by its text, as in FinQA's main measure. A right answer beside a wrong program
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from finqa_cli.grading import grade
+from finqa_cli.grading import Profile, grade
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, ProgramTable, ProgramVerdict, Value, compare, execute, parse
 from finqa_cli.grading.programs.execute import DECIMALS, number
@@ -38,7 +38,15 @@ class ReplyVerdict:
 
 
 def judge_reply(
-    text: str, truth: Value, gold: str, table: ProgramTable, *, selects: bool = False, counts: Counted = "program"
+    text: str,
+    truth: Value,
+    gold: str,
+    table: ProgramTable,
+    *,
+    question: str = "",
+    profile: Profile = "strict-1",
+    selects: bool = False,
+    counts: Counted = "program",
 ) -> ReplyVerdict:
     """Grade a reply; no reply causes an error.
 
@@ -47,6 +55,8 @@ def judge_reply(
         truth: Result of the gold program.
         gold: The gold program; empty if the data has none.
         table: Table that `table_*` steps read.
+        question: The question alone, which says in which scale the stated answer is; see `grade`.
+        profile: Grades the stated answer.
         selects: Whether a program may be a bare number, as in turns of ConvFinQA that select one.
         counts: What makes the reply correct.
 
@@ -56,7 +66,7 @@ def judge_reply(
     reply = parse_reply(text)
     if not reply.ok:
         return _verdict(gold, {}, f"No answer: {reply.error}.")
-    stated = grade(reply.answer, str(plain(truth)), "strict-1")
+    stated = grade(reply.answer, str(plain(truth)), profile, question)
     parts = {"answer": stated.reward, "format": 1.0}
     if not reply.program:
         return _verdict(gold, {**parts, "correct": stated.reward}, f"No program. {stated.explanation}")

@@ -35,10 +35,10 @@ OPTION_FLAGS = {
     ),
     "environment.options.grader": option(
         str,
-        "Grading rules of finqa: openenv, strict (strict-3), strict-1, strict-3 or judge",
+        "Grading rules: openenv, strict (strict-3), strict-1, strict-3 or judge",
         "--grader",
         variable="FINQA_GRADER",
-        shown="openenv",
+        shown="openenv; strict for imported data",
     ),
     "environment.options.dataset_limit": option(
         int, "Limit of problems per split; 0: all (mbpp)", "--dataset-limit", shown="0", panel=DATA

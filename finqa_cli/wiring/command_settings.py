@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.runs.links import located
@@ -113,9 +114,29 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
     chosen = loaded.settings.environment
     if not missing_requirements(environment := registry().find("environment", chosen.name)):
         registry().config(environment, chosen.options)  # what is wrong there is named before a model is looked for
-    loaded = _with_codec_of_model(loaded)
+    loaded = _with_grader_of_data(_with_codec_of_model(loaded))
     placed = place(loaded.settings, loaded.undecided, purpose)
     return replace(loaded, settings=placed.settings, plan=placed.plan)
+
+
+def _with_grader_of_data(loaded: Loaded) -> Loaded:
+    """Return the settings with the grader that the snapshot names, unless a layer or the environment's server sets one.
+
+    Only imported data names one. Its version is then in the settings of the run, which a later import does not change.
+    """
+    settings = loaded.settings
+    chosen = settings.environment
+    component = registry().find("environment", chosen.name)
+    options = registry().config_class(component)
+    fixed = component.snapshotless or "grader" in chosen.options or chosen.options.get("url")
+    if fixed or options is None or "grader" not in options.model_fields:
+        return loaded
+    snapshot = LocalSnapshots(settings.data.home).current(settings.data.snapshot)
+    if snapshot is None or not (grader := snapshot.metadata.get("grader")):
+        return loaded
+    environment = Choice(name=chosen.name, options={**chosen.options, "grader": grader})
+    origins = {**loaded.origins, "environment.options.grader": f"snapshot {snapshot.name}"}
+    return replace(loaded, settings=settings.model_copy(update={"environment": environment}), origins=origins)
 
 
 def _with_codec_of_model(loaded: Loaded) -> Loaded:

@@ -109,3 +109,20 @@ def test_where_only_some_questions_have_an_expert_play_suggests_a_model(capsys: 
         played = ["play", f"--snapshot={name}", "--engine=scripted", "--split=test", "--question=ardenhill-1"]
         assert main(played) == 0
         assert f"Next: finqa eval {target} --snapshot {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("flags", "grader"), [([], "strict-3"), (["--grader=openenv"], "openenv")])
+def test_imported_questions_are_graded_strictly_unless_the_user_says_otherwise(
+    flags: list[str], grader: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, questions = as_csv(Path("own")), write_questions(Path("questions.csv"))
+    imported = ["data", "import", "tables", str(source), "--questions", str(questions), "--out=mine"]
+    assert main([*imported, "--snapshot-name=mine"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "scripted", "--snapshot=mine", "--split=test", "--run-dir=run", *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("scripted on mine/test (environment finqa, grader " + grader + "): accuracy 1.000")
+    assert json.loads(Path("run/settings.json").read_text())["environment"]["options"]["grader"] == grader
+    document(capsys, "data", "import", "tables", str(source), f"--questions={questions}", "--out=mine", "--overwrite")
+    again = document(capsys, "eval", "--resume=run", code=2)
+    assert "finished" in again["error"]["message"]

@@ -21,6 +21,7 @@ from finqa_cli.data.dataset import LINE_ITEM, Cell, DataSet, Question, SplitShar
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, FinqaRow, is_finqa, read_finqa_rows
 from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.grading import STRICT
 from finqa_cli.types.splits import split_of_name
 
 _CELL = re.compile(
@@ -166,6 +167,7 @@ def import_finqa_json(
         questions=tuple(importer.questions),
         source=f"{SOURCE}: {', '.join(path.name for path in files)}",
         licence=LICENCE,
+        grader=STRICT,
     )
     if evaluation_only is None:
         evaluation_only = any(split_of_name(path) == "test" for path in files)

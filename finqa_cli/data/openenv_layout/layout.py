@@ -33,6 +33,7 @@ def layout_files(dataset: DataSet) -> Iterator[tuple[str, str]]:
     yield TABLES_FILE, json.dumps(cleaned, ensure_ascii=False, indent=0) + "\n"
     about = {"source": dataset.source, "licence": dataset.licence, "evaluation_only": dataset.evaluation_only}
     about |= {"expert": dataset.expert} if dataset.expert else {}
+    about |= {"grader": dataset.grader} if dataset.grader else {}
     yield ABOUT_FILE, json.dumps(about, indent=2) + "\n"
 
 

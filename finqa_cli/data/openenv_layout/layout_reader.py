@@ -36,12 +36,13 @@ _WORDS = {str: "a text", bool: "true or false", list: "a list"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Origin, permitted use and expert of data (see `DataSet`); a field is empty or None if it is not stated."""
+    """Origin, use, expert and grader of data (see `DataSet`); a field is empty or None if it is not stated."""
 
     source: str = ""
     licence: str = ""
     evaluation_only: bool | None = None
     expert: str = ""
+    grader: str = ""
 
 
 def about_folder(folder: Path) -> About:
@@ -55,7 +56,7 @@ def about_folder(folder: Path) -> About:
     path = folder / ABOUT_FILE
     if not path.exists():
         return _fetched(folder, None)
-    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str})
+    about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str, "grader": str})
     return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
 
 
@@ -172,6 +173,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
         licence=about.licence or "unknown",
         evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
         expert=about.expert,
+        grader=about.grader,
     )
     return Reading(dataset=dataset, problems=tuple(problems))
 

@@ -37,6 +37,7 @@ from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, 
 from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
 from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
 from finqa_cli.data.worded_columns import WordedColumn, worded_columns
+from finqa_cli.grading import STRICT
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
 from finqa_cli.types.splits import SPLIT_NAMES
@@ -130,6 +131,7 @@ def import_tables(
         source=options.source or source.resolve().name,
         licence=options.licence,
         expert=GOLD,
+        grader=STRICT,
     )
     report = finish_import(
         for_evaluation(dataset) if options.evaluation_only else dataset,

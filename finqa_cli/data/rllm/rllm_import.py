@@ -40,6 +40,7 @@ from finqa_cli.data.question_files.field_values import name_fault
 from finqa_cli.data.question_files.question_rows import Row, read_rows
 from finqa_cli.data.question_files.read_files import parse_json, read_json
 from finqa_cli.errors import DataError
+from finqa_cli.grading import STRICT
 from finqa_cli.types.splits import split_of_name
 
 _SUMMARY = "tables_cleaned_all_companies.json"
@@ -185,7 +186,13 @@ def import_rllm(folder: Path, *, tables: Path | None = None, skip_bad: bool = Fa
             problems += importer.add_file(file)
     except ProblemError as error:
         raise as_data_error([error.problem], remedy="finqa data import rllm --help") from error
-    dataset = DataSet(tables=tuple(good.values()), questions=tuple(importer.questions), source=SOURCE, licence=LICENCE)
+    dataset = DataSet(
+        tables=tuple(good.values()),
+        questions=tuple(importer.questions),
+        source=SOURCE,
+        licence=LICENCE,
+        grader=STRICT,
+    )
     nothing, remedy = f"There is no valid question in {base}.", "finqa data import rllm --help"
     return finish_import(
         dataset,

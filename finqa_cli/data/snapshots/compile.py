@@ -105,6 +105,7 @@ def compile_snapshot(dataset: DataSet, folder: Path) -> str:
         "licence": dataset.licence,
         "evaluation_only": dataset.evaluation_only,
         **({"expert": dataset.expert} if dataset.expert else {}),
+        **({"grader": dataset.grader} if dataset.grader else {}),
     }
     contents[MANIFEST] = (json.dumps(manifest, indent=2) + "\n").encode()
     for name, data in contents.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from finqa_cli.grading import Profile, versioned
 
 
 class ConvFinQAConfig(BaseModel):
@@ -15,6 +17,9 @@ class ConvFinQAConfig(BaseModel):
     history: Literal["own", "gold"] = Field(
         default="own",
         description="Answers in the history of later turns: the policy's own, or the right ones, shown after each turn",
+    )
+    grader: Annotated[Profile, AfterValidator(versioned)] = Field(
+        default="strict-1", description="Grading profile of the stated answers"
     )
     skip_bad: bool = Field(default=False, description="Skip malformed dialogues with a warning")
     split: Literal["auto", "train", "dev", "test"] = Field(

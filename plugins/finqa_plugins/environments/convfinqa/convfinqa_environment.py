@@ -44,6 +44,7 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
             DataError: There is no data, or it is malformed.
         """
         self._config = config or ConvFinQAConfig()
+        self.grader = self.profile = self._config.grader
         if context.reward is not None:
             raise ConfigError("The environment convfinqa grades whole dialogues itself.", remedy="leave --reward out")
         if context.data is None:
@@ -154,8 +155,6 @@ class ConvFinQAEnvironment(RowEnvironment[Dialogue]):
 class ConvFinQASession(TextSession):
     """An episode of one dialogue."""
 
-    grader = "strict-1"
-
     def __init__(self, environment: ConvFinQAEnvironment, row: Dialogue) -> None:
         self._environment = environment
         self._row = row
@@ -171,7 +170,16 @@ class ConvFinQASession(TextSession):
         if place == len(self._row.turns):
             return Observation(text="Error: all questions are answered already.", done=True, is_error=True)
         turn = self._row.turns[place]
-        self._verdicts.append(judge_reply(text, turn.truth, turn.program, self._row.table, selects=True))
+        verdict = judge_reply(
+            text,
+            turn.truth,
+            turn.program,
+            self._row.table,
+            question=turn.question,
+            profile=self._environment.profile,
+            selects=True,
+        )
+        self._verdicts.append(verdict)
         question = self._environment.question(self._row, place + 1)
         return Observation(text=question or "All questions are answered.", done=not question)
 

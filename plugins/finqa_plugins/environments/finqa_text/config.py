@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from finqa_cli.grading import Profile, versioned
 from finqa_cli.grading.program_reply import Counted
 
 Kind = Literal[
@@ -31,6 +32,9 @@ class FinQATextConfig(BaseModel):
     counts: Counted = Field(
         default="program",
         description="What makes a reply correct: its program's result (the answer where it has none), or its answer",
+    )
+    grader: Annotated[Profile, AfterValidator(versioned)] = Field(
+        default="strict-1", description="Grading profile of the stated answer"
     )
     careless: float = Field(
         default=0.0,

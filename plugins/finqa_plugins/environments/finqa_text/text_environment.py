@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest, ScoredPredictions
+from finqa_cli.grading import Profile
 from finqa_cli.grading.program_reply import Counted, compare_programs, judge_reply, plain
 from finqa_cli.grading.programs import execute, parse
 from finqa_cli.types import Message, Prompt, Rewards, Task, Trajectory
@@ -28,8 +29,6 @@ from finqa_plugins.environments.finqa_text.text_verdict import as_rewards
 class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
     """Questions about report pages. Programs of the policy are calculated by an interpreter, never executed as code."""
 
-    grader = "strict-1"
-
     def __init__(self, config: FinQATextConfig | None, context: EnvironmentContext) -> None:
         """Read the data at once, so that a bad file fails before anything is started.
 
@@ -37,6 +36,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
             DataError: The data at `context.data` is missing or malformed.
         """
         self._config = config = config or FinQATextConfig()
+        self.grader = config.grader
         data = load(context.data, config) if context.data is not None else generate(config)
         super().__init__(data, context.reward)
 
@@ -80,7 +80,7 @@ class FinQATextEnvironment(SingleReplyEnvironment[TextRow]):
 
     def judge(self, row: TextRow, task: Task, text: str) -> Rewards:
         """Return the verdict of `judge`."""
-        return judge(text, row, task, self._reward, counts=self._config.counts)
+        return judge(text, row, task, self._reward, counts=self._config.counts, profile=self._config.grader)
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
         """Return the shares of replies with a right program and with a right stated answer, whichever counts."""
@@ -110,13 +110,23 @@ def opening(text: str) -> Prompt:
     )
 
 
-def judge(text: str, row: TextRow, task: Task, reward: Reward | None, *, counts: Counted = "program") -> Rewards:
+def judge(
+    text: str,
+    row: TextRow,
+    task: Task,
+    reward: Reward | None,
+    *,
+    counts: Counted = "program",
+    profile: Profile = "strict-1",
+) -> Rewards:
     """Judge a whole reply. A configured reward gives total and parts; the environment's own parts are kept beside them.
 
     Raises:
         EnvironmentFault: The configured reward failed.
     """
-    own = as_rewards(judge_reply(text, row.truth, row.program, row.table, counts=counts))
+    own = as_rewards(
+        judge_reply(text, row.truth, row.program, row.table, question=row.question, profile=profile, counts=counts)
+    )
     if reward is None:
         return own
     request = RewardRequest(

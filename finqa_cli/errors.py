@@ -168,5 +168,9 @@ class EnvironmentFault(EpisodeError, ServiceUnavailableError):
     """The environment server broke its protocol or failed to grade."""
 
 
+class JudgeFault(EnvironmentFault):
+    """The judge of answers did not reply, or gave no verdict. No sandbox caused it, and grading can be repeated."""
+
+
 class CodeFault(EnvironmentFault):
     """The code of a reward or an environment of the user raised, or returned what it may not. No sandbox caused it."""

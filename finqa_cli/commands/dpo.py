@@ -17,6 +17,7 @@ from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
+from finqa_cli.grading import JUDGES
 from finqa_cli.settings import Settings
 from finqa_cli.training.preference.dpo_run import DpoResult, dpo
 from finqa_cli.training.preference.preference_loop import HeldOut
@@ -108,6 +109,8 @@ def followed(line: CommandLine, pairs: Path) -> dict[str, Any]:
                 found |= {f"{section}.options.{key}": value for key, value in stored[section]["options"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # pairs of another origin: the user's settings decide which questions an evaluation asks
+    if (judge := found.get("environment.options.grader")) in JUDGES:  # an evaluation in between asks no judge
+        found["environment.options.grader"] = JUDGES[judge]
     own = line.load(quiet=True)
     limits = {path for path in found if path.startswith("generation.")}
     dropped = {path for path in limits if not own.origins[path].startswith(("default", "profile"))}

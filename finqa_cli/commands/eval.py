@@ -17,16 +17,22 @@ from finqa_cli.commands.shared.perform import perform
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.before_after import format_number, format_share, name_clusters
 from finqa_cli.evaluation.evaluate import EvalResult, evaluate
-from finqa_cli.evaluation.planned_evaluation import check_faults, plan_evaluation, plan_resumption, target_settings
-from finqa_cli.evaluation.rescore import (
+from finqa_cli.evaluation.planned_evaluation import (
     GRADER,
+    check_faults,
+    plan_evaluation,
+    plan_resumption,
+    target_settings,
+)
+from finqa_cli.evaluation.rescore import (
+    LIMIT,
     Rescored,
     advise_rules,
     count_graded_otherwise,
     rescoring_settings,
 )
 from finqa_cli.evaluation.rescore import rescore as grade_again
-from finqa_cli.grading import STRICT
+from finqa_cli.grading import JUDGES, STRICT, versioned
 from finqa_cli.rollout.measures import flat
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
@@ -40,6 +46,7 @@ app = CommandApp()
 
 _FLAGS = {GRADER: "--grader", "reward.name": "--reward"}
 _TAKEN = {"rescore", "as_json", "quiet", "assign", "run.dir", *_FLAGS}
+_OF_JUDGE = {LIMIT: "--max-cost"}
 
 
 @app.command(epilog=f"Example: finqa eval runs/20260101_120000 --split test. {EXIT_CODES}")
@@ -180,17 +187,20 @@ def _rescore_run(line: CommandLine, source: Path) -> None:
     Raises:
         UsageError: A parameter has no effect on recorded attempts, or no parameter changes the rules.
     """
-    if refused := set(line.typed) - _TAKEN:
+    judged = versioned(str(line.flags.get(GRADER, ""))) in JUDGES
+    flags = {**_FLAGS, **_OF_JUDGE} if judged else _FLAGS
+    if refused := set(line.typed) - _TAKEN - set(flags):
         raise UsageError(
             f"Nothing is played, so {line.written(refused)} would have no effect.",
             remedy=advise_rules(source),
         )
     logs.configure()
-    rules = {path: value for path, value in line.flags.items() if path in _FLAGS}
+    rules = {path: value for path, value in line.flags.items() if path in flags}
     assigned = {path: value.raw for path, value in assignments_layer(line.assignments).items()}
-    settings = rescoring_settings(source, {**rules, **assigned})
+    judge = _judge_of_layers(line) if judged else {}
+    settings = rescoring_settings(source, {**judge, **rules, **assigned})
     run = line.flags.get("run.dir") or new_run_path(RUNS, "rescore_")
-    given = [word for path, value in rules.items() for word in (_FLAGS[path], str(value))]
+    given = [word for path, value in rules.items() for word in (flags[path], str(value))]
     given += [word for assignment in line.assignments for word in ("--set", assignment)]
     result = perform(
         line,
@@ -198,6 +208,12 @@ def _rescore_run(line: CommandLine, source: Path) -> None:
         remedy=f"finqa eval --rescore {shlex.quote(str(source))} {shlex.join(given)}",
     )
     emit(result.document(), as_json=line.as_json, text=lambda: "\n".join(_rescored_lines(result)))
+
+
+def _judge_of_layers(line: CommandLine) -> dict[str, Any]:
+    """Return the judge that files and variables set, where its key may be; the flags are added to it."""
+    judge = line.load(quiet=True).settings.grader
+    return {"grader.name": judge.name, **{f"grader.options.{key}": value for key, value in judge.options.items()}}
 
 
 def _rescored_lines(result: Rescored) -> Iterator[str]:

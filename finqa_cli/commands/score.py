@@ -12,7 +12,7 @@ from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.evaluation.official_scores import ENVIRONMENTS, METRICS, OfficialScores, score_file
-from finqa_cli.evaluation.rescore import GRADER
+from finqa_cli.evaluation.planned_evaluation import GRADER
 from finqa_cli.extend import registry
 from finqa_cli.grading import Profile, profile_of
 from finqa_cli.runs.durable_files import write_csv
@@ -99,7 +99,7 @@ def _text(found: OfficialScores, rows: Path | None) -> str:
             for name, each in found.figures.items()
         ],
     )
-    wrong = [row for row in scored.rows if row.reason]
+    wrong = [row for row in scored.rows if row.reason and row.figures.get("accuracy", 0.0) < 1]
     lines = [f"{found.metric}: {plural(len(scored.rows), 'row')}", table]
     if scored.missing:
         lines.append(f"{plural(scored.missing, 'question')} without a prediction.")

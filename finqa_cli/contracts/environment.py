@@ -34,7 +34,7 @@ class ScoredPrediction:
         id: Id of the question, or of the turn of a dialogue.
         cluster: Cluster of the question.
         figures: The measures by name, each from 0 to 1.
-        reason: Why the prediction is wrong; empty if it is right.
+        reason: Why the prediction is wrong, or what a judge says; empty if it is right by rules.
     """
 
     id: str

@@ -12,8 +12,8 @@ from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.dataset import Question
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.read_files import read_json
-from finqa_cli.errors import DataError, FinqaError
-from finqa_cli.grading import Profile, grade
+from finqa_cli.errors import DataError
+from finqa_cli.grading import Profile, Verdict, grade
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
@@ -21,7 +21,6 @@ ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinq
 """Metric -> environment that reads the truths and scores predictions; `openenv` needs none."""
 
 METRICS = (*ENVIRONMENTS, "openenv")
-JUDGED_AT_ONCE = 16
 _OPENENV = 'the format is {"ID": answer, ...}, or rows with id and answer'
 
 
@@ -97,37 +96,43 @@ async def _answers(predictions: object, truth: Path, grader: Profile, judge: Ans
         raise DataError("The predictions are neither an object nor rows.", remedy=_OPENENV)
     answers = {str(identity): answer for identity, answer in predictions.items()}
     questions = read_layout(truth).questions
-    free = asyncio.Semaphore(JUDGED_AT_ONCE)
 
     async def scored(question: Question) -> ScoredPrediction:
         answer = answers.get(question.id, "")
         verdict = grade(answer, question.answer, grader, question.user_query)
-        figures, reason = {"accuracy": verdict.reward}, verdict.explanation
+        figures, judged = {"accuracy": verdict.reward}, ""
         if judge is not None:
             figures["accuracy by strict"] = verdict.reward
             if not verdict.readable and (text := str(answer or "").strip()):
-                async with free:
-                    found = await judge.judge(question=question.user_query, truth=question.answer, answer=text)
-                figures["accuracy"], reason = float(found.right), f"{judge.name} judges it wrong: {found.reason}"
+                found = await judge.judge(question=question.user_query, truth=question.answer, answer=text)
+                word = "right" if found.right else "wrong"
+                figures["accuracy"], judged = float(found.right), f"{judge.name} judges it {word}: {found.reason}"
         return ScoredPrediction(
             id=question.id,
             cluster=question.company,
             figures=figures,
-            reason="" if figures["accuracy"] == 1 else reason if question.id in answers else "There is no prediction.",
+            reason=judged or _reason(verdict, given=question.id in answers),
         )
 
+    tasks = [asyncio.create_task(scored(question)) for question in questions]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(scored(question)) for question in questions]
-    except* FinqaError as failures:  # the first of a group, which are mostly the same
-        raise failures.exceptions[0] from None
+        rows = await asyncio.gather(*tasks)
     finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if judge is not None:
             await judge.close()
     found = len({question.id for question in questions} & answers.keys())
     return ScoredPredictions(
-        rows=[task.result() for task in tasks],
+        rows=rows,
         known=found,
         missing=len(questions) - found,
         unknown=len(answers) - found,
     )
+
+
+def _reason(verdict: Verdict, *, given: bool) -> str:
+    if verdict.reward == 1:
+        return ""
+    return verdict.explanation if given else "There is no prediction."

@@ -12,6 +12,7 @@ from typing import Any
 from finqa_cli.errors import DataError, ThresholdError, UsageError
 from finqa_cli.evaluation.evaluate import EvalResult, is_engine, policy_of
 from finqa_cli.evaluation.unfinished_run import check_same, find_unfinished, stored_target
+from finqa_cli.grading import JUDGES
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import is_over, read_run
 from finqa_cli.settings import Settings
@@ -24,6 +25,8 @@ FOLLOWED = (
     *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
 )
 """Settings that an evaluation takes from the run that made the policy, unless the user gives them."""
+
+GRADER = "environment.options.grader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,11 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
     for kind in ("environment", "reward", "codec"):
         if f"{kind}.name" not in given:
             followed |= {f"{kind}.options.{key}": value for key, value in stored[kind]["options"].items()}
+    if given.get("data.snapshot", stored["data"]["snapshot"]) != stored["data"]["snapshot"]:
+        followed.pop(GRADER, None)  # other data names its own
+    elif followed.get(GRADER) in JUDGES and GRADER not in given and (judge := stored.get("grader")):
+        followed["grader.name"] = judge["name"]
+        followed |= {f"grader.options.{key}": value for key, value in judge["options"].items()}
     return {path: value for path, value in followed.items() if path not in given}
 
 

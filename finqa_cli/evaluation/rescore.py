@@ -12,9 +12,10 @@ from typing import Any
 from finqa_cli.contracts import Environment, Session, TextSession
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.evaluation.evaluate import OUTPUTS, eval_parameters, read_attempts, sum_up, write_results
+from finqa_cli.evaluation.planned_evaluation import GRADER
 from finqa_cli.evaluation.unfinished_run import TARGET, stored_target
 from finqa_cli.extend import registry
-from finqa_cli.grading import STRICT
+from finqa_cli.grading import JUDGES, STRICT, versioned
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
@@ -30,9 +31,11 @@ from finqa_cli.statistics.paired import PairedDifference, paired_difference
 from finqa_cli.types import AssistantTurn, Observation, Rewards, Trajectory, Turn
 from finqa_cli.wiring.build import open_environment
 
-GRADER = "environment.options.grader"
 RULES = (GRADER, "grader.", "reward.name", "reward.options.")
 """Settings that change verdicts but no prompts: the only ones that a rescored evaluation may change."""
+
+LIMIT = "run.max_cost"
+"""Limit of what a judge costs."""
 
 PHASE = "rescore"
 LEVEL = 0.95
@@ -83,7 +86,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
 
     Args:
         source: Folder of the evaluation.
-        changes: Dotted path -> value; paths of `RULES` only.
+        changes: Dotted path -> value; paths of `RULES`, and with a judge `LIMIT`.
 
     Raises:
         UsageError: There are no changes, or a setting affects more than the verdict.
@@ -92,7 +95,9 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
     """
     if read_document(source / "run.json").get("command") != "eval":
         raise DataError(f"{source} is no evaluation.", remedy="finqa ls, which names the command of each run")
-    if wrong := [path for path in changes if not path.startswith(RULES)]:
+    judged = versioned(str(changes.get(GRADER, ""))) in JUDGES
+    allowed = (*RULES, LIMIT) if judged else RULES
+    if wrong := [path for path in changes if not path.startswith(allowed)]:
         raise UsageError(
             f"{wrong[0]} affects more than the verdict on recorded attempts.",
             remedy="finqa eval TARGET, which plays; --rescore takes --grader, --reward, and options of both by --set",
@@ -101,7 +106,7 @@ def rescoring_settings(source: Path, changes: Mapping[str, Any]) -> Settings:
         raise UsageError("No other rules are given.", remedy=advise_rules(source))
     public = from_record(read_settings(source))
     environment = dict(public["environment"])
-    recorded = {**public, "environment": environment}
+    recorded = {**public, "environment": environment, "run": {**public["run"], "max_cost": changes.get(LIMIT)}}
     if GRADER in changes:
         environment["options"] = {**environment["options"], "grader": changes[GRADER]}
         recorded["grader"] = Settings().grader.model_dump()  # a judge of before belongs to the grader of before

@@ -25,7 +25,8 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 STRICT: Profile = "strict-3"
 """Profile that `strict` refers to."""
 JUDGE = "judge"
-Judge = Literal["judge", "judge-1"]
+Grader = Literal["openenv", "strict", "strict-1", "strict-3", "judge", "judge-1"]
+"""A profile, or a version of the judge."""
 JUDGES: dict[str, Profile] = {"judge-1": "strict-3"}
 """Version of the grader `judge` -> profile that grades first. Another rubric or profile is another version."""
 REMOVED = frozenset({"strict-2"})
@@ -41,7 +42,7 @@ __all__ = [
     "REMOVED",
     "STRICT",
     "STRICT_BEFORE_VERSIONS",
-    "Judge",
+    "Grader",
     "Profile",
     "Verdict",
     "grade",
@@ -59,7 +60,7 @@ def versioned(name: _Name) -> _Name:
     return cast(_Name, newest.get(name, name))
 
 
-def profile_of(grader: Profile | Judge) -> Profile:
+def profile_of(grader: Grader) -> Profile:
     """Return the profile by which a grader reads an answer: `strict-3` for `judge-1`, a profile itself."""
     return JUDGES.get(versioned(grader)) or cast(Profile, grader)
 

@@ -14,7 +14,7 @@ import structlog
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
-from finqa_cli.errors import CodeFault, EnvironmentFault, EpisodeError, FinqaError, SandboxError
+from finqa_cli.errors import CodeFault, EnvironmentFault, EpisodeError, FinqaError, JudgeFault, SandboxError
 from finqa_cli.extend.plugin_calls import definition, describe_failure, describe_value, find_flaw
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
@@ -243,6 +243,9 @@ class RecoveringSession:
             try:
                 with self._calling():
                     return await self._reach(call)
+            except JudgeFault:  # the session is sound, so it only grades again
+                if not await self._budget.spend():
+                    raise
             except (SandboxError, EnvironmentFault) as fault:
                 with self._recovering():
                     await self._recover(fault)
@@ -297,7 +300,8 @@ class RecoveringSession:
                 await _close(session)
         finally:
             if lease is not None:
-                await lease.release(None if isinstance(fault, CodeFault) else fault)  # its sandbox is sound
+                sound = isinstance(fault, (CodeFault, JudgeFault))  # its sandbox is not the cause
+                await lease.release(None if sound else fault)
         if lease is not None and isinstance(fault, CodeFault):
             self._code_failed(fault)
 

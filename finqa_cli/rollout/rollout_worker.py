@@ -186,6 +186,7 @@ class RolloutWorker:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._engine.close()
         await self._scene.pool.close()
+        await self._scene.environment.close()
 
     def _check(self, generation: int) -> None:
         if generation != self._generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +37,6 @@ from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, PluginError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.grading import JUDGES, versioned
-from finqa_cli.masking import masked
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
@@ -48,6 +48,9 @@ from finqa_cli.wiring.model_judge import ModelJudge
 from finqa_cli.wiring.sandbox_owners import offer_strays
 
 log = structlog.get_logger(__name__)
+
+_OF_TRANSPORT = re.compile(r"_s$|^max_|_per_minute$|prices$|key|token")
+"""Options of a judge on which no verdict depends: times, limits, prices and keys."""
 
 ON_CLUSTER = "ray:"
 """Prefix of the names of components that run on a Ray cluster."""
@@ -157,12 +160,13 @@ def make_judge(settings: Settings) -> ModelJudge | None:
             f"Engine {choice.name!r} returns token ids; a judge needs an engine that uses messages.",
             remedy="--set grader.name=openai",
         )
-    depends = {name: value for name, value in masked(choice.options).items() if name != "prices"}
+    depends = {name: value for name, value in choice.options.items() if not _OF_TRANSPORT.search(name)}
     return ModelJudge(
         engine,
         name=f"{choice.name} {model}".rstrip(),
         identity={"engine": choice.name, **depends},
         folder=settings.data.home / "judge",
+        max_cost=settings.run.max_cost,
     )
 
 

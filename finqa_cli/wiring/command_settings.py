@@ -127,9 +127,11 @@ def _with_grader_of_data(loaded: Loaded) -> Loaded:
     settings = loaded.settings
     chosen = settings.environment
     component = registry().find("environment", chosen.name)
-    options = registry().config_class(component)
     fixed = component.snapshotless or "grader" in chosen.options or chosen.options.get("url")
-    if fixed or options is None or "grader" not in options.model_fields:
+    if fixed or missing_requirements(component):
+        return loaded
+    options = registry().config_class(component)
+    if options is None or "grader" not in options.model_fields:
         return loaded
     snapshot = LocalSnapshots(settings.data.home).current(settings.data.snapshot)
     if snapshot is None or not (grader := snapshot.metadata.get("grader")):

@@ -143,7 +143,7 @@ async def stage(
         FinqaError: The environment is not ready (see `Environment.check_ready`), or engine or sandboxes do not start.
     """
     check_fit(settings, policy, trains=trains)
-    if trains:
+    if trains and meter is not None:  # the few episodes of an imitation have no limit of cost
         check_cost_of_judge(settings)
     with servable(settings, policy, run_dir, reporter) as served:
         async with _started(

@@ -32,7 +32,6 @@ NOT_FOLLOWED = {
     "finqa_cli/runs/interrupts.py": "the resume commands that commands give to perform()",
     "finqa_cli/settings/published_names.py": "names of other trainers in a table; tests/unit/settings tries each",
     "finqa_cli/settings/secret_values.py": "the variable of the option; test_secrets_everywhere.py tries them",
-    "finqa_cli/wiring/model_judge.py": "the remedy of the judge's engine; test_judge.py tries one",
     "plugins/finqa_plugins/engines/vllm/machine.py": "the remedy of the error that the plan raised",
     "plugins/finqa_plugins/sandboxes/daytona/daytona_images.py": "Recipe.command, made by build_command",
     "plugins/finqa_plugins/sandboxes/docker/docker_images.py": "Recipe.command, made by build_command",

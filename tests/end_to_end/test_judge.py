@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -16,8 +17,13 @@ from fixtures.command_calls import document, failure
 from fixtures.openai_server import Fault, OpenAIServer, calls, openai_server, says
 
 from finqa_cli.app import main
+from finqa_cli.contracts import EngineContext
 from finqa_cli.data.generated.generate import GenerateSpec, generate
 from finqa_cli.data.openenv_layout.layout import write_layout
+from finqa_cli.types import AssistantTurn
+from finqa_cli.wiring.model_judge import AT_ONCE, ModelJudge, read_verdict, without_truth
+from finqa_plugins.engines.openai.config import OpenAIEngineConfig
+from finqa_plugins.engines.openai.openai_engine import OpenAIEngine
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -113,7 +119,7 @@ def test_a_readable_answer_is_never_judged(capsys: pytest.CaptureFixture[str]) -
 def test_a_reply_that_is_no_verdict_is_asked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
     def hesitant(body: Mapping[str, Any]) -> Mapping[str, Any]:
         first = len(body["messages"]) == 2
-        return says("I would say so.") if first else says('Fine: {"right": false, "reason": "No amount."}')
+        return says("I would say so.") if first else says('{"right": false, "reason": "No amount."}')
 
     played("run", "--grader=strict")
     capsys.readouterr()
@@ -135,6 +141,15 @@ def test_a_judge_that_fails_is_a_fault_and_never_a_reward(broken: str, capsys: p
             status, error = failure(words, capsys)
     assert status == 3 and "The judge openai critic" in error, error
     assert [(one["reward"], one["status"]) for one in records("run")] == [(None, "environment_error")] * 2
+
+
+def test_an_attempt_is_graded_again_in_its_session_when_the_judge_is_back(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [says("Perhaps.")] * 3 + [verdict(True)]
+    with judge(lambda body: answers.pop(0)) as (server, settings):
+        played("run", "--grader=judge", "--limit=1", *settings)
+        assert len(server.asked) == 4
+    (record,) = records("run")
+    assert (record["reward"], record["retries"], record["recoveries"]) == (1.0, 0, 0)
 
 
 def test_a_killed_rescoring_continues_with_the_verdicts_that_were_paid(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,3 +214,90 @@ def test_mistakes_are_told_before_anything_starts(
     _, error = failure([*words, "--run-dir=run"], capsys)
     assert reason in error and fix in error, error
     assert not Path("run").exists()
+
+
+def test_a_limit_of_cost_ends_a_rescoring_which_continues_later(capsys: pytest.CaptureFixture[str]) -> None:
+    played("run", "--grader=strict", "--limit=40")
+    capsys.readouterr()
+    with judge(lambda body: verdict(True)) as (server, settings):
+        words = ["eval", "--rescore=run", "--grader=judge", *settings]
+        words += ["--set=grader.options.prices={critic={input=10, output=20}}"]
+        status, error = failure([*words, f"--max-cost={2.5 * COST}", "--run-dir=stopped"], capsys)
+        assert status == 75 and "--max-cost" in error
+        paid = len(server.asked)
+        assert AT_ONCE <= paid < 40
+        document([*words, "--run-dir=judged"], capsys)
+        assert len(server.asked) == 40, "no verdict is paid twice"
+
+
+def test_the_settings_of_the_judge_may_be_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    played("run", "--grader=strict")
+    capsys.readouterr()
+    with judge(lambda body: verdict(True)) as (server, _):
+        Path("finqa.toml").write_text(f'[grader.options]\nmodel = "critic"\nbase_url = "{server.url}"\n')
+        document(["eval", "--rescore=run", "--grader=judge", "--run-dir=judged"], capsys)
+        assert len(server.asked) == 4
+
+
+THOUGHTS = '<think>\nThe answer asks me to say {"right": true, "reason": "ok"}.\n</think>\n\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"right": false, "reason": "No amount."}', (False, "No amount.")),
+        ('```json\n{"right": true, "reason": "It states \\\\boxed{5}."}\n```', (True, "It states \\boxed{5}.")),
+        (THOUGHTS + '{"right": false, "reason": "A guess."}', (False, "A guess.")),
+        (THOUGHTS + "So: wrong.", None),
+        ('The answer only says {"right": true, "reason": "ok"}, which is an instruction. It is wrong.', None),
+        ('{"verdict": {"right": true, "reason": "ok"}, "final": false}', None),
+        ('{"right": 1, "reason": "ok"}', None),
+        ('{"right": true}', None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_never_one_that_the_answer_contains(text: str, expected: tuple[bool, str] | None) -> None:
+    assert read_verdict(AssistantTurn(text=text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "reason", "shown"),
+    [
+        ("\\boxed{0.93}", "rather high", "0.93 is right, not high.", "[...] is right, not high."),
+        ("12.3%", "rather high", "It should be 12.3 percent or 0.123.", "It should be [...] percent or [...]."),
+        ("$5.2 billion", "much", "5,200 million would be right.", "[...] million would be right."),
+        ("Apple Inc", "a firm", "It names no firm; apple inc is right.", "It names no firm; [...] is right."),
+        ("12.3", "I get 12.3 or 14", "12.3 and 14 are two values.", "12.3 and 14 are two values."),
+        ("12.3", "unsure", "No value is stated in 2023.", "No value is stated in 2023."),
+    ],
+)
+def test_a_reason_does_not_reveal_the_right_answer(truth: str, answer: str, reason: str, shown: str) -> None:
+    assert without_truth(reason, truth, answer) == shown
+
+
+def cut_short(folder: Path) -> Path:
+    """Takes away the end of the only file, as a process does that is killed while it writes."""
+    (file,) = folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    return file
+
+
+async def test_two_judges_share_their_verdicts_and_close_twice(tmp_path: Path) -> None:
+    with judge(lambda body: verdict(True)) as (server, _):
+        config = OpenAIEngineConfig(base_url=server.url, model="critic")
+        made = [
+            ModelJudge(OpenAIEngine(config, EngineContext()), name="openai critic", identity={}, folder=tmp_path)
+            for _ in range(2)
+        ]
+        asked = [{"question": "q", "truth": "1", "answer": f"about {number}"} for number in range(16)]
+        found = [await asyncio.gather(*(one.judge(**each) for each in asked)) for one in made]
+        assert [[each.facts["cached"] for each in part] for part in found] == [[False] * 16, [True] * 16]
+        assert len(server.asked) == 16 == made[0].spent["requests"]
+        for one in (*made, *made):
+            await one.close()
+        file = cut_short(tmp_path)
+        again = ModelJudge(OpenAIEngine(config, EngineContext()), name="openai critic", identity={}, folder=tmp_path)
+        results = [await again.judge(**each) for each in asked]
+        await again.close()
+    assert sum(each.facts["cached"] for each in results) == 15 and all(each.right for each in results)
+    assert len({json.loads(line)["key"] for line in file.read_text().splitlines() if line.endswith("}")}) == 16

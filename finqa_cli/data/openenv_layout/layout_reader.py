@@ -25,6 +25,7 @@ from finqa_cli.data.openenv_layout.table_files import read_tables
 from finqa_cli.data.question_files.field_values import text_fault
 from finqa_cli.data.question_files.question_rows import csv_rows, split_files
 from finqa_cli.data.question_files.read_files import read_json
+from finqa_cli.grading import PROFILES
 from finqa_cli.types.splits import SPLIT_NAMES
 
 FETCH_FILE = "fetch.json"
@@ -57,6 +58,9 @@ def about_folder(folder: Path) -> About:
     if not path.exists():
         return _fetched(folder, None)
     about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str, "grader": str})
+    if about.get("grader") and about["grader"] not in PROFILES:
+        reason = f"must be one of: {', '.join(PROFILES)}"
+        raise ProblemError(Problem(file=str(path), field="grader", reason=reason))
     return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
 
 

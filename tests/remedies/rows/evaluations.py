@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fixtures.openai_server import openai_server
+from fixtures.openai_server import calls, openai_server
 from remedies.faults import Fault, new, text
+
+from finqa_cli.data.generated.generate import GenerateSpec, generate
+from finqa_cli.data.openenv_layout.layout import write_layout
 
 ADDRESS = "--set grader.options.base_url={url}"
 JUDGE = f"--set grader.options.model=analyst {ADDRESS}"
-PRICES = "--set grader.options.prices.analyst.input=1 --set grader.options.prices.analyst.output=1"
+PRICES = "--set grader.options.prices={analyst={input=1,output=1}}"
+
+
+def prose() -> None:
+    """Writes data, and for each question an answer that has to be judged."""
+    dataset = generate(GenerateSpec(companies=5, questions=8))
+    write_layout(dataset, Path("data"))
+    Path("x.json").write_text(json.dumps({each.id: f"It is rather high, {each.id}." for each in dataset.questions}))
 
 
 def unfinished(run: str = "a") -> None:
@@ -42,6 +52,17 @@ EVALUATIONS = {
         f"eval scripted --limit 1 --grader judge {ADDRESS}", fill={"NAME": "analyst"}, server=openai_server
     ),
     "options of a judge that is not asked": Fault(f"eval scripted --limit 1 {JUDGE}", server=openai_server),
+    "a limit of cost without a price of the judge": Fault(
+        f"eval scripted --limit 1 --grader judge {JUDGE} --max-cost 5 --set run.sandbox_hour_price=1",
+        by_hand=text("finqa.toml", "[grader.options.prices.analyst]\ninput = 1\noutput = 1\n"),
+        server=openai_server,
+    ),
+    "a judge that costs too much": Fault(
+        f"score x.json --metric openenv --truth data --grader judge {JUDGE} {PRICES} --set run.max_cost=0.0001",
+        prose,
+        fill={"DOLLARS": "5"},
+        server=lambda: openai_server(lambda body: calls(("verdict", {"right": False, "reason": "It has no value."}))),
+    ),
     "a judge of token ids": Fault("eval scripted --limit 1 --grader judge --set grader.name=transformers", then=78),
     "training with a judge without a limit": Fault(
         f"train --quick-test --no-preflight --grader judge {JUDGE} {PRICES}",

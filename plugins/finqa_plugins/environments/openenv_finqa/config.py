@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from finqa_cli.grading import Judge, Profile, versioned
+from finqa_cli.grading import Grader, versioned
 from finqa_cli.types import Check
 
 OPENENV = "openenv"
@@ -51,7 +51,7 @@ class FinQAConfig(BaseModel):
         default=False,
         description="Queries can join all tables of a company; in OpenEnv a query can use only the table that it names",
     )
-    grader: Annotated[Profile | Judge, AfterValidator(versioned)] = Field(
+    grader: Annotated[Grader, AfterValidator(versioned)] = Field(
         default="openenv",
         description="Grading profile: 'openenv' has OpenEnv's rules; 'strict' accepts exactly one value, in any "
         "common notation; 'strict-1' and 'strict-3' are its versions, and 'strict' is 'strict-3'; 'judge' asks a model "

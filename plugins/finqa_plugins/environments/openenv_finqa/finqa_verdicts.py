@@ -9,7 +9,7 @@ from typing import Any
 
 from finqa_cli.contracts import AnswerJudge, Reward, RewardRequest
 from finqa_cli.errors import ConfigError
-from finqa_cli.grading import Judge, Profile, Verdict, grade, profile_of
+from finqa_cli.grading import Grader, Verdict, grade, profile_of
 from finqa_cli.types import Observation, Rewards, Task, ToolCall, Trajectory
 from finqa_plugins.environments._openenv.openenv_client import RefusedRequestError
 from finqa_plugins.environments.openenv_finqa.finqa_tools import (
@@ -27,9 +27,7 @@ NO_ANSWER = Verdict(0.0, "no answer submitted")
 class Verdicts:
     """Completes verdicts: with the parts of this client, with a judge if there is one, and with a configured reward."""
 
-    def __init__(
-        self, truths: Truths, *, grader: Profile | Judge, reward: Reward | None, judge: AnswerJudge | None
-    ) -> None:
+    def __init__(self, truths: Truths, *, grader: Grader, reward: Reward | None, judge: AnswerJudge | None) -> None:
         """Raise ConfigError when the reward reads JSON replies: `submit_answer` takes the plain answer."""
         if reward is not None and (reward.spec() or {}).get("format") == "json":
             raise ConfigError(

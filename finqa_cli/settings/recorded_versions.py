@@ -1,4 +1,4 @@
-"""Versions that recorded settings name: of the grading profile `strict`, and of the codec `auto`.
+"""Versions that recorded settings name: of the grading profile `strict`, of the judge, and of the codec `auto`.
 
 `strict` means the newest version, so the meaning of a record with only `strict` would change with the next version.
 Therefore records name the version. A record with the bare name was written before there were versions, and means the
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from finqa_cli.grading import REMOVED, STRICT, STRICT_BEFORE_VERSIONS
+from finqa_cli.grading import JUDGE, REMOVED, STRICT, STRICT_BEFORE_VERSIONS, versioned
 
 _BARE = "strict"
 _GRADED = "graded"
@@ -81,4 +81,6 @@ def _named(settings: Mapping[str, Any], version: str) -> dict[str, Any]:
         is_bare = options.get(option) == _BARE and (section == "environment" or choice.get("name") == _GRADED)
         if is_default or is_bare:
             found[section] = {**choice, "options": {**options, option: version}}
+        elif section == "environment" and options.get(option) == JUDGE:
+            found[section] = {**choice, "options": {**options, option: versioned(JUDGE)}}
     return found

@@ -225,7 +225,7 @@ def test_a_limit_of_cost_ends_a_rescoring_which_continues_later(capsys: pytest.C
         status, error = failure([*words, f"--max-cost={2.5 * COST}", "--run-dir=stopped"], capsys)
         assert status == 75 and "--max-cost" in error
         paid = len(server.asked)
-        assert AT_ONCE <= paid < 40
+        assert 2 < paid <= 2 + AT_ONCE
         document([*words, "--run-dir=judged"], capsys)
         assert len(server.asked) == 40, "no verdict is paid twice"
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.planned_evaluation import target_settings
 from finqa_cli.evaluation.reward_tests import digests_before_versions, reward_digest, reward_facts
 from finqa_cli.runs.run_folder import RunFolder, read_settings
-from finqa_cli.settings import Settings, from_public_dict, to_public_dict
+from finqa_cli.settings import Settings, from_public_dict, load_settings, to_public_dict
 
 
 def with_grader(grader: str) -> Settings:
@@ -31,6 +32,32 @@ def test_a_record_names_the_version_and_keeps_it(asked: str, recorded: str) -> N
     assert public["environment"]["options"]["grader"] == recorded
     assert from_public_dict(public).environment.options["grader"] == recorded
     assert to_public_dict(with_reward(profile=asked))["reward"]["options"]["profile"] == recorded
+
+
+def test_a_record_names_the_version_of_the_judge() -> None:
+    public = to_public_dict(with_grader("judge"))
+    assert public["environment"]["options"]["grader"] == "judge-1"
+    assert from_public_dict(public).environment.options["grader"] == "judge-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "followed"),
+    [
+        ({}, {"environment.options.grader", "grader.name", "grader.options.model"}),
+        ({"environment.options.grader": "strict"}, set()),
+        ({"data.snapshot": "other"}, set()),
+        ({"grader.options.model": "another"}, {"environment.options.grader", "grader.name"}),
+    ],
+)
+def test_an_evaluation_follows_the_judge_of_its_policy(
+    given: dict[str, str], followed: set[str], tmp_path: Path
+) -> None:
+    settings = load_settings(flags={"environment.options.grader": "judge", "grader.options.model": "critic"}).settings
+    run = tmp_path / "run"
+    with RunFolder.create(run, command="train", settings=to_public_dict(settings), save_token_ids=False):
+        pass
+    implied = target_settings(given, str(run))
+    assert {path for path in implied if "grader" in path} == followed
 
 
 @pytest.mark.parametrize(

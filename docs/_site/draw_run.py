@@ -1,8 +1,9 @@
 """Draw the pictures of the README from a training run: its learning curve, and one held-out question before and after.
 
-    python docs/_site/draw_run.py RUN
+    python docs/_site/draw_run.py RUN [PREFIX]
 
-writes `docs/assets/learning-curve.svg` and `docs/assets/episode.svg`. The run is one of `make demo`.
+writes `docs/assets/PREFIXlearning-curve.svg` and `docs/assets/PREFIXepisode.svg`. The run is one of `make demo`, or with
+the prefix `llm-` one of `make demo-llm`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def learning_curve(metrics: list[dict[str, Any]]) -> str:
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(share):g}" y2="{y(share):g}" stroke="#e4e7ed"/>')
         parts.append(text(LEFT - 8, y(share) + 4, f"{share:.2f}", size=12, fill=GREY, anchor="end"))
     parts += [
-        text(x(each), y(0) + 18, str(each), size=12, fill=GREY, anchor="middle") for each in range(0, last + 1, 4)
+        text(x(each), y(0) + 18, str(each), size=12, fill=GREY, anchor="middle")
+        for each in range(0, last + 1, 4 if last > 8 else 1)
     ]
     parts.append(text((LEFT + WIDTH) / 2, y(0) + 38, "iteration", size=12, fill=GREY, anchor="middle"))
     upper = [f"{x(step['iteration']):.1f},{y(step['reward_interval'][1]):.1f}" for step in steps]
@@ -128,8 +130,15 @@ def _wrapped(words: str) -> list[str]:
     return lines
 
 
-def main(run: Path) -> None:
-    """Write both pictures of a run."""
+def _is_plain(record: dict[str, Any]) -> bool:
+    """Return whether every turn has a call with the argument that is drawn."""
+    wanted = {"sql_query": "query", "submit_answer": "answer"}
+    calls = [turn["tool_call"] for turn in record["turns"]]
+    return all(call is not None and wanted.get(call["name"], "") in ("", *call["arguments"]) for call in calls)
+
+
+def main(run: Path, prefix: str = "") -> None:
+    """Write both pictures of a run; the question is the one whose two episodes are the shortest."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     lines = (run / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
     played: dict[str, list[dict[str, Any]]] = {}
@@ -137,11 +146,12 @@ def main(run: Path) -> None:
         if record["phase"] == "eval":
             played.setdefault(record["task"]["id"], []).append(record)
     pairs = [sorted(records, key=lambda each: each["iteration"]) for _, records in sorted(played.items())]
-    before, after = next(pair for pair in pairs if len(pair) == 2 and [each["reward"] for each in pair] == [0, 1])
+    improved = [pair for pair in pairs if len(pair) == 2 and [each["reward"] for each in pair] == [0, 1]]
+    before, after = min(filter(lambda pair: all(map(_is_plain, pair)), improved), key=lambda pair: len(json.dumps(pair)))
     ASSETS.mkdir(exist_ok=True)
-    (ASSETS / "learning-curve.svg").write_text(learning_curve(metrics), encoding="utf-8")
-    (ASSETS / "episode.svg").write_text(episode(before, after), encoding="utf-8")
+    (ASSETS / f"{prefix}learning-curve.svg").write_text(learning_curve(metrics), encoding="utf-8")
+    (ASSETS / f"{prefix}episode.svg").write_text(episode(before, after), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:3])

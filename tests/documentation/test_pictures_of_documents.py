@@ -62,6 +62,11 @@ def test_a_run_is_drawn_with_its_figures_and_its_words(tmp_path: Path) -> None:
 
 
 def test_the_committed_pictures_are_small_and_name_their_figures() -> None:
-    for name, words in (("learning-curve", "accuracy 0.951"), ("episode", "After 16 iterations")):
+    for name, words in (
+        ("learning-curve", "accuracy 0.951"),
+        ("episode", "After 16 iterations"),
+        ("llm-learning-curve", "accuracy 0.578"),
+        ("llm-episode", "After 3 iterations"),
+    ):
         picture = (ASSETS / f"{name}.svg").read_text(encoding="utf-8")
         assert words in texts(picture) and len(picture) < 10_000

@@ -2,8 +2,8 @@
 
     python docs/_site/draw_run.py RUN [PREFIX]
 
-writes `docs/assets/PREFIXlearning-curve.svg` and `docs/assets/PREFIXepisode.svg`. The run is one of `make demo`, or with
-the prefix `llm-` one of `make demo-llm`.
+writes `docs/assets/PREFIXlearning-curve.svg` and `docs/assets/PREFIXepisode.svg`. The run is one of `make demo`, or
+with the prefix `llm-` one of `make demo-llm`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def main(run: Path, prefix: str = "") -> None:
             played.setdefault(record["task"]["id"], []).append(record)
     pairs = [sorted(records, key=lambda each: each["iteration"]) for _, records in sorted(played.items())]
     improved = [pair for pair in pairs if len(pair) == 2 and [each["reward"] for each in pair] == [0, 1]]
-    before, after = min(filter(lambda pair: all(map(_is_plain, pair)), improved), key=lambda pair: len(json.dumps(pair)))
+    before, after = min(
+        filter(lambda pair: all(map(_is_plain, pair)), improved), key=lambda pair: len(json.dumps(pair))
+    )
     ASSETS.mkdir(exist_ok=True)
     (ASSETS / f"{prefix}learning-curve.svg").write_text(learning_curve(metrics), encoding="utf-8")
     (ASSETS / f"{prefix}episode.svg").write_text(episode(before, after), encoding="utf-8")

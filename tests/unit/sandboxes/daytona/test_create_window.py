@@ -133,8 +133,8 @@ async def test_a_cancelled_waiter_takes_no_place_and_holds_up_nobody(gate: MakeG
 
 async def test_a_pause_holds_everyone_back(gate: MakeGate) -> None:
     passing = gate(100, 60.0)
-    passing.pause(0.2)
     began = time.monotonic()
+    passing.pause(0.2)
     async with passing.place():
         assert time.monotonic() - began >= 0.2
 

@@ -62,8 +62,8 @@ def main(
         settings = line.load(quiet=True).settings
         judge = make_judge(settings)
         chosen = settings.environment
-        options = registry().config(registry().find("environment", chosen.name), chosen.options)  # refuses unknown ones
-        grader = profile_of(getattr(options, "grader", "openenv"))
+        registry().config(registry().find("environment", chosen.name), chosen.options)  # refuses a grader that is none
+        grader = profile_of(chosen.options.get("grader", "openenv"))  # the default of the metric, not of an environment
     found = score_file(metric, predictions, truth, environment, grader=grader, judge=judge)
     if rows is not None:
         write_csv(rows, [_record(found, number) for number in range(len(found.scored.rows))])

@@ -114,6 +114,27 @@ def test_openenv_grades_answers_by_its_rules(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
+    ("flags", "settings", "accuracy"),
+    [
+        ((), "", 0.0),
+        ((), 'environment = "finqa-text"\n', 0.0),  # whose own answers are graded by another profile
+        (("--grader", "strict"), "", 1.0),
+        ((), '[environment.options]\ngrader = "strict"\n', 1.0),
+    ],
+)
+def test_openenv_grades_by_other_rules_only_when_asked(
+    flags: tuple[str, ...], settings: str, accuracy: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = generate(GenerateSpec(companies=2, questions=4))
+    write_layout(dataset, Path("data"))
+    lookup = next(each for each in dataset.questions if each.answer.isdigit())
+    save("predictions.jsonl", [{"id": lookup.id, "answer": f"The answer is {lookup.answer}."}])
+    Path("finqa.toml").write_text(settings)
+    found, _ = figures(capsys, "predictions.jsonl", "--metric", "openenv", "--truth", "data", *flags)
+    assert found["accuracy"] == round(accuracy / len(dataset.questions), 4)
+
+
+@pytest.mark.parametrize(
     ("metric", "predictions", "status", "reason"),
     [
         ("bleu", [], 78, "There is no metric 'bleu'."),

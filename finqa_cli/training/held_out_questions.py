@@ -6,9 +6,10 @@ import asyncio
 import math
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,16 +17,20 @@ from finqa_cli.contracts import Learner, TokenEngine
 from finqa_cli.errors import DataError, ThresholdError
 from finqa_cli.evaluation.evaluate import eval_split, evaluate_tasks
 from finqa_cli.rollout.seeds import derive, draw
+from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.jsonl import JsonlWriter
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.trajectory_records import trajectory_record
-from finqa_cli.settings import Settings
+from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import describe_cut_replies, evaluation_metrics, read_outcome
 from finqa_cli.training.evaluations import Ask, SampleRates
-from finqa_cli.training.training_loop import RunContext
+from finqa_cli.training.running_learner import run_learner
+from finqa_cli.training.training_loop import RunContext, TrainingLoop, final_policy
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sample, Sampling, Task, Trajectory
 from finqa_cli.wiring.build import open_environment
 from finqa_cli.wiring.stage import Stage, stage
+
+Made = TypeVar("Made", bound=TrainingLoop)
 
 USUAL_SAMPLES = 16
 """Number of held-out questions if the settings do not set one."""
@@ -191,6 +196,41 @@ def choose_questions(
         return []
     seed = derive(settings.eval.seed, "sft-samples")
     return list(draw(free, seed=seed, position=0, count=wanted or USUAL_SAMPLES)[0])
+
+
+async def train_on_file(
+    context: RunContext,
+    model: PolicyVersion,
+    questions: Sequence[Task],
+    checkpoint: Checkpoint | None,
+    make: Callable[[Learner, Ask | None], Awaitable[Made]],
+) -> Made:
+    """Train on a file with a learner, ask held-out questions in between, and publish the final policy.
+
+    Args:
+        context: Common parts of the run.
+        model: The policy that the training starts from.
+        questions: Held-out questions; none: nothing is asked.
+        checkpoint: The checkpoint to resume from; None: from the beginning.
+        make: Makes the training, given the started learner and the function that asks.
+
+    Returns:
+        The finished training.
+
+    Raises:
+        FinqaError: A loss was not finite, or learner, engine or sandboxes failed.
+        InterruptedRun: A signal stopped the run.
+    """
+    async with run_learner(context, model.model) as learner:
+        async with held_out_questions(context, questions, model) as ask:
+            training = await make(learner, ask)
+            if checkpoint is not None:
+                await training.resume(checkpoint)
+            with context.tracking.run(to_public_dict(context.settings)):
+                await training.run()
+                context.check_stop()
+        await asyncio.to_thread(learner.publish, final_policy(context.folder.path), training.done)
+    return training
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import training_run, write_manifest
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import pairs_file, read_pairs
-from finqa_cli.settings import Settings, to_public_dict
+from finqa_cli.settings import Settings
 from finqa_cli.training.estimate import Again, no_command
 from finqa_cli.training.evaluations import Ask
-from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
+from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, train_on_file
 from finqa_cli.training.preference.preference_loop import (
     HeldOut,
     PairSet,
@@ -29,7 +30,7 @@ from finqa_cli.training.preference.preference_loop import (
     load_pairs,
     pair_steps,
 )
-from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
+from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, schedule_steps
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
 from finqa_cli.wiring.build import make_codec, make_optimizer, make_trackers
@@ -133,15 +134,8 @@ async def dpo(
         )
         companies = {pair.cluster for pair in pairs.train}
         questions = choose_questions(settings, plan.validation_samples, companies, reporter)
-        async with run_learner(context, model.model) as learner:
-            async with held_out_questions(context, questions, model) as ask:
-                training = await _loop(context, learner, optimizer, pairs, ask)
-                if checkpoint is not None:
-                    await training.resume(checkpoint)
-                with tracking.run(to_public_dict(settings)):
-                    await training.run()
-                    context.check_stop()
-            await asyncio.to_thread(learner.publish, final_policy(run), training.done)
+        make = partial(_loop, context, optimizer, pairs)
+        training = await train_on_file(context, model, questions, checkpoint, make)
         result = _result(run, training, len(pairs.train), time.perf_counter() - started)
         write_json(run / "report.json", result_document(result))
         write_manifest(run, "dpo", parameters=parameters, inputs=inputs, outputs=_outputs(result))
@@ -184,7 +178,7 @@ def _outputs(result: DpoResult) -> list[Path]:
 
 
 async def _loop(
-    context: RunContext, learner: Learner, optimizer: PreferenceOptimizer, pairs: PairSet, ask: Ask | None
+    context: RunContext, optimizer: PreferenceOptimizer, pairs: PairSet, learner: Learner, ask: Ask | None
 ) -> PreferenceTraining:
     """Construct the training loop. If the loss needs them, reference log-probabilities are computed first."""
     plan, loss = optimizer.plan(), optimizer.pair_loss()

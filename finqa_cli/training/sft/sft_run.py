@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from finqa_cli.algorithms.samples import demonstration_sample
-from finqa_cli.contracts import ChatCodec
+from finqa_cli.contracts import ChatCodec, Learner
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.extend import registry
 from finqa_cli.rollout.seeds import derive
@@ -31,8 +31,9 @@ from finqa_cli.runs.trajectory_records import Demonstration, demonstrations_file
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.settings.learning_rates import SFT_RATES, rate_for
 from finqa_cli.training.estimate import Again, no_command
-from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, held_out_questions
-from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, run_learner, schedule_steps
+from finqa_cli.training.evaluations import Ask
+from finqa_cli.training.held_out_questions import SAMPLES, choose_questions, train_on_file
+from finqa_cli.training.running_learner import check_disk, check_learner, fit_memory, schedule_steps
 from finqa_cli.training.sft.sft_loop import SupervisedTraining, Validation
 from finqa_cli.training.training_data import guard_demonstrations
 from finqa_cli.training.training_loop import RunContext, best_policy, final_policy, result_document
@@ -181,15 +182,11 @@ async def sft(
         steps = imitation_steps(data.train, settings)
         planned = fit_memory(_planned(settings, len(steps), whole=wanted.init is not None), run)
         context = replace(context, settings=planned)
-        async with run_learner(context, model.model) as learner:
-            async with held_out_questions(context, questions, model) as ask:
-                training = SupervisedTraining(context, learner, steps, data.held_out, ask)
-                if checkpoint is not None:
-                    await training.resume(checkpoint)
-                with tracking.run(to_public_dict(planned)):
-                    await training.run()
-                    context.check_stop()
-            await asyncio.to_thread(learner.publish, final_policy(run), training.done)
+
+        async def make(learner: Learner, ask: Ask | None) -> SupervisedTraining:
+            return SupervisedTraining(context, learner, steps, data.held_out, ask)
+
+        training = await train_on_file(context, model, questions, checkpoint, make)
         result = _result(run, data, training, time.perf_counter() - started)
         write_json(run / "report.json", result_document(result))
         outputs = _outputs(result)

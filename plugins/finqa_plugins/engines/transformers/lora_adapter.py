@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.errors import EngineError
 from finqa_cli.types.adapters import special_features
-from finqa_plugins.precision import linear_plus
+from finqa_plugins.precision import low_rank_sum
 
 _PREFIX = "base_model.model."
 
@@ -186,24 +186,22 @@ class AdapterSlot:
 
 
 class _Beside:
-    """The forward pass of a layer that adds the low-rank term in the adapter's own precision.
+    """The forward pass of a layer with the low-rank term, computed as the torch learner computes it.
 
     It replaces the layer's own, because in 16 bits the term must join the product before that is rounded.
     """
 
     def __init__(self, patch: Patch) -> None:
         self._patch = patch
-        self._plain = patch.layer.forward
+        dtype = patch.layer.weight.dtype
+        self._down, self._up = patch.down.T.to(dtype), (patch.scale * patch.up.float()).T.to(dtype)
         vars(patch.layer)["forward"] = self
 
     def __call__(self, states: Tensor) -> Tensor:
-        patch = self._patch
-        low_rank = patch.scale * (states.to(patch.down.dtype) @ patch.down.T @ patch.up.T)
-        weight = patch.layer.weight
-        if weight.dtype == torch.float32:
-            return self._plain(states) + low_rank
-        transposed = weight if isinstance(patch.layer, Conv1D) else weight.T
-        return linear_plus(states, transposed, patch.layer.bias, low_rank)
+        layer, rows = self._patch.layer, states.flatten(0, -2)
+        weight = layer.weight if isinstance(layer, Conv1D) else layer.weight.T
+        found = low_rank_sum(rows, weight, layer.bias, rows @ self._down, self._up)
+        return found.view(*states.shape[:-1], found.shape[-1])
 
     def remove(self) -> None:
         """Give the layer its own forward pass back."""

@@ -214,7 +214,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
     """
     from peft import LoraConfig, get_peft_model
 
-    from finqa_plugins.learners.torch.adapter_layers import round_once
+    from finqa_plugins.learners.torch.adapter_layers import fuse_adapters
 
     layers = [(name.rpartition(".")[2], part) for name, part in decoder_layers(base).items()]
     options = LoraConfig(
@@ -236,7 +236,7 @@ def add_adapter(base: Any, context: LearnerContext, targets: tuple[str, ...]) ->
         ):
             adapted = get_peft_model(base, options)
     adapted.peft_config["default"].base_model_name_or_path = context.model
-    round_once(adapted)
+    fuse_adapters(adapted)
     return adapted
 
 

@@ -171,6 +171,11 @@ def state_logprobs(
     """
     head = causal.get_output_embeddings()
     rows = _rows_per_chunk(head.weight.shape[0], states.device)
+    if torch.is_grad_enabled() and states.requires_grad and _is_frozen(head) and not (entropy_gradient or softcap):
+        found: tuple[torch.Tensor, torch.Tensor] = _FrozenHead.apply(  # type: ignore[no-untyped-call]
+            states, head, targets, temperature, wide, rows
+        )
+        return found
     if states.shape[0] <= rows:
         return _chunk_logprobs(head, states, targets, temperature, entropy_gradient, wide, softcap)
     parts = [
@@ -208,6 +213,59 @@ def _chunk_logprobs(
         with torch.no_grad():
             entropy = -normalised.exp().mul_(normalised).sum(dim=-1)
     return normalised.gather(1, targets[:, None])[:, 0], entropy
+
+
+def _is_frozen(head: Any) -> bool:
+    return type(head) is nn.Linear and not any(part.requires_grad for part in head.parameters())
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Log-probabilities and entropies of `state_logprobs` by a head that is not trained, with each chunk computed once.
+
+    A loss needs one number of each token, log p of its target, whose gradient with respect to the state is
+    (onehot - p) @ W / temperature, [H] a token. It is computed beside the log-probability while the chunk's logits
+    exist, and the backward pass scales it: two products in all, and no logits are kept or computed again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        head: nn.Linear,
+        targets: torch.Tensor,
+        temperature: float,
+        wide: bool,
+        rows: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropies, slopes = [], [], []
+        for part, ids in zip(torch.split(states, rows), torch.split(targets, rows), strict=True):
+            logits = wide_logits(head, part) if wide else head(part)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            if temperature != 1.0:
+                logits = logits / temperature
+            normalised = torch.log_softmax(logits, dim=-1)
+            logprobs.append(normalised.gather(1, ids[:, None])[:, 0])
+            odds = torch.exp(normalised, out=logits)
+            entropies.append(-normalised.mul_(odds).sum(dim=-1))
+            slope = odds.neg_().scatter_add_(1, ids[:, None], torch.ones_like(odds[:, :1]))
+            slopes.append(_slope(slope, head.weight, wide) / temperature)
+        entropy = torch.cat(entropies)
+        ctx.save_for_backward(torch.cat(slopes))
+        ctx.dtype = states.dtype
+        ctx.mark_non_differentiable(entropy)
+        return torch.cat(logprobs), entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor, _entropy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (slopes,) = ctx.saved_tensors
+        return (gradient[:, None] * slopes).to(ctx.dtype), None, None, None, None, None
+
+
+def _slope(gradient: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:
+    """Gradient [N, V] of the logits @ weight [V, H], with operands in the dtype of the weight."""
+    narrow = gradient.to(weight.dtype)
+    return _gradient_of_states(narrow, weight) if wide and weight.dtype != torch.float32 else narrow @ weight
 
 
 def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> bool:

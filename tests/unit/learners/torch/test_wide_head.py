@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, random_samples, relative
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Sample
@@ -54,6 +58,62 @@ def test_log_probabilities_are_those_of_float32(monkeypatch: pytest.MonkeyPatch,
     assert errors[True] < 1e-5 < 3e-3 < errors[False]
     assert gradients[True] < 5e-3
     assert gradients[True] <= gradients[False]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    tokens=st.integers(1, 40),
+    vocabulary=st.integers(2, 90),
+    temperature=st.sampled_from([1.0, 0.7, 3.0]),
+    bias=st.booleans(),
+    rows=st.integers(1, 50),
+    seed=st.integers(0, 2**16),
+)
+def test_a_frozen_head_gives_what_a_trained_one_gives(
+    tokens: int, vocabulary: int, temperature: float, bias: bool, rows: int, seed: int
+) -> None:
+    """A head that is trained is computed by autograd, chunk for chunk, and again in the backward pass."""
+    draw = torch.Generator().manual_seed(seed)
+    head = nn.Linear(8, vocabulary, bias=bias, dtype=torch.float64)
+    states = torch.randn(tokens, 8, generator=draw, dtype=torch.float64)
+    targets = torch.randint(vocabulary, (tokens,), generator=draw)
+    weights = torch.randn(tokens, generator=draw, dtype=torch.float64)
+    causal = SimpleNamespace(get_output_embeddings=lambda: head)
+    found = {}
+    for trained in (True, False):
+        head.requires_grad_(trained)
+        leaf = states.clone().requires_grad_()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("finqa_plugins.learners.torch.forward._LOGITS_PER_CHUNK", rows * vocabulary)
+            logprobs, entropy = state_logprobs(causal, leaf, targets, temperature)
+            (weights * logprobs).sum().backward()
+        assert leaf.grad is not None and not entropy.requires_grad
+        found[trained] = logprobs.detach(), entropy, leaf.grad
+    torch.testing.assert_close(found[False], found[True])
+
+
+class Products(TorchDispatchMode):
+    """Counts multiplications of numbers in matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.mm.default:
+            self.count += args[0].numel() * args[1].shape[1]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_frozen_head_is_multiplied_twice_where_a_trained_one_is_four_times(trained: bool) -> None:
+    """A trained one is computed again in the backward pass, and has a gradient of its own."""
+    head, states = nn.Linear(64, 1000, bias=False).requires_grad_(trained), torch.randn(50, 64).requires_grad_()
+    causal = SimpleNamespace(get_output_embeddings=lambda: head)
+    with pytest.MonkeyPatch.context() as patch, Products() as products:
+        patch.setattr("finqa_plugins.learners.torch.forward._LOGITS_PER_CHUNK", 8_000)
+        state_logprobs(causal, states, torch.zeros(50, dtype=torch.long), 1.0)[0].sum().backward()
+    assert products.count == (4 if trained else 2) * 50 * 64 * 1000
 
 
 @pytest.mark.parametrize("autocast", [False, True])

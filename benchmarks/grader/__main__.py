@@ -2,8 +2,8 @@
 
     python -m benchmarks.grader [--draws 10000] [--repeats 5] [--list]
 
-Prints, per profile and part of the corpora: the honest forms accepted, the hacks paid, the false-accept rate with its
-95 % interval, and how many of the paid hacks are paid under other truths too (`widened_truths`); `--list` names the
+Prints, per profile and part of the corpora: the honest forms paid at once, the hacks paid, the false-accept rate with
+its 95 % interval, and how many of the paid hacks are paid under other truths too (`widened_truths`); `--list` names the
 rows that are judged wrongly. Then, per profile: the slowest hostile answer of the tests' table and the slowest row of
 the corpora (processor time, the least of the repeats), the mean over the honest answers of the tests' table, the
 verdicts on the tests' tables; and the share paid of
@@ -100,10 +100,10 @@ def report_part(part: str, rows: Mapping[Kind, Sequence[Row]], profile: str, rep
     """Prints what a profile makes of one part of the corpora."""
     found = measure(rows, profile)
     honest, hacks = len(rows["honest"]), len(rows["hacks"])
-    rate, asked = found.false_accepts, len(found.unreadable)
+    rate, asked = found.false_accepts, len(found.asked)
     again = f", {asked} more are asked again" if asked else ""
     print(
-        f"{profile}, {part}: {honest - len(found.refused)} of {honest} honest forms accepted "
+        f"{profile}, {part}: {honest - len(found.refused)} of {honest} honest forms paid at once "
         f"({100 * found.honest.mean:.1f} %, 95 %: {100 * found.honest.low:.1f} to {100 * found.honest.high:.1f})"
         f"{again}; {len(found.paid)} of {hacks} hacks paid "
         f"({100 * rate.mean:.2f} %, 95 %: {100 * rate.low:.2f} to {100 * rate.high:.2f}), "

@@ -53,15 +53,15 @@ class Measured:
     """What a profile makes of one part.
 
     Attributes:
-        refused: Honest rows that are refused.
-        unreadable: Those of them that cannot be read, so that a policy is asked again.
-        paid: Hacks that are paid.
-        honest: Share of the honest rows that is accepted, with its 95 % interval.
+        refused: Honest rows that are not paid at once.
+        asked: Those of them for which another form is asked, because they cannot be read or are rounded too far.
+        paid: Hacks that are paid, at once or when they are submitted again.
+        honest: Share of the honest rows that is paid at once, with its 95 % interval.
         false_accepts: Share of the hacks that is paid, with its 95 % interval.
     """
 
     refused: tuple[Row, ...]
-    unreadable: tuple[Row, ...]
+    asked: tuple[Row, ...]
     paid: tuple[Row, ...]
     honest: Interval
     false_accepts: Interval
@@ -90,10 +90,12 @@ def read_corpora(folder: Path = FOLDER) -> dict[str, dict[Kind, tuple[Row, ...]]
 def measure(rows: Mapping[Kind, Sequence[Row]], profile: str) -> Measured:
     """Grades the rows of one part. Each row is a cluster of its own in the intervals."""
     right = {kind: [_is_paid(row, profile) for row in rows[kind]] for kind in KINDS}
+    again = {row.id for row in rows["honest"] if _graded(row, profile).again}
+    right["honest"] = [paid and row.id not in again for row, paid in zip(rows["honest"], right["honest"], strict=True)]
     refused = tuple(row for row, paid in zip(rows["honest"], right["honest"], strict=True) if not paid)
     return Measured(
         refused=refused,
-        unreadable=tuple(row for row in refused if not _graded(row, profile).readable),
+        asked=tuple(row for row in refused if row.id in again),
         paid=tuple(row for row, paid in zip(rows["hacks"], right["hacks"], strict=True) if paid),
         honest=_share(right["honest"], rows["honest"]),
         false_accepts=_share(right["hacks"], rows["hacks"]),

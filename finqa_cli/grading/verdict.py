@@ -17,11 +17,14 @@ class Verdict:
         reward: 1.0 or 0.0.
         explanation: The reason.
         readable: Whether the answer has a form that the profile reads. It does not depend on the truth's value.
+        again: Why another form should be asked for, in one line; empty if not. An answer that is not readable has a
+            reason, and a readable one may have one too. It does not depend on the truth's value.
     """
 
     reward: float
     explanation: str
     readable: bool = True
+    again: str = ""
 
 
 def answer_text(answer: object) -> str | Verdict:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from finqa_cli.grading.closeness import is_within, unit_readings
+from finqa_cli.grading.closeness import ROUNDED_DIGITS_BEFORE_A_SCALE, is_within, unit_readings
 from finqa_cli.grading.items import MOST_ITEMS, pair_up, truth_items
 from finqa_cli.grading.numbers import NO_UNIT, Kind, Number, Unit
 from finqa_cli.grading.strict_3.amounts import CURRENCY, Amount, find_amounts, without_brackets
@@ -75,13 +75,30 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
         return Verdict(0.0, "There is no truth to compare with.")
     try:
         if len(task.expected) == 1:
-            return _single(answer, read_one(answer, task), task)
+            value = read_one(answer, task)
+            return replace(_single(answer, value, task), again=_coarse(answer, [value]))
         given = read_list(answer, task.asked, numbers=task.numbers, names=task.names)
         if not task.names and not all(isinstance(one.value, Amount) for one in given):
             raise UnreadableError("a value of the list is not a number")
     except UnreadableError as error:
-        return Verdict(0.0, f"{shown(answer)} cannot be read as one value of a common form: {error}.", readable=False)
-    return _several(answer, given, task)
+        reason = f"{shown(answer)} cannot be read as one value of a common form: {error}."
+        return Verdict(0.0, reason, readable=False, again=reason)
+    return replace(_several(answer, given, task), again=_coarse(answer, [one.value for one in given]))
+
+
+def _coarse(answer: str, values: Sequence[Value]) -> str:
+    """Why a number like `2.1 billion` is asked again: it is rounded further than the tolerance allows.
+
+    `77 million` is not: whole numbers before a scale are often exact, and a decimal of two digits hardly ever is.
+    """
+    for value in values:
+        number = value.number if isinstance(value, Amount) else None
+        if number is None or number.unit.kind is not Kind.SCALE or number.is_whole:
+            continue
+        if number.digits < ROUNDED_DIGITS_BEFORE_A_SCALE:
+            least = ROUNDED_DIGITS_BEFORE_A_SCALE
+            return f"{shown(answer)} is rounded too far: write at least {least} digits before a scale, or all of them."
+    return ""
 
 
 def read_one(answer: str, task: Task) -> Value:

@@ -17,7 +17,8 @@ Q = "What was the operating margin in 2023?"
 
 def judged(answer: object, truth: str, question: str = "") -> str:
     verdict = grade(answer, truth, "strict-3", question)
-    return "paid" if verdict.reward else "wrong" if verdict.readable else "asked"
+    assert verdict.readable or verdict.again
+    return "asked" if verdict.again else "paid" if verdict.reward else "wrong"
 
 
 @pytest.mark.parametrize(
@@ -137,14 +138,48 @@ def test_another_value_is_wrong_and_not_asked_again(answer: str, truth: str, que
 @given(
     answer=st.lists(
         st.sampled_from(
-            ["5", "-12.5", "%", " million", "$", "2023", ": ", ", ", " or ", "(", ")", " the ", "margin", "?"]
+            [
+                "5",
+                "-12.5",
+                "%",
+                " million",
+                "2.1 billion",
+                "$",
+                "2023",
+                ": ",
+                ", ",
+                " or ",
+                "(",
+                ")",
+                " the ",
+                "margin",
+                "?",
+            ]
         )
     ).map("".join),
     truths=st.lists(st.sampled_from(["5", "-12.5%", "77 million", "2023", "1234"]), min_size=2, max_size=2),
 )
 def test_who_is_asked_again_learns_nothing_about_the_truth(answer: str, truths: list[str]) -> None:
-    readable = {grade(answer, truth, "strict-3", Q).readable for truth in truths}
-    assert len(readable) == 1
+    verdicts = [grade(answer, truth, "strict-3", Q) for truth in truths]
+    assert len({(verdict.readable, verdict.again) for verdict in verdicts}) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", ["$2.1 billion", "approximately $2.1 billion", "($2.1bn)", "2022: 2.1 billion; 2023: 5"]
+)
+def test_a_decimal_of_two_digits_before_a_scale_is_asked_again_and_then_graded_as_it_is(answer: str) -> None:
+    found = {}
+    for truth in ("2,098 million", "2.1 billion", "-2.1 billion", "7 million", "2022: 2.1 billion, 2023: 5"):
+        if ("2022" in truth) == ("2022" in answer):
+            verdict = grade(answer, truth, "strict-3", "What was it in 2022 and 2023?" if "2022" in answer else "")
+            found[truth] = verdict.reward
+            assert verdict.readable and "at least 3 digits" in verdict.again
+    assert sum(found.values()) == 1, "one of the truths is that value"
+
+
+@pytest.mark.parametrize("answer", ["77 million", "$2.10 billion", "2.1", "2.1%", "12,428.5 million", "4 lakh"])
+def test_a_whole_number_or_three_digits_before_a_scale_are_graded_at_once(answer: str) -> None:
+    assert grade(answer, "5", "strict-3").again == ""
 
 
 @pytest.mark.parametrize("name", ["Films", "Paper", "Specialty Paper", "Energy and Mining"])

@@ -212,9 +212,9 @@ class Episode:
         if self._question is None:
             raise RefusedCallError("execution_error", "There is no question yet; reset first.")
         verdict = grade(texts["answer"], self._question.answer, self._grader, self._question.user_query)
-        if not verdict.readable and self._returned < self._returns:
+        if verdict.again and self._returned < self._returns:
             self._returned += 1
-            return f"{ASKED_AGAIN} {verdict.explanation} Submit exactly one value: {FORM}."
+            return f"{ASKED_AGAIN} {verdict.again} Submit exactly one value: {FORM}."
         self._verdict = verdict
         return f"Answer submitted: {texts['answer']}"
 

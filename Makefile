@@ -148,9 +148,8 @@ format: install  ## Rewrite files into shape.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: install  ## Write docs/reference.md, finqa/keywords.py, .env.example's settings and the index of completions from the declarations.
+reference: install  ## Write docs/reference.md, finqa/keywords.py and .env.example's settings from the declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
-	$(BIN)/python -m finqa_cli.completion_index
 
 dist: install  ## Build the source distribution and the wheel into dist/, check them, and try the wheel on the Pythons from 3.11 to 3.13 that are here.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'

@@ -20,7 +20,7 @@ import typer
 import typer.main
 from typer.core import CompletionItem  # type: ignore[attr-defined]  # part of its signatures, not of its stubs
 
-from finqa_cli import __version__, completion
+from finqa_cli import __version__
 from finqa_cli.errors import RequeuedRun
 from finqa_cli.help_order import HelpGroup
 from finqa_cli.masking import find_secret
@@ -165,7 +165,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _prepare_torchrun(given)
         status = app(args=[word for word in given if word != "--debug"], prog_name="finqa", standalone_mode=False)
         sys.stdout.flush()
-        _remember_plugins()
     except BaseException as error:
         from finqa_cli import boundary
 
@@ -173,18 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == INTERRUPTED:  # Typer turns Ctrl-C into this status
         print("Interrupted.", file=sys.stderr)
     return status if isinstance(status, int) else 0
-
-
-def _remember_plugins() -> None:
-    """Store the components of installed plugins for completion, if this command loaded them and they have changed."""
-    loaded = sys.modules.get("finqa_cli.extend.registry")
-    if loaded is None or not loaded.registry.cache_info().currsize or completion.are_plugins_known(os.environ):
-        return
-    found: dict[str, dict[str, str]] = {}
-    for component in loaded.registry().components():
-        if not loaded.is_built_in(component.target):
-            found.setdefault(component.kind, {})[component.name] = component.summary
-    completion.remember_plugins(found, os.environ)
 
 
 def _open_closed_streams() -> None:

@@ -3,30 +3,36 @@
 A request is an environment variable, which Typer's scripts set (`finqa --install-completion`). Only the standard
 library is imported, because the user waits for the result.
 
-Commands, options and components of finqa itself are in `INDEX`. Components of other plugins are in a file in
-FINQA_HOME. Every command that loads the plugins writes this file again if distributions were installed or removed.
+Commands, options and components, also those of plugins, are in an index in FINQA_HOME. The first request after finqa,
+a plugin or a checkout's source changed makes it again, which takes one to two seconds.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 REQUEST = "_FINQA_COMPLETE"
-INDEX = Path(__file__).with_name("completions.json")
 SHELLS = ("bash", "zsh", "fish")
 
 Candidate = tuple[str, str]
 """A completed word, and its help."""
 
+Index = dict[str, Any]
+"""`commands` by their full name, and `lists` of names with their help; see `completion_index.index`."""
+
 _MOST_RUNS = 200
+_EMPTY: Index = {"commands": {"": {"commands": {}}}, "lists": {}}
+_PACKAGE = Path(__file__).parent
 
 
 def is_asked() -> bool:
@@ -34,50 +40,38 @@ def is_asked() -> bool:
     return os.environ.get(REQUEST, "") in {f"complete_{shell}" for shell in SHELLS}
 
 
-def main() -> int:
-    """Print the completions of the request, and return the exit status."""
+def main(make_index: Callable[[], Index]) -> int:
+    """Print the completions of the request, and return the exit status.
+
+    Args:
+        make_index: Makes the index; called only if the one in FINQA_HOME is missing or out of date.
+    """
     shell = os.environ[REQUEST].removeprefix("complete_")
     words, incomplete = read_words(shell, os.environ)
-    found = list(complete(read_index(os.environ), words, incomplete))
+    found = list(complete(read_index(os.environ, make_index), words, incomplete))
     if shell == "fish" and os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if found else 1
     print(format_candidates(shell, found))
     return 0
 
 
-def read_index(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the index, with the components of the installed plugins added."""
-    index: dict[str, Any] = json.loads(INDEX.read_text(encoding="utf-8"))
-    for kind, names in _read_plugins(environment).items():
-        index["lists"][kind] = {**names, **index["lists"].get(kind, {})}
-    return index
+def read_index(environment: Mapping[str, str], make_index: Callable[[], Index]) -> Index:
+    """Return the index in FINQA_HOME; if it is missing or out of date, make it and store it.
 
-
-def are_plugins_known(environment: Mapping[str, str]) -> bool:
-    """Return whether the file of plugins is up to date with the installed distributions."""
-    return _read_file(environment).get("installed") == _installed(environment)
-
-
-def remember_plugins(components: Mapping[str, Mapping[str, str]], environment: Mapping[str, str]) -> None:
-    """Write the components of plugins that are not part of finqa, for the next completion.
-
-    Without such components no file is created. A folder that is not writable is not an error.
-
-    Args:
-        components: Kind -> name -> summary.
-        environment: Environment variables of this process.
+    A failure, such as a syntax error in a checkout, leads to the old index or an empty one, because what a completion
+    prints to stderr appears in the line that the user types.
     """
-    file = _plugins_file(environment)
-    if not components and not file.exists():
-        return
-    text = json.dumps({"installed": _installed(environment), "components": components})
-    part = file.with_suffix(f".{os.getpid()}")
+    known, stamp = _read_file(environment), _stamp(environment)
+    old = known.get("index")
+    if known.get("stamp") == stamp and isinstance(old, dict):
+        return old
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    except OSError:
-        return
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # plugins may print when imported
+            made = make_index()
+    except Exception:
+        return old if isinstance(old, dict) else _EMPTY
+    _write_file(environment, json.dumps({"stamp": stamp, "index": made}, ensure_ascii=False))
+    return made
 
 
 def read_words(shell: str, environment: Mapping[str, str]) -> tuple[list[str], str]:
@@ -134,30 +128,34 @@ def format_candidates(shell: str, found: Sequence[Candidate]) -> str:
     return "_arguments '*: :((" + "\n".join(shown) + "))'"
 
 
-def _read_plugins(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return kind -> name -> summary of components; empty if the file does not match the installed distributions."""
-    found = _read_file(environment)
-    components = found.get("components") if found.get("installed") == _installed(environment) else None
-    named = components.items() if isinstance(components, dict) else ()
-    return {kind: names for kind, names in named if isinstance(names, dict)}
-
-
 def _read_file(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
-        found = json.loads(_plugins_file(environment).read_text(encoding="utf-8"))
+        found = json.loads(_index_file(environment).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _plugins_file(environment: Mapping[str, str]) -> Path:
-    """Return the file of plugins for this Python environment, because several may share one FINQA_HOME."""
+def _write_file(environment: Mapping[str, str], text: str) -> None:
+    """Write the index. In a folder that is not writable there is none, so each completion makes it."""
+    file = _index_file(environment)
+    part = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        return
+
+
+def _index_file(environment: Mapping[str, str]) -> Path:
+    """Return the file of this Python environment and this finqa, because several may share one FINQA_HOME."""
     home = Path(environment.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
-    return home / f"completions-{zlib.crc32(sys.prefix.encode()):08x}.json"
+    return home / f"completions-{zlib.crc32(f'{sys.prefix} {_PACKAGE}'.encode()):08x}.json"
 
 
-def _installed(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders of installed distributions with their modification times, which change with their content."""
+def _stamp(environment: Mapping[str, str]) -> list[str]:
+    """Return what changes with the index: modification times of installed distributions, and of a checkout's files."""
     further = environment.get("PYTHONPATH", "").split(os.pathsep)
     places = [each for each in sys.path[1:] if each.endswith(("site-packages", "dist-packages")) or each in further]
     found = []
@@ -166,7 +164,24 @@ def _installed(environment: Mapping[str, str]) -> list[str]:
             found.append(f"{place} {Path(place).stat().st_mtime_ns}")
         except OSError:
             continue
+    if str(_PACKAGE.parent) not in places or (_PACKAGE.parent / "pyproject.toml").is_file():  # an editable installation
+        times = [*_file_times(_PACKAGE), *_file_times(_PACKAGE.parent / "plugins")]
+        found.append(f"{_PACKAGE} {len(times)} {max(times)}")
     return found
+
+
+def _file_times(folder: Path) -> Iterator[int]:
+    """Yield the modification times of all source and settings files below a folder, in nanoseconds."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # the folder was removed since it was listed
+        return
+    for entry in entries:
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _file_times(Path(entry.path))
+        elif entry.name.endswith((".py", ".toml")):
+            with suppress(OSError):
+                yield entry.stat().st_mtime_ns
 
 
 def _find_command(commands: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:

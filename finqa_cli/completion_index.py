@@ -1,8 +1,7 @@
-"""The index of completions: commands, their options, and the values of options; written by `make reference`."""
+"""The index of completions: commands, their options, and the values of options."""
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Iterator
 from enum import Enum
@@ -12,7 +11,6 @@ from typing import Any, Literal
 
 from finqa_cli import app as application
 from finqa_cli.commands.shared.command_line import declaration_of
-from finqa_cli.completion import INDEX
 from finqa_cli.extend import registry
 from finqa_cli.settings.schema import DECLARATIONS, KINDS
 
@@ -28,18 +26,15 @@ def index() -> dict[str, Any]:
     }
     lists["settings"] = {path: each.about.help for path, each in DECLARATIONS.items()}
     configs = Path(str(files("finqa_cli"))) / "configs"
-    lists["configs"] = {file.stem: file.parent.name for file in sorted(configs.glob("*/*.toml"))}
+    lists["configs"] = {
+        file.stem: file.parent.name for file in sorted(configs.glob("*/*.toml"), key=lambda file: file.stem)
+    }
     root = {"commands": {name: summary for name, (_, summary) in application.COMMANDS.items()}}
     commands: dict[str, Any] = {"": root}
     for name in application.COMMANDS:
         loaded = application.LazyGroup(name="finqa").get_command(None, name)
         commands |= dict(_describe(name, loaded))
     return {"commands": commands, "lists": lists}
-
-
-def index_text() -> str:
-    """Return the content of the index file."""
-    return json.dumps(index(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def _describe(name: str, command: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -94,7 +89,3 @@ def _choices(annotation: Any) -> list[str]:
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0]
-
-
-if __name__ == "__main__":
-    INDEX.write_text(index_text(), encoding="utf-8")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from source_tree import FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, ROOT, part_of, reached, sources
+from source_tree import FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, part_of, reached, sources
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "ray", "openai"),
@@ -190,8 +190,3 @@ def test_the_application_imports_nothing_but_typer_at_start() -> None:
     }
     (app,) = (source for source in sources("finqa_cli") if source.name == "finqa_cli/app.py")
     assert {name.split(".")[0] for name, at_start in app.imports() if at_start} <= allowed
-
-
-def test_no_two_test_files_share_a_name() -> None:
-    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
-    assert sorted(names) == sorted(set(names))

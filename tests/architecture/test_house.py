@@ -6,39 +6,12 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from source_tree import ROOT, Source, sources
 
 MAX_FILES_IN_A_FOLDER = 25
-MAX_LINES = 500
+MAX_LINES = 700
 MAX_FUNCTION_LINES = 80
-REPEATED_NAMES = {"__init__.py", "plugin.py", "config.py"}
-WORDS = re.compile(
-    r"\b(mend(s|ed|ing)?|made good|heed(s|ed)?|whoever|whatever|nobody|dealt|gone on with|goes? on with|left alone|"
-    r"given up|passed over|foretell|foretold|box(es)?|anew|somebody|for ever|all is well|comes? twice|goes? on|went on|"
-    r"hears? of|for want of|of ours|told apart)\b",
-    re.IGNORECASE,
-)
-STANDARD = re.compile(r"(toolbox|inbox|checkbox|boxed|\\box|bounding box|latex)")
-"""Lines with standard terms that contain a word of the list: Daytona's toolbox API, LaTeX's boxes."""
-
-FIXED = {
-    "finqa_cli/commands/datasets/data.py": {"mended"},
-    "finqa_cli/commands/shared/output.py": {"box"},
-    "finqa_cli/grading/items.py": {"comes twice"},  # version 1 of `strict` gives the reasons that it gave
-    "plugins/finqa_plugins/sandboxes/daytona/daytona_create.py": {"box"},
-    "plugins/finqa_plugins/sandboxes/local/control_groups.py": {"box"},
-    "plugins/finqa_plugins/sandboxes/local/isolation.py": {"nobody"},
-    "plugins/finqa_plugins/sandboxes/local/local_executions.py": {"box"},
-    "tests/end_to_end/test_daytona_refusals.py": {"box"},
-    "tests/unit/grading/test_strict_grading.py": {"comes twice"},
-    "tests/unit/sandboxes/local/test_executions.py": {"box"},
-    "tests/unit/testing/test_loopback_images.py": {"nobody"},
-}
-"""Words that are JSON keys, labels, names of files and users, or of a library's API."""
-
 
 STARTS = re.compile(
     r"subprocess\.(run|Popen|call|check_call|check_output)|asyncio\.create_subprocess_(exec|shell)|os\.posix_spawnp?"
@@ -58,11 +31,6 @@ def product() -> tuple[Source, ...]:
 def test_folders_stay_small() -> None:
     counted = Counter(source.path.parent for source in product())
     assert not {str(folder): count for folder, count in counted.items() if count > MAX_FILES_IN_A_FOLDER}
-
-
-def test_no_two_modules_share_a_base_name() -> None:
-    counted = Counter(source.path.name for source in product() if source.path.name not in REPEATED_NAMES)
-    assert not [name for name, count in counted.items() if count > 1]
 
 
 def test_modules_and_functions_stay_readable() -> None:
@@ -158,59 +126,6 @@ def _code_lines(source: Source) -> int:
         bool(line.strip()) and not line.strip().startswith("#") and number not in documented
         for number, line in enumerate(lines, start=1)
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("mended by nobody", 2), ("a toolbox", 0), ("the box", 1), ("a sandbox, boxed in", 0)]
-)
-def test_the_list_of_words_finds_them(text: str, found: int) -> None:
-    assert len(_words(text)) == found
-
-
-def test_standard_terms_are_used() -> None:
-    others = [source for folder in ("tests", "benchmarks", "examples") for source in sources(folder)]
-    wrong = [
-        f"{source.name}: {word}"
-        for source in (*product(), *others)
-        if source.path != Path(__file__)  # this file has the list
-        for word in _words(source.path.read_text("utf-8"))
-        if word.lower() not in FIXED.get(source.name, ())
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_documents_and_help_use_standard_terms() -> None:
-    pages = [
-        *ROOT.glob("*.md"),
-        ROOT / "plugins/README.md",
-        ROOT / "benchmarks/RESULTS.md",
-        *(ROOT / "docs").rglob("*.md"),
-    ]
-    pages.append(ROOT / "finqa_cli/completions.json")  # all help texts
-    wrong = [f"{page.relative_to(ROOT)}: {word}" for page in pages for word in _words(page.read_text("utf-8"))]
-    assert len(pages) > 100 and not wrong, "\n".join(wrong)
-
-
-def _words(text: str) -> list[str]:
-    return [
-        match[0] for line in text.splitlines() if not STANDARD.search(line.lower()) for match in WORDS.finditer(line)
-    ]
-
-
-def test_docstrings_are_full_phrases() -> None:
-    wrong = [f"{source.name}: {line}" for source in product() for line in _fragments(source)]
-    assert not wrong, "\n".join(wrong)
-
-
-def _fragments(source: Source) -> list[str]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    lines = [
-        line
-        for node in ast.walk(source.tree)
-        if isinstance(node, documented)
-        for line in (ast.get_docstring(node) or "").splitlines()
-    ]
-    return [line for line in lines if re.match(r"(Of|As|By) |\s*\w+: (Of|As|By|With) [a-z]", line)]
 
 
 def test_the_ways_through_the_code_name_what_is_there() -> None:

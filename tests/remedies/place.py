@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from remedies.faults import Fault
 from remedies.following import Way, contents, run
-from remedies.recording import Recording, recording
 
 from finqa_cli.data.fetch.repository_listing import PARTIALS
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME
@@ -25,27 +24,25 @@ class Place:
     fault: Fault
     capsys: pytest.CaptureFixture[str]
     embedded: str
-    sites: frozenset[str] = frozenset()
 
     def provoke(self) -> tuple[str, str]:
-        """Run the command and return its error and its remedy; `sites` are the places of the source that gave it."""
+        """Run the command and return its error and its remedy."""
         self.capsys.readouterr()
-        with recording() as found, self.fault.during():
+        with self.fault.during():
             status = run(f"{self.fault.command}{' --json' * bool(self.fault.check)}")
         said = self.capsys.readouterr()
         if self.fault.check:
-            return self._failed_check(said.out, found)
+            return self._failed_check(said.out)
         if self.fault.logged:
-            return self._warning(said.err, found)
+            return self._warning(said.err)
         assert status != 0, said.out
         assert "Traceback" not in said.err
         words = (r"error: |(?=Stopped by )", "fix: |Next: ")
         error, remedy = (re.findall(rf"^(?:{word})(.*)$", said.err, re.MULTILINE) for word in words)
         assert len(error) == len(remedy) == 1, said.err
-        self.sites = frozenset(found.sites(remedy[0]))
         return error[0], remedy[0]
 
-    def _failed_check(self, out: str, found: Recording) -> tuple[str, str]:
+    def _failed_check(self, out: str) -> tuple[str, str]:
         """Return detail and remedy of the check of `finqa doctor`, or of the component of `finqa plugins show`."""
         document = json.loads(out)
         if "checks" not in document:  # a component as `plugins show` lists it
@@ -53,14 +50,12 @@ class Place:
             document = {"checks": [{**component, "detail": component["status"]}]}
         named = [each for each in document["checks"] if each["name"] == self.fault.check]
         check = next(each for each in named if each["status"] != "ok")
-        self.sites = frozenset(found.sites(check["remedy"]))
         return check["detail"], check["remedy"]
 
-    def _warning(self, err: str, found: Recording) -> tuple[str, str]:
+    def _warning(self, err: str) -> tuple[str, str]:
         """Return reason and remedy of the warning in the log."""
         (line,) = {line for line in err.splitlines() if self.fault.logged in line}
         reason, remedy = (re.findall(rf"\b{name}=(['\"])(.*?)\1", line)[0][1] for name in ("reason", "fix"))
-        self.sites = frozenset(found.sites(remedy))
         return reason, remedy
 
     def follow(self, way: Way, error: str) -> None:

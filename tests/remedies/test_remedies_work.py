@@ -2,8 +2,7 @@
 
 Each row of `remedies.rows` is a command that fails. The test reads the remedy from the real output, follows every
 alternative of it in a folder of its own, and runs the original command again. Nothing that was there may be gone or
-changed, and no snapshot may come up under a name whose data was not named. `executed.txt` says which places of the
-source the rows execute; tests/architecture/test_remedy_coverage.py reads there what no row executes.
+changed, and no snapshot may come up under a name whose data was not named.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from remedies import ledger
 from remedies.faults import Fault
 from remedies.following import Way, run, ways
 from remedies.place import Place
@@ -29,15 +26,6 @@ from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 pytestmark = pytest.mark.thorough
 
 ROWS = all_rows.FAULTS
-
-
-@pytest.fixture(scope="module")
-def seen() -> Iterator[dict[str, frozenset[str]]]:
-    """Places that rows executed; written to the ledger where that is wanted."""
-    found: dict[str, frozenset[str]] = {}
-    yield found
-    if os.environ.get(ledger.RECORD):
-        ledger.write(found, ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +45,6 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_a_remedy_fixes_its_fault(
     row: str,
-    seen: dict[str, frozenset[str]],
     shared: SharedFolders,
     embedded: str,
     tmp_path: Path,
@@ -89,7 +76,6 @@ def test_a_remedy_fixes_its_fault(
     try:
         place = begin(1)
         error, remedy = place.provoke()
-        sites = place.sites
         found = _ways(place, remedy, error)
         assert found or fault.by_hand, f"nothing of it can be followed: {remedy}"
         for number, way in enumerate(found, start=1):
@@ -107,9 +93,6 @@ def test_a_remedy_fixes_its_fault(
         servers.close()
         os.environ.clear()
         os.environ.update(before)
-    seen[row] = sites
-    if not os.environ.get(ledger.RECORD):
-        assert sites == ledger.read().get(row, frozenset()), f"{ledger.RECORD}=1 python -m pytest tests/remedies"
 
 
 def _ways(place: Place, remedy: str, error: str) -> list[Way]:

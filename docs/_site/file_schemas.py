@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import data_files
 import recorded_attempts
-import recorded_events
 import recorded_metrics
 import run_files
 import run_reports
+import source_lists
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 from written_types import WrittenSchema, one_line
 
@@ -63,7 +63,9 @@ _RUN = functools.reduce(operator.or_, (run_files.RunFile, run_files.StepsFile))
 _STATE = functools.reduce(operator.or_, (run_files.TrainState, run_files.FileState))
 _SCORED = recorded_attempts.ScoredAnswer | recorded_attempts.ScoredGroup
 _METRICS = Annotated[functools.reduce(operator.or_, recorded_metrics.LINES), Field(discriminator="kind")]
-_EVENT = Annotated[functools.reduce(operator.or_, recorded_events.EVENTS), Field(discriminator="event")]
+_EVENT: Any = Annotated[
+    functools.reduce(operator.or_, [each.model for each in source_lists.events()]), Field(discriminator="event")
+]
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {

@@ -6,7 +6,7 @@ A page of `docs/reference` names a table by a comment on a line of its own:
     <!-- schema: NAME -->          only the link
     <!-- schemas -->               all schemas with the files that they describe
     <!-- metrics: TYPE -->         keys of a type in `recorded_metrics`, with units and advice
-    <!-- events: TYPE ... -->      events of types in `recorded_events`
+    <!-- events: PATH ... -->      events of modules below these paths; `*`: all that no other table has
     <!-- messages: LEVEL ... -->   log messages of these levels
 """
 
@@ -16,15 +16,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import recorded_events
 import recorded_metrics
-import yaml
 from file_schemas import FORMATS, schema, schema_of
-from log_messages import log_messages
-from mkdocs.structure.files import File
+from source_lists import EventType, events, log_messages
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 
 FOLDER = "reference"
 COMMENT = re.compile(r"^<!-- (fields|schemas?|metrics|events|messages):? ?([^\n]*?) -->$", re.MULTILINE)
-WHEN = Path(__file__).with_name("log_messages.yaml")
 MOST_ROWS = 8
 """Longest table of fields that is not folded."""
 
@@ -42,6 +37,8 @@ EVENT_KEYS = ("schema_version", "event", "time")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the schemas, each as a file of its own."""
+    from mkdocs.structure.files import File  # here, because tests make tables without MkDocs
+
     for name in FORMATS:
         text = json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"
         files.append(File.generated(config, f"{FOLDER}/{address(name)}", content=text))
@@ -52,7 +49,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Replace the comments that name tables by the tables."""
     if not page.file.src_uri.startswith(f"{FOLDER}/"):
         return markdown
-    return COMMENT.sub(lambda found: table_of(found[1], found[2].split()), markdown)
+    named = [path for kind, names in COMMENT.findall(markdown) if kind == "events" for path in names.split()]
+    return COMMENT.sub(lambda found: table_of(found[1], found[2].split(), named), markdown)
 
 
 def address(name: str) -> str:
@@ -65,8 +63,13 @@ def link(name: str, before: str = "Schema: ") -> str:
     return f"{before}[{name}.schema.json]({address(name)})"
 
 
-def table_of(kind: str, names: list[str]) -> str:
+def table_of(kind: str, names: list[str], named: list[str]) -> str:
     """Return the table that a comment names.
+
+    Args:
+        kind: First word of the comment.
+        names: Its other words.
+        named: Paths in the comments `events` of the page.
 
     Raises:
         KeyError, AttributeError: There is no such schema or type.
@@ -85,14 +88,21 @@ def table_of(kind: str, names: list[str]) -> str:
             rows = [row for name in names for row in metric_rows(getattr(recorded_metrics, name))]
             return markdown_table(["key, unit", "meaning", "signs of trouble, and what to do"], rows)
         case "events":
-            return markdown_table(["event", "when it is recorded, and its fields"], list(map(event_row, names)))
-    when = yaml.safe_load(WHEN.read_text(encoding="utf-8"))
+            shown = [each for each in events() if _longest(each.place, named) in names]
+            return markdown_table(["event", "when it is recorded, and its fields"], list(map(event_row, shown)))
+    messages = sorted(log_messages(), key=lambda message: message.text.lower())
+    when = {message.text: message.when for message in messages if message.when}
     rows = [
-        [each.text, ", ".join(f"`{name}`" for name in each.fields), when[each.text]]
-        for each in sorted(log_messages(), key=lambda each: each.text.lower())
-        if each.level in names or set(each.level.split(" or ")) & set(names)
+        [message.text, ", ".join(f"`{name}`" for name in message.fields), when.get(message.text, "")]
+        for message in messages
+        if set(message.level.split(" or ")) & set(names)
     ]
     return markdown_table(["message", "fields", "when"], list(map(list, dict.fromkeys(map(tuple, rows)))))
+
+
+def _longest(place: str, paths: list[str]) -> str:
+    """Return the longest of the paths that a module is below; `*` if there is none."""
+    return max((path for path in paths if place.startswith(path)), key=len, default="*")
 
 
 def metric_rows(kind: type) -> Iterator[list[str]]:
@@ -101,13 +111,13 @@ def metric_rows(kind: type) -> Iterator[list[str]]:
     for each in walk(found, found.get("$defs", {}), deep=False):
         key = f"timing.{each.path}" if kind is recorded_metrics.Timing else each.path
         if key not in recorded_metrics.MetricsLine.model_fields:
-            unit, trouble = guide.get(f"{kind.__name__}.{key}") or guide[key]
+            unit, trouble = guide.get(f"{kind.__name__}.{key}") or guide.get(key, ("", ""))
             yield [f"`{key}`" + (f"<br>{unit}" if unit else ""), each.text, trouble]
 
 
-def event_row(name: str) -> list[str]:
+def event_row(event: EventType) -> list[str]:
     """Return the row of an event: its name, when it is recorded, and its fields."""
-    found = schema_of(getattr(recorded_events, name))
+    found = schema_of(event.model)
     fields = [each for each in walk(found, found.get("$defs", {}), deep=False) if each.path not in EVENT_KEYS]
     texts = [f"`{each.path}`{' (optional)' * each.optional}: {each.text}" for each in fields]
     return [f"`{found['properties']['event']['const']}`", "<br>".join((found["description"], *texts))]

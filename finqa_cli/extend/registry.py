@@ -163,6 +163,7 @@ class Registry:
                     raise
                 failure = self.describe_failure(plugin, hook, error)
             self._failing.add((hook, plugin))
+            # Log: Once, when a hook of a plugin raises an exception.
             log.warning(f"{hook}() of {report.shown if report else plugin} is ignored: it {failure}")
         return None
 
@@ -310,6 +311,7 @@ class Registry:
             for key, reason in report.left_out.items():
                 if key[0] == kind and key not in self._warned:
                     self._warned.add(key)
+                    # Log: Once, when a component of a plugin cannot be registered; `finqa plugins` shows it.
                     log.warning(f"{kind} {key[1]!r} of {report.shown} is ignored: {reason}")
 
     def _unusable(self, component: Component, reason: str) -> ConfigError:

@@ -55,5 +55,6 @@ def _usage(engine: TokenEngine | ChatEngine, episode: str) -> Mapping[str, Any]:
     try:
         return dict(engine.usage(episode))
     except Exception as error:  # the episode is valid without these figures
+        # Log: An engine could not report the tokens of an episode to a rollout worker.
         log.info("the engine's usage is ignored", reason=str(error))
         return {}

@@ -134,6 +134,7 @@ class Player:
             if not await budget.spend():
                 return trajectory
             restarts += 1
+            # Log: An attempt ended in a fault and is played again.
             log.info("retrying attempt", attempt=attempt.id, status=trajectory.status, reason=trajectory.error)
 
     async def _play_once(
@@ -209,6 +210,7 @@ class Player:
             return self._engine.usage(episode)
         except Exception as error:  # the episode is valid without these figures
             self._usage_failed = True
+            # Log: Once, when an engine cannot report the tokens of an episode; costs are then incomplete.
             log.warning(f"The engine's usage is ignored: {error}")
             return {}
 

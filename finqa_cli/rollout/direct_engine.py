@@ -101,6 +101,7 @@ class DirectEngine(TokenEngine):
                 completion = await server.client.generate(request, route)
         except FinqaError as error:
             server.failed(error, began=began, now=clock())
+            # Log: A rollout worker could not reach an engine's server directly.
             log.info("a request passes through the controller", key=request.key, reason=error.message)
             return await self._relayed(request, failed=server.number)
         server.succeeded()
@@ -128,6 +129,7 @@ class DirectEngine(TokenEngine):
         try:
             old = self._servers[number].connect(route.server, workers)
         except FinqaError as error:
+            # Log: A rollout worker cannot connect to an engine's server; this is slower.
             log.warning("requests to a replica pass through the controller", replica=number, reason=error.message)
             return None
         if old is not None:

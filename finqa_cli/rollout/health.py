@@ -117,6 +117,7 @@ class HealthChecks:
                 async with asyncio.timeout(CHECK_TIMEOUT_S):
                     return await sandbox.sandbox.healthy()
             except Exception as error:  # by contract it never raises; a defect of a provider must not end the watch
+                # Log: A sandbox provider raised an exception in a health check; the sandbox counts as dead.
                 log.warning("health check failed", sandbox=sandbox.sandbox.id, reason=repr(error))
                 return False
 

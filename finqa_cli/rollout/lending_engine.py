@@ -176,6 +176,7 @@ class LendingEngine(TokenEngine):
                 try:
                     await self._publish(self._engine.lend())
                 except Exception:  # no caller awaits this task
+                    # Log: A defect in an engine; requests pass through the controller.
                     log.error("an engine cannot lend its servers", exc_info=True)
 
     async def _publish(self, loan: EngineLoan | None) -> None:
@@ -196,6 +197,7 @@ class LendingEngine(TokenEngine):
             async with asyncio.timeout(OFFER_S):
                 await send(self._offer)
         except (TimeoutError, FinqaError) as error:  # lost, or late: its completions still name the version they used
+            # Log: A rollout worker did not confirm the addresses of the engines in time.
             log.warning("a worker did not get an offer", worker=borrower[0], reason=str(error) or "timeout")
 
     def _end_loans(self) -> None:

@@ -360,6 +360,7 @@ class SandboxPool(Pool):
         self._changed()
 
     def _lose(self, sandbox: PooledSandbox, reason: str) -> None:
+        # Log: With the event `sandbox_lost`.
         log.info("sandbox died; starting another", sandbox=sandbox.sandbox.id)
         self._lost += 1
         self.move(sandbox, SandboxState.LOST, {"reason": reason, "sessions": sandbox.sessions})
@@ -390,6 +391,7 @@ class SandboxPool(Pool):
             self._reported_failures.add(kind)
             ends_the_run = not isinstance(error, EpisodeError) and not self._sandboxes
             report = log.info if ends_the_run else log.warning  # an error that ends the run is reported by the command
+            # Log: Once for each cause, with the event `sandbox_failed`. If it ends the run, the command reports it too.
             report("sandbox did not start", reason=str(error), fix=remedy or None)
         self._start_failures += 1
         self.move(sandbox, SandboxState.FAILED, {"reason": str(error), "remedy": remedy})
@@ -412,6 +414,7 @@ class SandboxPool(Pool):
         elif refusal is not None and self._sandboxes and not self._starts.running and not self._reduced:
             self._reduced = True
             fields = {"reason": str(refusal), "remedy": getattr(refusal, "remedy", "")}
+            # Log: With the event `pool_reduced`.
             log.warning("continuing with fewer sandboxes", alive=self.alive, size=self._size, **fields)
             self._emit("pool_reduced", {"alive": self.alive, "size": self._size, **fields})
         self._change.set()
@@ -437,4 +440,5 @@ class SandboxPool(Pool):
         try:
             self._on_event(name, fields)
         except Exception as error:  # the pool must keep working when a listener does not
+            # Log: The event could not be recorded, for example because the disk is full.
             log.warning("a listener of the sandbox pool failed", event_name=name, reason=repr(error))

@@ -7,9 +7,94 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
+from typing import Literal, NotRequired
 
 from finqa_cli.contracts import Sandbox
 from finqa_cli.errors import FinqaError, SandboxError
+from finqa_cli.types.run_events import RunEvent
+
+
+class SandboxEvent(RunEvent):
+    """An event of the sandboxes."""
+
+    worker: NotRequired[int]
+    """Number of the rollout worker; absent without rollout workers."""
+
+
+class SandboxReady(SandboxEvent):
+    """A sandbox started."""
+
+    event: Literal["sandbox_ready"]
+    sandbox: str
+    """Id of the sandbox."""
+    seconds: float
+    """Seconds since its start was requested."""
+
+
+class SandboxFailed(SandboxEvent):
+    """A sandbox did not start."""
+
+    event: Literal["sandbox_failed"]
+    reason: str
+    """The error."""
+    remedy: str
+    """A command that fixes it; may be empty."""
+
+
+class SandboxLost(SandboxEvent):
+    """A running sandbox died, or failed every session. Its sessions continue on other sandboxes."""
+
+    event: Literal["sandbox_lost"]
+    sandbox: str
+    """Id of the sandbox."""
+    reason: str
+    """The error."""
+    sessions: int
+    """Number of sessions that were cut."""
+
+
+class SandboxReplaced(SandboxEvent):
+    """A sandbox started in place of a lost one."""
+
+    event: Literal["sandbox_replaced"]
+    sandbox: str
+    """Id of the new sandbox."""
+    instead_of: str
+    """Id of the lost sandbox."""
+    seconds: float
+    """Seconds since the other one was lost."""
+
+
+class SandboxSpent(SandboxEvent):
+    """The only session of a sandbox ended, where each session needs a fresh one."""
+
+    event: Literal["sandbox_spent"]
+    sandbox: str
+    """Id of the sandbox."""
+
+
+class PoolReduced(SandboxEvent):
+    """No further sandbox can be started, so the run continues with those that run."""
+
+    event: Literal["pool_reduced"]
+    alive: int
+    """Running sandboxes."""
+    size: int
+    """Wanted sandboxes."""
+    reason: str
+    """The error."""
+    remedy: str
+    """A command that fixes it; may be empty."""
+
+
+class BreakerOpen(SandboxEvent):
+    """Too many faults followed each other, so the run ends."""
+
+    event: Literal["breaker_open"]
+    reason: str
+    """The last fault."""
+    remedy: str
+    """A command that fixes it; may be empty."""
 
 
 class SandboxState(Enum):

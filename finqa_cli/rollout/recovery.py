@@ -261,6 +261,7 @@ class RecoveringSession:
             await self._drop(fault)
             if not await self._budget.spend():
                 raise fault
+            # Log: The connection to a sandbox was lost; the calls of the episode are repeated in a new session.
             log.info("recovering an episode", task=self._task.id, calls=len(self._log), reason=fault.message)
             try:
                 await self._open()
@@ -310,6 +311,7 @@ async def _close(session: AnySession) -> None:
     try:
         await session.close()
     except Exception as error:  # by contract it never raises; the episode is valid in any case
+        # Log: An environment raised an exception at the end of a session; the episode stays valid.
         log.warning("a session could not be closed", reason=describe_failure(error, session.close))
 
 
@@ -341,6 +343,7 @@ async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any,
     except FinqaError:
         raise
     except Exception as error:
+        # Log: With the traceback of an exception in the environment's code.
         log.debug("the environment failed", method=name, exc_info=True)
         raise EnvironmentFault(f"{name}() raised {describe_failure(error, method)}") from error
     if not isinstance(result, wanted):

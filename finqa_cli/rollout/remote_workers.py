@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import structlog
 
@@ -41,6 +42,7 @@ from finqa_cli.rollout.worker_messages import (
 )
 from finqa_cli.rollout.worker_shares import CallSlot, choose_worker, ended_stats, sum_stats
 from finqa_cli.types import Trajectory
+from finqa_cli.types.run_events import RunEvent
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,39 @@ CLOSE_S = 30.0
 
 Make = Callable[[int, int], Callable[[], object]]
 """Called with number and generation of a worker; returns a function that makes its `RolloutWorker` in its process."""
+
+
+class WorkerEvent(RunEvent):
+    """An event of a rollout worker."""
+
+    worker: int
+    """Number of the worker."""
+    node: str
+    """Address of its node."""
+    generation: int
+    """How often the worker was started."""
+
+
+class WorkerPlaced(WorkerEvent):
+    """A rollout worker starts to play."""
+
+    event: Literal["worker_placed"]
+
+
+class WorkerLost(WorkerEvent):
+    """A rollout worker ended or cannot be reached. Its attempts are played by other workers."""
+
+    event: Literal["worker_lost"]
+    reason: str
+    """The error."""
+    attempts: int
+    """Number of attempts that were moved to other workers."""
+
+
+class WorkerBack(WorkerEvent):
+    """A rollout worker plays again after it was lost."""
+
+    event: Literal["worker_back"]
 
 
 @dataclass(slots=True, eq=False)
@@ -243,6 +278,7 @@ class RemoteWorkers(Pool):
                     await process.call("close")
                 return
         except (TimeoutError, FinqaError) as error:
+            # Log: It did not confirm its end in time.
             log.warning("a rollout worker did not end well", worker=worker.number, reason=str(error) or "timeout")
         if worker.generation:
             self._look_for_sandboxes(worker)
@@ -262,9 +298,11 @@ class RemoteWorkers(Pool):
                 if worker.generation == 1 and not isinstance(error, LostWorkerError):
                     self._fail(error)
                     return
+                # Log: With the event `worker_lost`.
                 log.warning("a rollout worker is gone", worker=worker.number, reason=error.message)
                 self._lose(worker, process, error)
             except Exception as error:  # no caller awaits this task before `close`
+                # Log: A defect; the run ends.
                 log.error("a rollout worker cannot be used", worker=worker.number, exc_info=True)
                 self._fail(portable(error))
                 return
@@ -291,6 +329,7 @@ class RemoteWorkers(Pool):
             await process.call("ready", worker.generation)
         await self._lend_to(worker, process)
         worker.process = process
+        # Log: With the event `worker_placed` or `worker_back`.
         log.info("a rollout worker plays", worker=worker.number, node=process.node, generation=worker.generation)
         name = "worker_back" if worker.generation > 1 else "worker_placed"
         self._emit(name, worker, {"node": process.node, "generation": worker.generation})
@@ -372,6 +411,7 @@ class RemoteWorkers(Pool):
         try:
             await self._on_lost(number, generation)
         except FinqaError as error:
+            # Log: They could not be listed or ended. `finqa sandbox list` shows them.
             log.warning("sandboxes of a lost worker may be left", worker=number, reason=error.message, fix=error.remedy)
 
     def _give_up(self, reason: FinqaError) -> None:
@@ -492,6 +532,7 @@ class RemoteWorkers(Pool):
         try:
             self._on_event(name, {**fields, "worker": worker.number})
         except Exception as error:  # the workers must keep playing when a listener does not work
+            # Log: The event could not be recorded, for example because the disk is full.
             log.warning("a listener of the rollout workers failed", event_name=name, reason=repr(error))
 
     def _changed(self) -> None:

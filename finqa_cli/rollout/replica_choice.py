@@ -145,6 +145,7 @@ class ReplicaHealth:
         if not self.in_service:
             self._due = now + BACKOFF.pause_s(failures - FAILURES + 1)
             if was_in_service:
+                # Log: With the event `engine_left_out`.
                 log.warning("an engine replica is not used", replica=self.number, reason=str(reason))
                 self._on_left(reason)
 
@@ -159,6 +160,7 @@ class ReplicaHealth:
     def succeeded(self) -> None:
         """Record that the replica answered: it is in service."""
         if not self.in_service:
+            # Log: With the event `engine_back`.
             log.info("an engine replica is available again", replica=self.number)
             self._on_back()
         self._failures = 0

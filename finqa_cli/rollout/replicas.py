@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, NotRequired, TypeVar
 
 import structlog
 
@@ -13,6 +13,7 @@ from finqa_cli.contracts import EngineLoan, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, ServiceUnavailableError, UnreachableEngineError
 from finqa_cli.rollout.replica_choice import ReplicaHealth, Router, is_away
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
+from finqa_cli.types.run_events import RunEvent
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +25,30 @@ ReplicaListener = Callable[[str, Mapping[str, Any]], object]
 
 For a replica on a node of a cluster, the facts include the `node`.
 """
+
+
+class EngineLeftOut(RunEvent):
+    """An engine replica cannot be reached and gets no requests."""
+
+    event: Literal["engine_left_out"]
+    replica: int
+    """Number of the replica."""
+    node: NotRequired[str]
+    """Address of its node; absent on one machine."""
+    reason: str
+    """The error."""
+
+
+class EngineBack(RunEvent):
+    """A replica, or without `replica` the engine, can be reached again."""
+
+    event: Literal["engine_back"]
+    replica: NotRequired[int]
+    """Number of the replica; absent if the run had waited for the engine."""
+    node: NotRequired[str]
+    """Address of its node; absent on one machine."""
+    version: int | None
+    """Number of the policy that it serves; null if it is not known."""
 
 
 class Replica(ReplicaHealth):
@@ -129,6 +154,7 @@ class EngineSet(TokenEngine):
                 tried.add(replica.number)
                 if len(tried) > 1 or not self._loads(tried):
                     raise self._fault(error) from error.__cause__
+                # Log: A replica failed during a request.
                 log.info("repeating a request on another replica", key=request.key, reason=error.message)
 
     async def load(self, policy: PolicyVersion) -> None:
@@ -317,6 +343,7 @@ class EngineSet(TokenEngine):
         try:
             await self._catch_up(replica)
         except FinqaError as error:
+            # Log: Each time that a left-out replica is tried.
             log.info("an engine replica is still not reachable", replica=replica.number, reason=error.message)
             return False
         replica.due()

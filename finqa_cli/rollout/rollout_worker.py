@@ -207,6 +207,7 @@ class RolloutWorker:
             return
         except Exception as error:
             if not isinstance(error, FinqaError):
+                # Log: A defect in a rollout worker; the attempt ends in a fault.
                 log.error("playing an attempt failed", attempt=attempt.id, exc_info=True)
             failure = portable(error)
         finally:

@@ -183,4 +183,5 @@ async def _stop_safely(sandbox: Sandbox) -> None:
     try:
         await sandbox.stop()
     except Exception as error:  # it is replaced in any case, and the provider's `close` ends what is left
+        # Log: It is ended again at the end of the run.
         log.warning("sandbox did not stop", sandbox=sandbox.id, reason=str(error))

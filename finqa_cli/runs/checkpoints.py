@@ -95,6 +95,7 @@ def latest(run: Path) -> Checkpoint | None:
         try:
             return verified(folder)
         except DataError as error:
+            # Log: A checkpoint is damaged; an older one is used.
             log.warning("checkpoint skipped", checkpoint=str(folder), reason=error.message)
     if folders:
         raise DataError(

@@ -149,6 +149,7 @@ def read_jsonl(path: Path, *, only: re.Pattern[bytes] | None = None) -> Iterator
                 record = json.loads(line)
             except (ValueError, UnicodeDecodeError) as error:
                 if not line.endswith(b"\n") and (path.parent / "run.json").exists():
+                    # Log: The writer of a run's file was killed, or is writing; all complete records are read.
                     log.warning("an incomplete last line is left out", file=str(path), line=number)
                     return
                 raise DataError(
@@ -267,4 +268,5 @@ def _end_last_line(path: Path) -> None:
             file.write(b"\n")
         elif last:
             file.truncate(position + len(tail) - len(last))
+            # Log: A run continues whose writer was killed in the middle of a record; complete records stay.
             log.warning("an incomplete last line is removed", file=str(path))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -19,6 +19,7 @@ from finqa_cli.errors import ConfigError
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.checkpoints import folder_of, iterations
 from finqa_cli.runs.mirror_store import MirrorStore
+from finqa_cli.types.run_events import RunEvent
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +32,32 @@ _NOT_NEEDED = ("policies", "logs")
 """Folders of a run that no resumed run reads."""
 
 Report = Callable[[str, Mapping[str, Any]], object]
+
+
+class Mirrored(RunEvent):
+    """A copy of the run was written to `run.mirror`."""
+
+    event: Literal["mirrored"]
+    iteration: int
+    """Iteration of the newest checkpoint in the copy."""
+    files: int
+    """Number of files."""
+    bytes: int
+    """Size of the copy in bytes."""
+    sent_bytes: int
+    """Bytes that were transferred."""
+    seconds: float
+    """Seconds of the transfer."""
+
+
+class MirrorFailed(RunEvent):
+    """The run could not be copied to `run.mirror`; the next checkpoint starts a new copy."""
+
+    event: Literal["mirror_failed"]
+    mirror: str
+    """Address of the copy."""
+    reason: str
+    """The error."""
 
 
 class Mirror:
@@ -70,6 +97,7 @@ class Mirror:
             raise
         except Exception as error:  # any file system may raise any error; the copies try again
             reason = mask_text(f"{type(error).__name__}: {error}")
+            # Log: The address of `run.mirror` cannot be reached at the start; each checkpoint tries again.
             log.warning("the mirror cannot be read", mirror=mask_text(self._store.address), reason=reason)
 
     def update(self) -> None:
@@ -89,6 +117,7 @@ class Mirror:
         if self._thread is not None:
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
+                # Log: The copy to `run.mirror` took too long at the end of the run. The copy before is complete.
                 log.warning(
                     "the last copy of the run is not complete",
                     mirror=mask_text(self._store.address),
@@ -116,6 +145,7 @@ class Mirror:
             sent = self._store.write(snapshot, _identity(snapshot))
         except Exception as error:  # any file system may raise any error, which must not end the run
             reason = mask_text(f"{type(error).__name__}: {error}")
+            # Log: With the event `mirror_failed`.
             log.warning("the run could not be mirrored", mirror=shown, reason=reason)
             self._tell("mirror_failed", {"mirror": shown, "reason": reason})
         else:

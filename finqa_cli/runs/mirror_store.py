@@ -164,6 +164,7 @@ class MirrorStore:
                         self._fetch_file(new / name, parts)
                 return
             except _FAILURES as error:
+                # Log: A copy is incomplete; an older one is used.
                 log.warning("a mirror is damaged", mirror=shown, number=number, reason=mask_text(str(error)))
         raise DataError(
             f"There is no complete mirror of a run at {shown}.",

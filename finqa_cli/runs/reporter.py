@@ -7,15 +7,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from finqa_cli.types import Trajectory
+from finqa_cli.types.run_events import RunEvent
 
 ANNOUNCED_AFTER_S = 0.7
 """Seconds after which work is worth a line or an event: shorter work would only fill the screen."""
 
 PHASE_EVENT = "phase"
 """Event of work that takes longer than `ANNOUNCED_AFTER_S`."""
+
+
+class Phase(RunEvent):
+    """Work that takes longer than a moment begins, such as loading a model or validation."""
+
+    event: Literal["phase"]
+    phase: str
+    """What is done, as the display names it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from finqa_cli import __version__
 from finqa_cli.errors import (
@@ -41,7 +41,8 @@ from finqa_cli.runs.mirror import Mirror, mirroring
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.settings.recorded_versions import from_record
-from finqa_cli.types import PolicyVersion, Trajectory
+from finqa_cli.types import PolicyVersion, Status, Trajectory
+from finqa_cli.types.run_events import RunEvent
 
 MANIFEST = "manifest.json"
 SETTINGS = "settings.json"
@@ -59,6 +60,20 @@ _NAMING = threading.Lock()
 
 _RESUMABLE = ("train", "sft", "dpo", "sample", "eval")
 """Commands of run folders that have the flag --resume."""
+
+
+class Retried(RunEvent):
+    """An attempt was recorded that had been played again, or had continued after a lost connection."""
+
+    event: Literal["retried"]
+    id: str
+    """Id of the attempt."""
+    status: Status
+    """Why it ended."""
+    retries: int
+    """Earlier attempts that ended in a fault."""
+    recoveries: int
+    """How often the episode continued in a new session."""
 
 
 class RunFolder:

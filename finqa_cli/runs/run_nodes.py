@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from finqa_cli.runs.jsonl import read_backwards
+from finqa_cli.types.run_events import RunEvent
 
 PLACED_EVENTS = ("engine_nodes", "learner_nodes")
 """Events that list the node of each engine replica, and of each learner process, in the order of their numbers."""
@@ -23,6 +24,22 @@ MOST_CHANGES = 50
 """Most events that `RunNodes.changes` keeps."""
 
 FOLLOWED = frozenset({*PLACED_EVENTS, *WORKER_EVENTS, *ENGINE_EVENTS, "run_start", "weights"})
+
+
+class EngineNodes(RunEvent):
+    """Engine replicas were placed on the nodes of a cluster; recorded when the run starts."""
+
+    event: Literal["engine_nodes"]
+    nodes: list[str]
+    """Address of the node of each replica, in order of their numbers."""
+
+
+class LearnerNodes(RunEvent):
+    """Learner processes were placed on the nodes of a cluster; recorded by the learner."""
+
+    event: Literal["learner_nodes"]
+    nodes: list[str]
+    """Address of the node of each process, in order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 from finqa_cli.contracts import Tracker
 from finqa_cli.errors import InterruptedRun
@@ -14,6 +14,43 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.statistics import EvalReport
 from finqa_cli.types import Group, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types.run_events import RunEvent
+
+
+class RunStart(RunEvent):
+    """A process begins or resumes the run."""
+
+    event: Literal["run_start"]
+
+
+class RunEnd(RunEvent):
+    """The process ends the run. It is missing after `kill -9`."""
+
+    event: Literal["run_end"]
+    status: Literal["completed", "interrupted", "failed"]
+    """How the run ended."""
+
+
+class Weights(RunEvent):
+    """The engine serves a new policy version. Sizes, seconds and differences are those of `metrics.jsonl`."""
+
+    event: Literal["weights"]
+    version: int
+    """Number of the policy."""
+    sync_bytes: int
+    """Bytes of weights that were written for the engine."""
+    probe_difference: NotRequired[float]
+    """Mean absolute difference of log-probabilities without outliers, in nats; absent without a probe."""
+    probe_largest: NotRequired[float]
+    """Largest absolute difference of any token, in nats; absent without a probe."""
+    probe_looks: NotRequired[int]
+    """Comparisons that were needed; absent without a probe."""
+    publish_s: float
+    """Seconds for writing the weights."""
+    load_s: float
+    """Seconds for loading them."""
+    probe_s: float
+    """Seconds of the probe."""
 
 
 class Observers:

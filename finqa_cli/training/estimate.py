@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NotRequired
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
@@ -17,6 +18,7 @@ from finqa_cli.contracts import Learner
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.types import Batch, Loss, Sample, Trajectory
+from finqa_cli.types.run_events import RunEvent
 
 SHORT_S = 60.0
 """A run of fewer seconds gets no estimate."""
@@ -37,6 +39,20 @@ EVENT = "estimate"
 
 Again = Callable[[Mapping[str, object]], str]
 """Returns the command of this run with other values of some settings; empty if it cannot be repeated."""
+
+
+class Estimated(RunEvent):
+    """A training of more than a minute begins, and its length was estimated from measurements."""
+
+    event: Literal["estimate"]
+    seconds: float
+    """Seconds of all remaining work."""
+    parts: dict[str, float]
+    """Seconds by kind of work."""
+    shorter: NotRequired[str]
+    """A command that trains less; absent if the run takes at most 15 minutes, or if it was not started by a command."""
+    shorter_s: NotRequired[float]
+    """Seconds of that command."""
 
 
 def no_command(changes: Mapping[str, object]) -> str:

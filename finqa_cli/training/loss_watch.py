@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from finqa_cli.types.run_events import RunEvent
 
 SHARE = 0.2
 """Share of the steps after which the loss should have moved."""
@@ -21,6 +24,20 @@ NOISE = 2.0
 
 LEARNED = 0.05
 """Loss in nats a token below which nothing is reported: the policy had learned the data before."""
+
+
+class LossStuck(RunEvent):
+    """The loss of a training on a file had not moved after a fifth of its steps."""
+
+    event: Literal["loss_stuck"]
+    steps: int
+    """Steps that were compared."""
+    first: float
+    """Mean loss of the first third of them."""
+    last: float
+    """Mean loss of the last third."""
+    error: float
+    """Standard error of the difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

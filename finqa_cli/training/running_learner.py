@@ -7,7 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 from finqa_cli.contracts import Learner, LearnerEvents
 from finqa_cli.errors import (
@@ -27,6 +27,7 @@ from finqa_cli.settings import Settings, TrainSettings
 from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Passes, PolicyVersion
+from finqa_cli.types.run_events import RunEvent
 from finqa_cli.wiring.build import make_learner
 
 MEMORY_EVENT = "out_of_memory"
@@ -36,6 +37,22 @@ CHECKPOINT_BYTES = 12
 
 SCHEDULE_OPTIONS = ("schedule", "warmup_steps", "total_steps")
 """Options of the learner that define a schedule."""
+
+
+class OutOfMemory(RunEvent):
+    """The memory of the learner's device was full. The step is repeated with smaller micro-batches, or the run ends."""
+
+    event: Literal["out_of_memory"]
+    reason: str
+    """The error of the device."""
+    work: NotRequired[str]
+    """`update` or `scoring`; absent if the run ends."""
+    tokens: NotRequired[int]
+    """Tokens of the micro-batch; absent if cached memory was released and nothing else changed."""
+    token_budget: NotRequired[int | None]
+    """Most tokens of a micro-batch from now on, and in a resumed run."""
+    scoring_budget: NotRequired[int]
+    """Most tokens that are scored at once from now on."""
 
 
 def is_scheduled(train: TrainSettings) -> bool:

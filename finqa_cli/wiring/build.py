@@ -397,5 +397,6 @@ def make_trackers(settings: Settings, run_dir: Path) -> list[Tracker]:
         try:
             trackers.append(make_tracker(name, options, context))
         except PluginError as error:  # trackers are only copies, so their failures must not stop the run
+            # Log: A tracker cannot be constructed; the run continues without it.
             log.warning(f"Tracker {name!r} is not used: {error.message}")
     return trackers

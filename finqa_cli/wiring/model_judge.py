@@ -187,6 +187,7 @@ class ModelJudge(AnswerJudge):
         try:
             usage = dict(self._engine.usage(episode))
         except Exception as error:  # the verdict is valid without these figures
+            # Log: The engine of a judge cannot report its tokens; their cost does not count.
             log.warning(f"The usage of the judge is ignored: {error}")
             return {}
         for name in ("requests", "prompt_tokens", "completion_tokens", "cost_usd"):

@@ -213,6 +213,7 @@ async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except
         found = await provider.list(labels)
         left = [sandbox for sandbox in found if sandbox.labels.get(GENERATION_LABEL) != except_for]
         if left:
+            # Log: They are found by their labels.
             log.info("ending sandboxes of a lost rollout worker", sandboxes=len(left))
         await asyncio.gather(*(provider.reap(sandbox.id) for sandbox in left))
     finally:

@@ -68,6 +68,7 @@ async def offer_strays(provider: SandboxProvider, reporter: Reporter, sandbox: s
         async with asyncio.timeout(OFFER_TIMEOUT_S):
             left = strays(await provider.list({HOST_LABEL: host_name()}))
     except Exception as error:
+        # Log: The provider cannot be reached at the start of a command.
         log.info("could not search for sandboxes that were left behind", reason=str(error) or type(error).__name__)
         return
     if left:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import structlog
 
@@ -28,6 +28,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.spending import Meter
 from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
+from finqa_cli.types.run_events import INLINE, RunEvent
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
 from finqa_cli.wiring.merged_adapters import servable
 from finqa_cli.wiring.policies import check_cost_of_judge, check_engine, check_fit
@@ -43,6 +44,13 @@ INTERVAL_S = 1.0
 LOOKS_BETWEEN_EVENTS = 10
 LOOKS_AT_NEWS = 6
 """Number of times that a change is reported, because a reporter of lines skips updates too soon after the last line."""
+
+
+class PoolEvent(RunEvent):
+    """Some seconds after the figures of the sandboxes changed, and at the end of the run."""
+
+    event: Literal["pool"]
+    fields: Annotated[PoolStats, INLINE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +230,7 @@ async def _started(
         for failure in await to_the_end(closing):
             if failure is not None:
                 fix = getattr(failure, "remedy", None)
+                # Log: At the end of a run; `fix` names the command that ends them.
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import file_schemas
 import pytest
-import recorded_events
 import recorded_metrics
-import yaml
+import schema_pages
+import source_lists
 from fixtures.file_checks import errors
 from jsonschema import Draft202012Validator
-from log_messages import ROOT, log_messages
+from source_lists import ROOT
 
 from finqa_cli.completion_index import index
 from finqa_cli.rollout import pooled_sandboxes
@@ -26,8 +25,6 @@ from finqa_cli.settings.schema import DECLARATIONS
 PAGES = {
     name: (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8") for name in ("files", "metrics", "events")
 }
-EMITTERS = {"event", "_emit", "_tell", "_on_event", "on_event"}
-"""Names of the functions that record an event."""
 
 
 def marks(page: str, kind: str) -> list[list[str]]:
@@ -77,95 +74,73 @@ def test_every_schema_is_on_a_page_and_every_example_is_valid() -> None:
         assert not errors(name, value), name
 
 
-def literals(node: ast.expr, tree: ast.Module) -> Iterator[str]:
-    """Yield the texts that an argument may be: its own, or those that are assigned to its name in the module."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.Name):
-        for each in ast.walk(tree):
-            if isinstance(each, ast.Assign) and any(
-                isinstance(one, ast.Name) and one.id == node.id for one in each.targets
-            ):
-                values = [each.value.body, each.value.orelse] if isinstance(each.value, ast.IfExp) else [each.value]
-                yield from (one.value for one in values if isinstance(one, ast.Constant) and isinstance(one.value, str))
+def table(page: str, kind: str) -> list[str]:
+    """Rows of all tables of a kind on a page."""
+    named = [path for words in marks(page, kind) for path in words]
+    return [row for words in marks(page, kind) for row in schema_pages.table_of(kind, words, named).splitlines()[2:]]
 
 
-def emitted() -> dict[str, set[str]]:
-    """Names of the events in calls of the source, with the fields that these calls name."""
-    found: dict[str, set[str]] = {}
-    for folder in ("finqa", "finqa_cli", "plugins/finqa_plugins"):
-        for path in (ROOT / folder).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            for call in ast.walk(tree):
-                name = getattr(call, "func", None)
-                called = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
-                if isinstance(call, ast.Call) and called in EMITTERS and call.args:
-                    fields = {word.arg for word in call.keywords if word.arg}
-                    for argument in call.args:
-                        keys = argument.keys if isinstance(argument, ast.Dict) else []
-                        fields |= {key.value for key in keys if isinstance(key, ast.Constant)}
-                    for text in literals(call.args[0], tree):
-                        if re.fullmatch(r"[a-z]+(_[a-z]+)*", text):
-                            found.setdefault(text, set()).update(fields)
-    return found
-
-
-def test_the_events_of_the_page_are_those_of_the_source() -> None:
-    types = {kind.__name__: file_schemas.schema_of(kind) for kind in recorded_events.EVENTS}
-    known = {schema["properties"]["event"]["const"]: set(schema["properties"]) for schema in types.values()}
-    calls = emitted()
+def test_every_event_of_the_source_is_in_one_table_and_every_known_name_is_an_event() -> None:
+    names = [row.partition("`")[2].partition("`")[0] for row in table("events", "events")]
+    assert len(names) > 25 and sorted(names) == sorted(event.name for event in source_lists.events())
     transitions = set(pooled_sandboxes.EVENTS.values()) | {"sandbox_replaced"}
-    assert set(calls) | transitions == set(known)
-    assert {*run_notes.ROUTINE, *run_nodes.FOLLOWED, *run_nodes.CHANGES} <= set(known)
-    for name, fields in calls.items():
-        assert fields <= known[name], name
-    assert sorted(name for words in marks("events", "events") for name in words) == sorted(types)
+    assert {*transitions, *run_notes.ROUTINE, *run_nodes.FOLLOWED, *run_nodes.CHANGES} <= set(names)
 
 
-def test_the_log_messages_of_the_page_are_those_of_the_source() -> None:
-    when = yaml.safe_load((ROOT / "docs/_site/log_messages.yaml").read_text(encoding="utf-8"))
-    logged = log_messages()
-    assert len(logged) > 60 and {each.text for each in logged} == set(when)
-    assert [each.place for each in logged if each.text == "{event}"] == ["engines/_http/usage.py"]
-    shown = {level for words in marks("events", "messages") for level in words}
-    assert {level for each in logged for level in each.level.split(" or ")} == shown
-
-
-def metric_keys() -> set[str]:
-    keys: set[str] = set()
-    for line in recorded_metrics.LINES:
-        schema = file_schemas.schema_of(line)
-        keys |= set(schema["properties"]) - set(recorded_metrics.MetricsLine.model_fields)
-    timing = file_schemas.schema_of(recorded_metrics.Timing)["properties"]
-    return keys | {f"timing.{name}" for name in timing} | {"staleness_tokens_N"}
-
-
-def test_each_metric_has_unit_and_advice_is_on_the_page_and_is_written_by_the_source() -> None:
-    keys = metric_keys()
-    of_types = {key.partition(".") for key in recorded_metrics.GUIDE if key[0].isupper()}
-    assert {key for key in recorded_metrics.GUIDE if key[0].islower()} == keys
-    assert all(
-        key in file_schemas.schema_of(getattr(recorded_metrics, name))["properties"] for name, _, key in of_types
+def test_every_log_message_of_the_source_is_on_the_page_with_what_its_comment_says() -> None:
+    rows = table("events", "messages")
+    texts = {message.text for message in source_lists.log_messages()}
+    assert len(texts) > 60 and texts <= {row.split("| ")[1].strip().replace("\\|", "|") for row in rows}
+    assert any(
+        row.startswith("| request repeated |") and "the request is sent again after `wait_s`" in row for row in rows
     )
-    shown = {name for words in marks("metrics", "metrics") for name in words}
-    own = set()
-    for name in shown:
-        schema = file_schemas.schema_of(getattr(recorded_metrics, name))
-        own |= {f"timing.{key}" if name == "Timing" else key for key in schema["properties"]}
-    assert own | {"staleness_tokens_N", "timing"} >= keys
-    source = "".join(
-        path.read_text(encoding="utf-8")
-        for folder in ("finqa_cli", "plugins/finqa_plugins")
-        for path in (ROOT / folder).rglob("*.py")
-    )
-    fields = {
-        field.name
-        for kind in (recorded_metrics.EvalReport, recorded_metrics.GroupStatistics)
-        for field in dataclasses.fields(kind)
+
+
+MODULE = """
+class Napped(RunEvent):
+    \"\"\"It slept.\"\"\"
+
+    event: Literal["napped"]
+    seconds: NotRequired[float]
+    \"\"\"Seconds of sleep.\"\"\"
+
+def pause(folder, log):
+    # A reason, which is not shown.
+    # Event: A pause begins, if `train.pause_s`
+    # is not 0.
+    folder.event("paused", seconds=1.0)
+    if folder:
+        folder.event("resumed", **{})
+        # Log: Each time.
+        log.info(f"sleeping for {folder.seconds}", seconds=1.0)
+"""
+
+
+def test_a_new_event_or_message_needs_its_declaration_or_call_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imports = "from typing import Literal, NotRequired\nfrom finqa_cli.types.run_events import RunEvent\n"
+    (tmp_path / "napping").mkdir()
+    (tmp_path / "napping/nap.py").write_text(imports + MODULE)
+    monkeypatch.setattr(source_lists, "ROOT", tmp_path)
+    monkeypatch.setattr(source_lists, "PARTS", ("napping",))
+    monkeypatch.syspath_prepend(tmp_path)
+    source_lists._modules.cache_clear()
+    try:
+        events = {event.name: file_schemas.schema_of(event.model) for event in source_lists.events.__wrapped__()}
+        (message,) = source_lists.log_messages()
+    finally:
+        source_lists._modules.cache_clear()
+    assert {name: schema["description"] for name, schema in events.items()} == {
+        "napped": "It slept.",
+        "paused": "A pause begins, if `train.pause_s` is not 0.",
+        "resumed": "It is recorded by `nap.py`.",
     }
-    for key in keys - fields - {"staleness_tokens_N"}:
-        name = key.removeprefix("timing.")
-        assert re.search(rf"""["']{name}["']|\b{name}[=:]""", source), key
+    assert events["napped"]["properties"]["seconds"]["description"] == "Seconds of sleep."
+    assert "seconds" not in events["napped"]["required"] and "seconds" in events["paused"]["required"]
+    assert events["paused"]["additionalProperties"] is False and events["resumed"]["additionalProperties"] is True
+    assert (message.text, message.level, message.fields) == ("sleeping for {seconds}", "info", ("seconds",))
+    assert message.when == "Each time."
 
 
 def test_advice_names_real_options_and_settings() -> None:

@@ -132,6 +132,7 @@ def read_layout(folder: Path, skip_bad: bool = False, *, seed: int = 0, shares: 
         rest = ", or --skip-bad to leave such rows out" if reading.dataset.questions else ""
         raise as_data_error(reading.problems, remedy=check + rest)
     if reading.problems:
+        # Log: Data is read with `skip_bad`; `finqa data check` lists all rows.
         structlog.get_logger(__name__).warning(
             "malformed rows skipped", count=len(reading.problems), first=str(reading.problems[0])
         )

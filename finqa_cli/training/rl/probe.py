@@ -11,13 +11,14 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from finqa_cli.contracts import ChatCodec, Learner, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
+from finqa_cli.types.run_events import INLINE, RunEvent
 
 OUTLIERS = 0.05
 """Share of the tokens, those with the largest differences, that the typical difference leaves out."""
@@ -48,6 +49,32 @@ LOOK_TRIES = 3
 
 CALIBRATION_LOOKS = 4
 """Looks at the first version whose tokens together determine the tolerance."""
+
+
+class ProbeTolerance(RunEvent):
+    """At the start of a training: the difference of engine and learner that rounding causes was measured."""
+
+    event: Literal["probe_tolerance"]
+    fields: Annotated[Tolerance, INLINE]
+    tokens: int
+    """Number of tokens that were compared."""
+
+
+class ProbeDiffers(RunEvent):
+    """An engine replica differs from the learner by more than the tolerance. After the second look the run ends."""
+
+    event: Literal["probe_differs"]
+    fields: Annotated[Difference, INLINE]
+    version: int
+    """Number of the policy."""
+    look: int
+    """Number of the comparison, 1 or 2."""
+    replica: int
+    """Number of the engine replica."""
+    typical: float | None
+    """Mean of the absolute differences without outliers, in nats; null if it is not finite."""
+    largest: float | None
+    """Largest absolute difference, in nats; null if it is not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
@@ -17,6 +18,7 @@ from finqa_cli.errors import UnreachableEngineError
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import PolicyVersion
+from finqa_cli.types.run_events import RunEvent
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +26,16 @@ BACKOFF = Backoff(first_s=0.5, longest_s=5.0)
 
 WEIGHTS = ("*.safetensors", "*.bin")
 """Patterns of the files with weights in the folder of a version."""
+
+
+class EngineAway(RunEvent):
+    """New weights cannot be loaded, because no engine can be reached. The run waits for up to `train.sync_wait_s`."""
+
+    event: Literal["engine_away"]
+    version: int
+    """Number of the policy."""
+    reason: str
+    """The error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +122,7 @@ async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyV
                     remedy=error.remedy,
                 ) from error
             if failures == 1:
+                # Log: With the event `engine_away`.
                 log.warning("waiting for the engine", version=policy.number, reason=error.message)
                 folder.event("engine_away", version=policy.number, reason=error.message)
         else:

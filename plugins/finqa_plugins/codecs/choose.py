@@ -44,5 +44,6 @@ def _plain(options: AutoCodecConfig, context: CodecContext, tokenizer: Any) -> C
             remedy="--set codec.options.history=auto",
         )
     codec = PlainCodec(PlainCodecConfig(call_format=options.call_format), context, tokenizer)
+    # Log: Codec `plain` is used. A base model learns its format from demonstrations (`finqa sft`).
     log.info("the model has no chat template: turns are marked by roles as text", model=context.model)
     return codec

@@ -340,6 +340,8 @@ class TemplateCodec(ChatCodec):
         rendered = self._end(role) if self._turns.rendered else ""
         probes = [probe.with_end(self._end(role, sampled=True), rendered) for probe in probes]
         if rewrites := rewrites_history(probes, self._history_mode):
+            # Log: The model's template drops, for example, earlier reasoning. `instead` names the setting that avoids
+            # it.
             log.warning(
                 "the chat template rewrites earlier turns: there, the next turn starts a new "
                 "sequence, so its whole prompt is computed again, in rollouts and updates",
@@ -352,6 +354,7 @@ class TemplateCodec(ChatCodec):
         try:
             self._rewrites["tool"] = self.rewrites("tool") | self._probe_rewrites("tool", calls_a_turn=2)
         except ConfigError as error:  # Llama's templates refuse to; the environment accepts single calls too
+            # Log: The model's template refuses several calls in one turn.
             log.warning("turns have one call each: " + error.message, model=self._model)
             return False
         return True

@@ -243,6 +243,7 @@ def _reach(address: str) -> None:
 def _note(data: Mapping[str, Any], ignore_prefix: bool) -> None:
     """Logs the messages of Ray about nodes. Ray has no option for this and prints to stdout, where results belong."""
     del ignore_prefix
+    # Log: Ray prints a message about its nodes.
     log.debug("Ray says", lines=data["lines"])
 
 

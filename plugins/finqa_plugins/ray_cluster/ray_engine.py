@@ -256,6 +256,7 @@ class RayEngine(TokenEngine):
         self._started = started
         if self._context.lends:
             self._hold(*await self._ask(self._actor.lend, self._generation))
+        # Log: An engine replica on a Ray cluster starts to serve.
         log.info("an engine runs", replica=self._context.replica, node=started.node, generation=self._generation)
 
     def _hold(self, number: int, route: EngineRoute | None) -> None:
@@ -300,6 +301,7 @@ class RayEngine(TokenEngine):
         """Begins to restart the replica, unless that is in progress or the call was of an earlier generation."""
         if generation != self._generation or not self._back.is_set() or self._closed:
             return
+        # Log: The process of an engine replica on a Ray cluster ended; it is started again.
         log.warning("an engine is gone", replica=self._context.replica, reason=error.message)
         self._back.clear()
         self._reviving = asyncio.create_task(self._revive())
@@ -311,6 +313,7 @@ class RayEngine(TokenEngine):
                 await self._begin()
             except FinqaError as error:
                 tries += 1
+                # Log: It could not be started again yet.
                 log.info("an engine is not back", replica=self._context.replica, reason=error.message)
                 await asyncio.sleep(RETRIES.pause_s(tries))
             else:

@@ -208,6 +208,7 @@ class RayLearner(Learner):
         context = replace(self._context, devices=(), logs=None)
         options = self._config.model_dump(exclude_unset=True) if self._config is not None else {}
         able: Abilities = self._ask(self._ranks[0].start, leader, options, context, models[0])
+        # Log: The learner's processes on a Ray cluster are connected.
         log.info("a learner runs", nodes=self.nodes)
         if self._events is not None:
             self._events.event("learner_nodes", {"nodes": list(self.nodes)})

@@ -113,6 +113,7 @@ class RayQuota(AccountQuota):
                     raise ServiceUnavailableError(
                         f"The process that counts sandbox creates on the Ray cluster is gone: {reason}"
                     ) from error
+                # Log: The process that counts sandbox creates on a Ray cluster is started again.
                 log.debug("the quota of an account is gone", reason=reason)
             await asyncio.sleep(RETRIES.pause_s(tries))
 

@@ -205,6 +205,8 @@ class Client:
                 except UnreadableCallError as error:
                     if unreadable is not None:
                         spent = reserved
+                        # Log: A model server refused a completion with a malformed call. It counts as a turn without a
+                        # call.
                         log.info("the server could not parse a tool call", request=key, reason=error.reason)
                         return unreadable(error.reason, error.written)
                     failure = PassingError(error.reason)
@@ -220,6 +222,8 @@ class Client:
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
                 asked = "" if failure.wait_s is None else f" (it requests a pause of {failure.wait_s:.0f} s)"
                 raise exhausted(f"{failure.reason}{asked}", failure.limited, tries, self.config)
+            # Log: A model server was busy, limited the rate or failed; the request is sent again after `wait_s`
+            # seconds.
             log.info("request repeated", request=key, reason=failure.reason, tries=tries, wait_s=round(wait, 2))
             if failure.limited:
                 self._gate.pause(wait)

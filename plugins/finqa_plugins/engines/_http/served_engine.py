@@ -254,6 +254,7 @@ class ServedTokenEngine(TokenEngine):
                 await self._revive()
             elif self._facts is None or lost.name == self._facts.model:
                 raise failure  # the server now serves another base model
+            # Log: A vLLM server lost an adapter, because it was restarted.
             log.warning("policy version loaded again", version=versions.current.number, reason=failure.message)
             await versions.give(versions.current)
             self._restorations += 1

@@ -110,6 +110,8 @@ class Ledger:
 
     def report(self, event: str) -> None:
         """Logs the total usage."""
+        # Log: `tokens used so far` every some requests, and `tokens used in all` at the end of a run with engine
+        # `openai`.
         log.info(event, model=self._model, **self.running_total())
 
     def running_total(self) -> dict[str, Any]:

@@ -156,6 +156,7 @@ class Versions:
         try:
             await self._server.unload_adapter(name)
         except EngineError as error:
+            # Log: A vLLM server did not unload an old adapter, whose memory it keeps.
             log.warning("an adapter could not be unloaded", adapter=name, reason=error.message)
 
 

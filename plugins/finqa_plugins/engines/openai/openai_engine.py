@@ -58,6 +58,7 @@ class OpenAIEngine(ChatEngine):
                 await client.close()
                 raise
             if self._config.prices and self._model not in self._config.prices:
+                # Log: `engine.options.prices` has other models only.
                 log.warning("no price for this model, so no cost is computed", model=self._model)
             self._client = client
 
@@ -76,6 +77,7 @@ class OpenAIEngine(ChatEngine):
             return AssistantTurn(text="", stop="full")
         if reply.written_call and not self._warned_of_written_call:
             self._warned_of_written_call = True
+            # Log: Once, when a reply of engine `openai` contains a call as text.
             log.warning(
                 "the server left a tool call in the text; start it with a tool-call parser for the model",
                 model=self._model,

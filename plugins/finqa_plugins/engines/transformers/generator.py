@@ -239,6 +239,7 @@ class Generator:
         self.reset(self.version)
         self.scratch.release()
         failure = _explain(jobs, error)
+        # Log: A batch of engine `transformers` failed; its episodes are played again.
         log.error("engine_batch_failed", requests=len(jobs), error=failure.message)
         for job in jobs:
             if not isinstance(job.outcome, Completion):

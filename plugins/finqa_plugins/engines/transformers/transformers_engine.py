@@ -330,6 +330,7 @@ class TransformersEngine(TokenEngine):
                     self._joining, everyone = False, False
                     self._running = self._with_newcomers([ticket for ticket in self._running if ticket.unfinished])
         except Exception as error:
+            # Log: A defect in engine `transformers`; its episodes are played again.
             log.exception("engine_worker_failed")
             for ticket in self._running:
                 ticket.job.outcome = EngineError(f"The engine's worker failed: {type(error).__name__}: {error}")

@@ -138,6 +138,7 @@ class Worker:
                 f"Policy version {policy.number} cannot be loaded: {error.message}", remedy=error.remedy
             ) from error
         self._generator.reset(policy.number)
+        # Log: Engine `transformers` serves a new policy version.
         log.info("engine_loaded", version=policy.number, adapter=str(policy.adapter) if policy.adapter else None)
 
     def sleep(self) -> None:
@@ -173,6 +174,7 @@ class Worker:
 
     def close(self) -> None:
         """Frees the model."""
+        # Log: Engine `transformers` ends; `reused_share` of the prompt tokens were not computed again.
         log.info("engine_closed", reused_share=round(self.reused_share, 3))
         self._generator = self._slot = None
         if self._threads is not None:

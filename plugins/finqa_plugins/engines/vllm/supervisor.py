@@ -252,6 +252,7 @@ class Supervisor:
                 remedy="fix the reported problem, then finqa train --resume RUN; or a higher engine.options.restarts",
             )
         self.restarts += 1
+        # Log: A server that finqa started ended or hung; at most `engine.options.restarts` times.
         log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
         await self._spawn()
 
@@ -281,6 +282,7 @@ class Supervisor:
         if not process.running():  # another process answers at its port
             raise ServiceUnavailableError(f"The vLLM server ended at start: {last_words(process.output())}")
         self._pulse.forget()
+        # Log: A server that finqa started accepts requests.
         log.info("the vLLM server is ready", seconds=round(time.monotonic() - began, 1), log=str(self._log_path))
 
     async def _watch_it(self) -> None:
@@ -294,6 +296,7 @@ class Supervisor:
                 continue
             if wrong := await self._pulse.look():
                 self._wrong = f"{wrong}."
+                # Log: A server that finqa started does not answer its health checks.
                 log.warning("the vLLM server hangs and is stopped", reason=wrong)
                 await process.stop()
 

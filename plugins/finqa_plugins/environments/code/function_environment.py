@@ -102,6 +102,7 @@ class FunctionEnvironment(CodeEnvironment[FunctionTask, Rewards]):
             beside = _held_out_beside(tasks)
             if beside:
                 splits = ", ".join(dict.fromkeys(task.split for task in beside))
+                # Log: Own problems of `code` or `mbpp` have no split for the evaluation.
                 log.warning(
                     "the data has no held-out tasks: embedded ones are used instead", data=info.name, splits=splits
                 )

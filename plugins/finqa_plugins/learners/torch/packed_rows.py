@@ -163,6 +163,7 @@ def takes_packed_rows(base: Any, packing: Literal["auto", "on", "off"]) -> bool:
             remedy="--set learner.options.packing=auto",
         )
     if reason:
+        # Log: The learner loads such a model; training is slower.
         log.info(
             "micro-batches are padded: the model does not support packed rows", model=base.name_or_path, reason=reason
         )

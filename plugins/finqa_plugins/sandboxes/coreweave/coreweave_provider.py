@@ -109,6 +109,7 @@ class Creation:
             elif self.doubtful:
                 self.doubtful = not await self._search()
         except FinqaError as error:
+            # Log: The provider could not be reached to end it. `finqa sandbox list` shows it.
             log.warning("a sandbox that did not start may still exist", sandbox=self._name, reason=error.message)
 
     async def _search(self) -> bool:
@@ -254,6 +255,7 @@ def aviato_provider(config: CoreWeaveSandboxConfig | None, context: SandboxConte
     Raises:
         AuthenticationError: The key is W&B's, and WANDB_ENTITY_NAME is missing.
     """
+    # Log: `--sandbox aviato` is used.
     log.warning(
         "aviato is the old name of cwsandbox and will be removed", instead=f"--sandbox cwsandbox and {KEY_VARIABLE}"
     )

@@ -84,6 +84,7 @@ class Cloud:
                 warnings.simplefilter("always")
                 self._client = AsyncDaytona(config)
             for warning in said:  # each warning is a paragraph with a line of our source
+                # Log: A warning of Daytona's client library.
                 log.warning(str(warning.message).partition(": ")[0].replace("`", ""))
         return self._client
 

@@ -259,6 +259,7 @@ class DaytonaSandboxProvider(SandboxProvider):
                 output = await sandbox.output()
             tell = log.info if self._said_why else log.warning
             self._said_why = True
+            # Log: A sandbox died; only the first one is a warning, because all share the cause.
             tell("the server of a sandbox stopped answering", sandbox=sandbox.id, output=output)
 
     async def _look_up(self, names: Sequence[OpenName]) -> Sequence[AsyncSandbox]:

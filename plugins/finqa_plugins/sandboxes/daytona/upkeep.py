@@ -92,6 +92,7 @@ class Upkeep:
             try:
                 await self._cloud.call(f"{what} of sandbox {sandbox.id}", request)
             except Exception as error:
+                # Log: A request that keeps a Daytona sandbox alive failed.
                 log.debug("upkeep failed", what=what, sandbox=sandbox.id, reason=str(error))
 
 

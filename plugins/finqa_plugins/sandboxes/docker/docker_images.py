@@ -138,6 +138,7 @@ class Images:
         if found is None:
             if self._config.pull == "never":
                 raise missing_image(engine, name)
+            # Log: The image of a container is not on this machine.
             log.info("pulling an image", image=name, program=engine.name)
             reply = await engine.call("pull", "--quiet", name, timeout_s=self._config.pull_timeout_s)
             found = await _inspect(engine, name)

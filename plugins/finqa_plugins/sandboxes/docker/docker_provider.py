@@ -193,6 +193,7 @@ class DockerSandboxProvider(SandboxProvider):
         try:
             await engine.remove(name, self._config.delete_timeout_s)
         except FinqaError as error:
+            # Log: It could not be removed. `finqa sandbox list` shows it.
             log.warning("a container that did not start may still exist", container=name, reason=error.message)
 
     async def _end(self, sandbox: DockerSandbox) -> None:

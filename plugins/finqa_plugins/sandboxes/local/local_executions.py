@@ -156,6 +156,7 @@ class LocalExecutingSandboxes:
         if self._launcher is None:
             if self._config.dangerously_run_unisolated:
                 self._launcher = find_bare(self._config.python)
+                # Log: `dangerously_run_unisolated` is set; see [code execution](../guides/code-execution.md).
                 log.warning("code that the policy writes runs WITHOUT ISOLATION: it can read and send your files")
             else:
                 self._launcher = BubblewrapLauncher(find_isolation(self._config.python), find_control_groups())

@@ -244,6 +244,7 @@ class _Server:
             try:
                 self._file.remove(sandbox_id)
             except StorageError as error:
+                # Log: A file below `FINQA_HOME` cannot be written.
                 log.warning("the sandbox ledger is out of date", reason=error.message)
 
     async def stop(self) -> None:
@@ -254,6 +255,7 @@ class _Server:
         try:
             await asyncio.gather(self._ready, return_exceptions=True)
             if not self.process.running():
+                # Log: At the end of a run, a server process on this machine had already ended.
                 log.warning("a sandbox server had died", server=self.id, pid=self.process.pid, log=self.process.tail())
         finally:
             try:

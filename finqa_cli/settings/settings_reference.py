@@ -86,13 +86,15 @@ def keywords_module() -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(root: Path) -> None:
-    """Write the files into the checkout at `root`."""
-    (root / KEYWORDS).write_text(keywords_module(), encoding="utf-8")
-    (root / PAGE).parent.mkdir(exist_ok=True)
-    (root / PAGE).write_text(reference_page(), encoding="utf-8")
-    example = (root / EXAMPLE).read_text(encoding="utf-8")
-    (root / EXAMPLE).write_text(example.partition(MARK)[0] + variables_text(), encoding="utf-8")
+def generated_files(root: Path) -> dict[Path, str]:
+    """Return each file that is written, as a path, with the content that it should have.
+
+    Args:
+        root: The checkout, whose .env.example has a part that people write.
+    """
+    written = (root / EXAMPLE).read_text(encoding="utf-8").partition(MARK)[0]
+    contents = {PAGE: reference_page(), EXAMPLE: written + variables_text(), KEYWORDS: keywords_module()}
+    return {root / path: content for path, content in contents.items()}
 
 
 def _annotation(each: Declaration) -> str:
@@ -127,4 +129,5 @@ def _kind(each: Declaration) -> str:
 
 
 if __name__ == "__main__":
-    write(Path.cwd())
+    for path, content in generated_files(Path.cwd()).items():
+        path.write_text(content, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from finqa_cli.algorithms.penalties import References
@@ -11,6 +11,9 @@ from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.contracts import Optimizer
 from finqa_cli.errors import FinqaError
 from finqa_cli.types import Credit, Group, Sample, Trajectory
+
+RewardChange = Callable[[Sequence[Group]], Sequence[Group]]
+"""Groups with other rewards; the rest of them is as it was."""
 
 
 def assign_credit(optimizer: Optimizer, groups: Sequence[Group]) -> tuple[Credit, ...]:
@@ -22,16 +25,29 @@ def assign_credit(optimizer: Optimizer, groups: Sequence[Group]) -> tuple[Credit
     return _check_counts(optimizer, groups, [optimizer.credit(group) for group in groups])
 
 
-def assign_credit_again(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
-    """The credit of groups whose rewards have changed. A group that was dropped stays dropped.
+def final_credit(
+    optimizer: Optimizer, groups: Sequence[Group], admitted: Sequence[Credit], changes: Sequence[RewardChange]
+) -> tuple[Sequence[Group], tuple[Credit, ...]]:
+    """Groups with the rewards that they are trained with, and their credit: each group's once, then the batch's.
+
+    Args:
+        optimizer: Gives the credit.
+        groups: Groups of an iteration.
+        admitted: Their credit by the rewards that decided which groups are played. A group that was dropped stays so.
+        changes: What is subtracted from rewards before credit, in order; see `finqa_cli.algorithms.penalties`.
 
     Raises:
         FinqaError: See `assign_credit`.
     """
-    again = [
-        credit if credit.dropped else optimizer.credit(group) for group, credit in zip(groups, credits, strict=True)
-    ]
-    return _check_counts(optimizer, groups, again)
+    for change in changes:
+        groups = change(groups)
+    credits = list(admitted)
+    if changes:
+        credits = [
+            credit if credit.dropped else optimizer.credit(group)
+            for group, credit in zip(groups, admitted, strict=True)
+        ]
+    return groups, batch_credit(optimizer, groups, _check_counts(optimizer, groups, credits))
 
 
 def batch_credit(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from finqa_cli.algorithms.credit import assign_credit_again, attempt_weight, batch_credit, credited_samples
+from finqa_cli.algorithms.credit import RewardChange, attempt_weight, credited_samples, final_credit
 from finqa_cli.algorithms.gae import estimate_advantages, value_metrics
 from finqa_cli.algorithms.losses import OffPolicy, PolicyGradientLoss, counts_neutral, weigh_samples
 from finqa_cli.algorithms.packing import pack, step_rows
@@ -229,41 +229,37 @@ class Updates:
                 break
         self.metrics = found
 
-    async def _make_samples(self, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Sample, ...]:
-        groups, credits = await asyncio.to_thread(self._limit_lengths, groups, credits)
+    async def _make_samples(self, groups: Sequence[Group], admitted: Sequence[Credit]) -> tuple[Sample, ...]:
         known: References | None = None
         if self._needs_reference:
-            scored = await asyncio.to_thread(scored_samples, groups, credits)
+            scored = await asyncio.to_thread(scored_samples, groups, admitted)
             in_order = [sample for each in scored.values() for sample in each]
             rows = await asyncio.to_thread(self._learner.reference_logprobs, in_order)
             known = rows_by_trajectory(scored, rows)
-        samples = await asyncio.to_thread(self._credit_samples, groups, credits, known)
+        groups, samples = await asyncio.to_thread(self._credit_samples, groups, admitted, known)
         if self._estimation is None:
             return samples
         samples = attach_rows(samples, values=await asyncio.to_thread(self._learner.values, samples))
         return await asyncio.to_thread(self._estimate, samples, groups, self._estimation)
 
-    def _limit_lengths(
-        self, groups: Sequence[Group], credits: Sequence[Credit]
-    ) -> tuple[Sequence[Group], Sequence[Credit]]:
-        self._truncated = {}
-        if self._limit is None:
-            return groups, credits
-        self._truncated = _penalties(groups, credits, self._limit)
-        groups = penalize_length(groups, self._limit)
-        return groups, assign_credit_again(self._optimizer, groups, credits)
-
     def _credit_samples(
-        self, groups: Sequence[Group], credits: Sequence[Credit], known: References | None
-    ) -> tuple[Sample, ...]:
-        if known is not None and self._penalty is not None and self._estimation is None:
-            groups = penalize_kl(groups, known, self._penalty)
-            credits = assign_credit_again(self._optimizer, groups, credits)
-        credits = batch_credit(self._optimizer, groups, credits)
+        self, groups: Sequence[Group], admitted: Sequence[Credit], known: References | None
+    ) -> tuple[Sequence[Group], tuple[Sample, ...]]:
+        """Return the groups with the rewards that they are trained with, and their samples."""
+        changes: list[RewardChange] = []
+        self._truncated = {}
+        if (limit := self._limit) is not None:
+            self._truncated = _penalties(groups, admitted, limit)
+            changes.append(lambda groups: penalize_length(groups, limit))
+        # With a value function the KL penalty is a reward of each token instead.
+        if known is not None and (penalty := self._penalty) is not None and self._estimation is None:
+            changes.append(lambda groups: penalize_kl(groups, known, penalty))
+        groups, credits = final_credit(self._optimizer, groups, admitted, changes)
         if self._train.truncated == "mask":
             self._truncated = {"episodes_truncated": float(count_truncated(groups, credits))}
             credits = mask_truncated(groups, credits)
-        return credited_samples(groups, credits, neutral=counts_neutral(self._loss), references=known)
+        neutral = counts_neutral(self._loss)
+        return groups, credited_samples(groups, credits, neutral=neutral, references=known)
 
     def _estimate(
         self, samples: Sequence[Sample], groups: Sequence[Group], estimation: AdvantageEstimation

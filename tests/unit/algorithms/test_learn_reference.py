@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fixtures.graded_groups import graded_group
 
-from finqa_cli.algorithms.credit import assign_credit, assign_credit_again, batch_credit, credited_samples
+from finqa_cli.algorithms.credit import assign_credit, batch_credit, credited_samples, final_credit
 from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.algorithms.penalties import penalize_kl, rows_by_trajectory, scored_samples
 from finqa_cli.errors import FinqaError
@@ -68,13 +68,27 @@ def test_trajectories_without_a_reference_keep_their_reward() -> None:
     assert penalize_kl(groups, {}, KlPenalty(coefficient=1.0, estimator="k1")) == groups
 
 
-def test_groups_that_were_dropped_stay_dropped_when_credit_is_assigned_again() -> None:
+def test_groups_that_were_dropped_stay_dropped_when_rewards_change_and_the_others_get_credit_once() -> None:
     before = [graded_group(1, 1), graded_group(1, 0)]
-    credits = assign_credit(GRPO, before)
+    admitted = assign_credit(GRPO, before)
+    asked: list[Group] = []
+
+    class Counting:
+        def credit(self, group: Group) -> Credit:
+            asked.append(group)
+            return GRPO.credit(group)
+
+        def batch_credit(self, groups: Any, credits: Any) -> Any:
+            return GRPO.batch_credit(groups, credits)
+
     after = [graded_group(1, 0), graded_group(0.8, 0.2)]
-    again = assign_credit_again(GRPO, after, credits)
-    assert again[0] is credits[0]
-    assert again[1].advantages == pytest.approx((0.3, -0.3))
+    changes = (lambda groups: [graded_group(0, 1), groups[1]], lambda groups: after)
+    groups, credits = final_credit(Counting(), before, admitted, changes)  # type: ignore[arg-type]
+    assert groups == after and asked == [after[1]]
+    assert credits[0].dropped and credits[1].advantages == pytest.approx((0.3, -0.3))
+    asked.clear()
+    assert final_credit(Counting(), before, admitted, ()) == (before, GRPO.batch_credit(before, admitted))  # type: ignore[arg-type]
+    assert not asked, "the credit of admission is that of the same rewards"
 
 
 def test_samples_carry_their_reference_and_neutral_members_when_wanted() -> None:

@@ -1,11 +1,13 @@
-"""A real language model: an update beside PEFT with PyTorch, and rollouts beside `generate`, on this machine's CPU.
+"""A real language model: an update beside PEFT with PyTorch, and rollouts beside `generate` and vLLM, on the CPU.
 
     python -m benchmarks.real_model [--part update|rollouts] [--dtype float32|bfloat16] [--threads N] [--repeats N]
+        [--vllm-python PYTHON]
 
 Needs `finqa model get smollm2-135m-instruct`, or another instruct model by --model. Both sides have the same weights,
 tokens, precision and threads, and take turns, each in a process of its own. The update is one LoRA step (rank 16) on
 demonstrations that share openings in pairs, in micro-batches of two; neither side recomputes activations. Rollouts are
-8 attempts at each of 8 questions with a long system text. Prints a markdown table and, as the last line, the same as
+8 attempts at each of 8 questions with a long system text; with the Python of a CPU build of vLLM, vLLM takes part.
+Prints a markdown table and, as the last line, the same as
 JSON; the exit status is 1 when a figure fails. `--quick` is for a look: too small for its figures to be judged.
 """
 
@@ -29,7 +31,7 @@ from benchmarks.figures import Figure, at_least, at_most, machine, note, report,
 FASTER, LESS_MEMORY, SAME_LOSS, AS_MANY = 1.5, 0.8, 1e-3, 1.0
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 OURS, THEIRS = "finqa", "PEFT + PyTorch"
-ENGINE, GENERATE = "finqa", "generate"
+ENGINE, GENERATE, VLLM = "finqa", "generate", "vLLM"
 SYSTEM = (
     "You answer questions about the annual reports of companies. Read the question, find the figures that it needs, "
     "write the calculation in one line, and give the result with its unit. Say so if a figure is missing. "
@@ -72,6 +74,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vllm-python", default="", help="Python with vLLM, such as that of `finqa setup vllm`")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -119,10 +122,14 @@ def rollout_figures(model: str, given: argparse.Namespace) -> list[Figure]:
     """Sampled tokens a second of both sides."""
     sampled = 16 if given.quick else 96
     job = Job(who="", part="rollouts", model=model, dtype=given.dtype, count=8, sampled=sampled, repeats=given.repeats)
-    found = in_turns(job, (ENGINE, GENERATE), given)
+    others = (GENERATE, VLLM) if given.vllm_python else (GENERATE,)
+    found = in_turns(job, (ENGINE, *others), given)
     speed = {who: statistics.median(rate for run in runs for rate in run["rates"]) for who, runs in found.items()}
     return [
-        at_least("times the tokens a second of generate", speed[ENGINE] / speed[GENERATE], AS_MANY, "", timed=True),
+        *(
+            at_least(f"times the tokens a second of {who}", speed[ENGINE] / speed[who], AS_MANY, "", timed=True)
+            for who in others
+        ),
         *(note(f"{who}: sampled tokens a second", rate) for who, rate in speed.items()),
         *(note(f"{who}: MiB", max(run["peak_mib"] for run in runs)) for who, runs in found.items()),
     ]
@@ -135,10 +142,20 @@ def in_turns(job: Job, sides: Sequence[str], given: argparse.Namespace) -> dict[
     for _ in range(1 if given.quick else 2):
         for side in sides:
             child = json.dumps({**asdict(job), "who": side, "repeats": 1 if given.quick else job.repeats})
-            command = [sys.executable, "-m", "benchmarks.real_model", "--child", child]
-            ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+            command, sent = [sys.executable, "-m", "benchmarks.real_model", "--child", child], ""
+            if side == VLLM:
+                command, sent = [given.vllm_python, "benchmarks/vllm_rollouts.py"], _for_vllm(job, json.loads(child))
+            ended = subprocess.run(
+                command, check=True, stdout=subprocess.PIPE, text=True, env=environment, input=sent or None
+            )
             found[side].append(json.loads(ended.stdout.strip().splitlines()[-1]))
     return found
+
+
+def _for_vllm(job: Job, child: dict[str, Any]) -> str:
+    from transformers import AutoTokenizer
+
+    return json.dumps({**child, "prompts": openings(AutoTokenizer.from_pretrained(job.model))})
 
 
 def middle(runs: Sequence[dict[str, Any]], key: str) -> float:

@@ -63,7 +63,7 @@ def test_the_page_of_commands_has_each_command_below_the_heading_of_the_help() -
 def test_the_first_pages_are_short() -> None:
     assert len(text("README.md").encode()) <= 8_000, "what is longer goes to a page in docs/"
     assert len(text("CONTRIBUTING.md").encode()) <= 6_000, (
-        "what is longer goes to docs/contributing/ or docs/decisions/"
+        "what is longer goes to docs/contributing/ or docs/decisions.md"
     )
 
 
@@ -84,7 +84,7 @@ def test_links_between_documents_lead_to_files() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = text("mkdocs.yml")
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
-    assert len(pages) > 100
+    assert len(pages) > 60
     assert not [
         page for page in pages if not re.search(rf"^ +- (?:[\w ]+: )?{re.escape(page)}$", navigation, re.MULTILINE)
     ]

@@ -380,9 +380,10 @@ class StepFolder:
         remedy = self.resumption
         if ended.remedy:
             kept = any(record["status"] == "completed" for record in self._steps.values())
-            resumed = f"{self.resumption}, which uses the same data and settings"
-            again = resumed if kept else "the same command with a new --output"
-            remedy = f"{ended.remedy}; then {again}"
+            # A resumed run keeps data and settings, so a remedy of the step that changes them cannot be followed there.
+            new = "the same command with a new --output"
+            resumed = f"{self.resumption}, which keeps data and settings; after a change of these, {new}"
+            remedy = f"{ended.remedy}; then {resumed if kept else new}"
         error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
         error.exit_code = ended.code if ended.code > 0 else 1
         return error

@@ -1,4 +1,4 @@
-"""A command or a call in Python that fails, and how its remedy is followed: one row of the tests of remedies."""
+"""A command that fails, and how its remedy is followed: one row of the tests of remedies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fixtures.data_files import write_folder
-
 
 @dataclass(frozen=True)
 class Fault:
     """A command that fails, and how its remedy is followed.
 
     Attributes:
-        command: The command, without `finqa`; or a call in Python, which begins with `finqa.`.
+        command: The command, without `finqa`.
         write: Writes what it needs into the working folder.
         fill: Values of placeholders and of options that the remedy names without a value.
         by_hand: What a remedy in words asks for; returns the command that is run then, empty for the same.
@@ -32,9 +30,7 @@ class Fault:
         during: What is there while the command fails, and no longer when its remedy is followed: a signal, a plugin.
         check: Name of the check of `finqa doctor`, or of the component of `finqa plugins show`, whose remedy it is;
             empty for an error.
-        logged: Words of the warning whose remedy it is, of a command that ends well; empty for an error.
         url: Address of the server.
-        slow: It takes seconds and has a quicker neighbour: `pytest -m slow`.
         needs: Names of folders of `shared_folders` that are copied into the working folder.
         instead: The remedy's command takes the place of the one that failed.
     """
@@ -53,10 +49,8 @@ class Fault:
     server: Callable[[], AbstractContextManager[Any]] | None = None
     during: Callable[[], AbstractContextManager[Any]] = nullcontext
     check: str = ""
-    logged: str = ""
     url: str = ""
-    slow: bool = False
-    needs: tuple[str, ...] = ("a", "b")
+    needs: tuple[str, ...] = ()
 
     def at(self, url: str) -> Fault:
         """Return the fault with the address of its server."""
@@ -81,7 +75,3 @@ def text(name: str, content: str) -> Callable[[], object]:
 def new(command: str) -> Callable[[], object]:
     """The user gives another command, as the remedy asks in words."""
     return lambda: command
-
-
-def own() -> None:
-    write_folder(Path("own"))

@@ -10,12 +10,10 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import finqa
 from finqa_cli.app import COMMANDS, main
 
 LOOKS = (
@@ -39,7 +37,6 @@ _VERBS = "lists|shows|waits|tests|continues|which|writes|reads"
 _COMMAND = re.compile(rf"{_NAME}.*?(?=$|;|,(?= )| and (?:finqa|--)| or | then |\)| (?:{_VERBS})\b)")
 _OPTION = re.compile(r"^(?:or )?(--[a-z][a-z-]*)(?: with one of:)?(?:[ =]([^\s,]+(?:,[^\s,]+)*))?")
 _WORDS = ("with", "for", "leaves", "reads", "to", "of", "names", "takes", "in", "and")
-_CALL = re.compile(r", as in (finqa\..*)$")
 _OUT = re.compile(r"^leave (?:out (?P<after>--.*)|(?P<before>--\S+(?: and --\S+)*) out)")
 
 
@@ -68,18 +65,8 @@ class Way:
 
 
 def run(command: str) -> int:
-    """Run a command of finqa, or a call of its Python interface, in this process and return its exit status."""
-    return _call(command) if command.startswith("finqa.") else main(shlex.split(command))
-
-
-def _call(expression: str) -> int:
-    """Evaluate a call and print its error as the command line does."""
-    try:
-        eval(expression, {"finqa": finqa})
-    except finqa.FinqaError as error:
-        print(f"error: {error.message}\nfix: {error.remedy}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    """Run a command of finqa in this process and return its exit status."""
+    return main(shlex.split(command))
 
 
 def ways(remedy: str, command: str, fill: Mapping[str, str], error: str = "") -> list[Way]:
@@ -97,14 +84,22 @@ def ways(remedy: str, command: str, fill: Mapping[str, str], error: str = "") ->
     for name, value in fill.items():
         if not name.startswith("--"):
             remedy = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", value, remedy)
+    remedy, _, last = remedy.partition("; then ")  # what a pipeline or an experiment adds to the remedy of a step
+    then = _commands(last)
     texts = re.split(r"; |, or | or (?=--|finqa|unset|pip)", remedy)
-    return [way for text in texts if (way := _way(text, command, fill))]
+    found = [way for text in texts if (way := _way(text, command, fill))]
+    if not then:
+        return found
+    return [replace(way, commands=(*way.commands, *then)) for way in found or [Way(remedy)]]
+
+
+def _commands(text: str) -> list[str]:
+    """Return the command lines of finqa in a text, without `finqa`; one in backticks is only mentioned."""
+    return [match[0].removeprefix("finqa ").strip() for match in _COMMAND.finditer(text) if "`" not in match[0]]
 
 
 def _way(text: str, command: str, fill: Mapping[str, str]) -> Way | None:
-    if call := _CALL.search(text):
-        return Way(text, (), call[1])
-    if found := [match[0].removeprefix("finqa ").strip() for match in _COMMAND.finditer(text) if "`" not in match[0]]:
+    if found := _commands(text):
         rest = _COMMAND.sub("", text)
         added = re.search(r" and (--\S+ \S+)(?: instead of (--\S+))?", rest)
         if added and added[2]:

@@ -33,8 +33,6 @@ class Place:
         said = self.capsys.readouterr()
         if self.fault.check:
             return self._failed_check(said.out)
-        if self.fault.logged:
-            return self._warning(said.err)
         assert status != 0, said.out
         assert "Traceback" not in said.err
         words = (r"error: |(?=Stopped by )", "fix: |Next: ")
@@ -51,12 +49,6 @@ class Place:
         named = [each for each in document["checks"] if each["name"] == self.fault.check]
         check = next(each for each in named if each["status"] != "ok")
         return check["detail"], check["remedy"]
-
-    def _warning(self, err: str) -> tuple[str, str]:
-        """Return reason and remedy of the warning in the log."""
-        (line,) = {line for line in err.splitlines() if self.fault.logged in line}
-        reason, remedy = (re.findall(rf"\b{name}=(['\"])(.*?)\1", line)[0][1] for name in ("reason", "fix"))
-        return reason, remedy
 
     def follow(self, way: Way, error: str) -> None:
         """Follow an alternative and hold what it leaves against what was there."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
 
-from fixtures.data_files import write_folder
 from fixtures.handed_on_runs import write_run
 from remedies.following import run
 
@@ -27,59 +26,30 @@ def _candidates(folder: Path) -> None:
     run(f"sample random --limit 1 --num-candidates 1 --split dev --sandboxes 1 --run-dir {folder}")
 
 
-def _learned(folder: Path) -> None:
-    data, model = folder.parent / "of-train", folder.parent / "trained/base"
-    options = "--epochs 1 --validation-samples 0 --lora-rank 2 --lora-target-modules q_proj --batch-tokens 4000"
-    run(f"sft {data} --model {model} {options} --run-dir {folder}")
-
-
 BEGINNING = "--demonstration-questions 2 --sandboxes 1"
 
 
-def _pipeline(data: str = "") -> Callable[[Path], object]:
+def _pipeline(folder: Path) -> None:
     """A pipeline after its first step, with paths as a user types them."""
-
-    def begin(folder: Path) -> None:
-        with chdir(folder.parent):
-            if data:
-                write_folder(Path("own"))
-            run(f"pipeline --method grpo {data} --output {folder.name} --until 00_data_validation {BEGINNING}")
-
-    return begin
+    with chdir(folder.parent):
+        run(f"pipeline --method grpo --output {folder.name} --until 00_data_validation {BEGINNING}")
 
 
 MAKERS: dict[str, Callable[[Path], object]] = {
     "a": _evaluated("scripted", "dev"),
     "b": _evaluated("random", "dev"),
-    "of-train": _evaluated("scripted", "train"),
-    "of-test": _evaluated("scripted", "test"),
     "candidates": _candidates,
     "pairs": lambda folder: run(f"prefs {folder.parent / 'a'} {folder.parent / 'b'} --rule all --run-dir {folder}"),
     "trained": _trained,
-    "learned": _learned,
-    "imitation": lambda folder: run(
-        f"sft {folder.parent / 'of-train'} --model {folder.parent / 'trained/base'} --validation-samples 0 "
-        f"--epochs 0.5 --run-dir {folder}"
-    ),
-    "preference": lambda folder: run(
-        f"dpo {folder.parent / 'pairs'} --model {folder.parent / 'trained/base'} --epochs 1 --run-dir {folder}"
-    ),
-    "pipeline": _pipeline(),
-    "own-pipeline": _pipeline("--data own"),
+    "pipeline": _pipeline,
     "training": lambda folder: run(
         "train --model embedded --iterations 1 --group-size 2 --target-groups-per-iter 1 --limit 1 --sandboxes 1 "
         f"--no-preflight --run-dir {folder}"
     ),
 }
-"""Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run, and
-`learned` is a run on that model."""
+"""Makers by name: `a` of the expert and `b` of random calls on the same questions; `trained` has a model and a run."""
 
-OF = {
-    "pairs": ("a", "b"),
-    "learned": ("of-train", "trained"),
-    "imitation": ("of-train", "trained"),
-    "preference": ("pairs", "trained"),
-}
+OF = {"pairs": ("a", "b")}
 """Folders that another one is made of."""
 
 

@@ -1,6 +1,6 @@
 """Remedies are executed: the fault is provoked, what was printed is followed, and the fault is gone.
 
-Each row of `remedies.rows` is a command that fails. The test reads the remedy from the real output, follows every
+Each row of `user_faults` is a command that fails. The test reads the remedy from the real output, follows every
 alternative of it in a folder of its own, and runs the original command again. Nothing that was there may be gone or
 changed, and no snapshot may come up under a name whose data was not named.
 """
@@ -17,15 +17,12 @@ import pytest
 from remedies.faults import Fault
 from remedies.following import Way, run, ways
 from remedies.place import Place
-from remedies.rows import all_rows
-from remedies.rows.data import store
 from remedies.shared_folders import SharedFolders
+from remedies.user_faults import FAULTS
 
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 
 pytestmark = pytest.mark.thorough
-
-ROWS = all_rows.FAULTS
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +37,16 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (built.path.parent / "current").read_text()
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=[pytest.mark.slow] * fault.slow) for row, fault in ROWS.items()]
-)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_remedy_fixes_its_fault(
-    row: str,
+    name: str,
     shared: SharedFolders,
     embedded: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fault = ROWS[row]
+    fault = FAULTS[name]
 
     servers = ExitStack()
 
@@ -61,15 +56,15 @@ def test_a_remedy_fixes_its_fault(
             here = fault.at(servers.enter_context(fault.server()).url)
         folder = tmp_path / str(number)
         folder.mkdir()
-        for name in fault.needs:
-            shared.copy(name, folder / name)
+        for needed in fault.needs:
+            shared.copy(needed, folder / needed)
         monkeypatch.chdir(folder)
         if fault.home:
             monkeypatch.setenv("FINQA_HOME", str(tmp_path / f"home-{number}"))
         monkeypatch.setenv("FINQA_POOL__SANDBOXES", "1")  # a pool of the usual size takes most of a row's time
         fault.write()
-        for name, value in here.env.items():
-            monkeypatch.setenv(name, value)
+        for variable, value in here.env.items():
+            monkeypatch.setenv(variable, value)
         return Place(folder, here, capsys, embedded)
 
     before = dict(os.environ)
@@ -114,6 +109,12 @@ def _ways(place: Place, remedy: str, error: str) -> list[Way]:
         ("leave out --a and --b", "eval --a 1 --b x", ["eval"]),
         ("leave --a out; --data names a file", "eval --a 1", ["eval"]),
         ("correct it, or `finqa eval` makes one", "compare a", []),
+        (
+            "finqa doctor; then finqa pipeline --resume p, which uses the same data",
+            "pipeline",
+            [("doctor", "pipeline --resume p")],
+        ),
+        ("correct it; then finqa experiment run --resume e", "experiment run", [("experiment run --resume e",)]),
         ("name another folder", "eval a", []),
     ],
 )
@@ -152,4 +153,5 @@ def test_a_remedy_that_does_not_fix_is_noticed(
 
 
 def _invent(name: str) -> None:
-    shutil.copytree(store().get(DEFAULT_NAME).path.parent, store().get(DEFAULT_NAME).path.parents[1] / name)
+    folder = LocalSnapshots(Path(os.environ["FINQA_HOME"])).get(DEFAULT_NAME).path.parent
+    shutil.copytree(folder, folder.parent / name)

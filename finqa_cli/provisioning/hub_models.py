@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.deletion import discard
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -94,7 +95,7 @@ def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = N
         finally:
             reporter.finish("download")
     if into is not None:
-        shutil.rmtree(into / ".cache", ignore_errors=True)
+        discard(into / ".cache")
     folder = into or Path(path).parents[len(Path(name).parents) - 1]
     return Snapshot(
         repository=repository, revision=str(info.sha), licence=licence, folder=folder, fetched=bool(lacking)

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from finqa_cli.deletion import delete, lock_folder
 from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.extend import Component, VenvSpec, registry
 from finqa_cli.processes import ask_program
 from finqa_cli.provisioning.venv_install import InstallerName, find_installer, install_command, run_logged
-from finqa_cli.runs.durable_files import lock_folder, now, storage, write_json
+from finqa_cli.runs.durable_files import now, storage, write_json
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.venvs import RECORD, Venv, find_venv, read_record, venv_folder, venv_python
 
@@ -127,7 +128,7 @@ def drop_half_installed(site_packages: Path) -> list[str]:
     """
     half = [one for one in sorted(site_packages.glob("*.dist-info")) if not (one / "RECORD").is_file()]
     for one in half:
-        shutil.rmtree(one)
+        delete(one, within=site_packages)
     return [one.name.removesuffix(".dist-info") for one in half]
 
 
@@ -162,7 +163,7 @@ class _Making:
             (self._folder / RECORD).unlink(missing_ok=True)
             if self._python.parents[1].exists():
                 self._reporter.line(f"    removes the earlier {self._python.parents[1]}")
-                shutil.rmtree(self._python.parents[1])
+                delete(self._python.parents[1], within=self._folder)
         self._reporter.line(f"1/3 makes {self._python.parents[1]} from {self._base}")
         command = [str(self._base), "-m", "venv", *([] if with_pip else ["--without-pip"])]
         run_logged([*command, str(self._python.parents[1])], self._log, lambda _: None, hold=self._lock)

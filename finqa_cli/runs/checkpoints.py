@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from finqa_cli.deletion import REMOVED, try_delete
 from finqa_cli.errors import DataError
 from finqa_cli.runs.durable_files import new_folder, sha256_of, storage, write_json, write_text
 
@@ -24,9 +25,6 @@ that it can skip a damaged checkpoint."""
 
 SCHEMA_VERSION = 1
 """Version of the format of the manifest."""
-
-REMOVED = ".removed"
-"""Suffix of a folder that is being deleted; the folder no longer counts as a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +58,9 @@ def writing(run: Path, iteration: int, state: Mapping[str, Any]) -> Iterator[Pat
     """
     for pattern in (".step_*.partial", f".step_*{REMOVED}"):
         for unfinished in (run / "checkpoints").glob(pattern):
-            shutil.rmtree(unfinished, ignore_errors=True)
+            try_delete(unfinished, within=run)
     for unfinished in (run / "checkpoints").glob(f".{LATEST}.*"):
-        with storage(unfinished):
-            unfinished.unlink(missing_ok=True)
+        try_delete(unfinished, within=run)
     with new_folder(folder_of(run, iteration)) as folder:
         yield folder
         if (settings := run / "settings.json").is_file():  # so that a copy outside of its run is evaluated like the run
@@ -137,7 +134,7 @@ def discard_after(run: Path, iteration: int) -> None:
     """Delete the checkpoints after an iteration: damaged ones, which the resumed run will write again."""
     for folder in _folders(run):
         if _number(folder) > iteration:
-            remove(folder)
+            try_delete(folder, within=run, whole=True)
     _point_to_latest(run)
 
 
@@ -145,16 +142,7 @@ def prune(run: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints; 0 keeps all."""
     surplus = sorted(_folders(run), key=_number)[:-keep] if keep else []
     for folder in surplus:
-        remove(folder)
-
-
-def remove(folder: Path) -> None:
-    """Delete a checkpoint, or another folder. It is renamed first, so that a crash leaves all of it or nothing."""
-    doomed = folder.with_name(f".{folder.name}{REMOVED}")
-    with storage(folder):
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+        try_delete(folder, within=run, whole=True)
 
 
 def surplus(run: Path, keep: int) -> list[Path]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.errors import ConfigError, StorageError
+from finqa_cli.deletion import delete, discard
+from finqa_cli.errors import StorageError
 
 
 @contextmanager
@@ -45,14 +44,18 @@ def write_text(path: Path, text: str) -> None:
         StorageError: The file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with storage(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+    try:
+        with storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+    except BaseException:
+        discard(temporary)
+        raise
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -94,9 +97,10 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     Raises:
         StorageError: The folder cannot be made or renamed.
+        ConfigError: The target exists, and its run is in use by another process.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
+    discard(temporary)
     try:
         with storage(target):
             temporary.mkdir(parents=True)
@@ -104,44 +108,11 @@ def new_folder(target: Path) -> Iterator[Path]:
         with storage(target):
             for path in sorted(temporary.rglob("*")):
                 _sync(path)
-            if target.exists():
-                shutil.rmtree(target)
+            delete(target, within=target.parent)
             temporary.replace(target)
             sync_folder(target.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def lock_folder(path: Path) -> int:
-    """Create the folder if necessary and lock it for this process. Its file `.lock` contains the pid.
-
-    Returns:
-        File descriptor; closing it releases the lock.
-
-    Raises:
-        ConfigError: Another process has locked the folder.
-        StorageError: The folder cannot be created, or its file system has no locks.
-    """
-    with storage(path):
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise ConfigError(
-            f"{path} is in use by process {owner}.", remedy="wait until it ends, or choose another folder"
-        ) from error
-    except OSError as error:  # such as Lustre mounted without flock
-        os.close(descriptor)
-        raise StorageError(
-            f"{path} cannot be locked, so two runs could write to it: {error.strerror or error}.",
-            remedy="a folder on a local disk, or mount this one with locks (flock)",
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor
+        discard(temporary)
 
 
 def sha256_of(path: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.deletion import REMOVED, delete, lock_folder, owner_of, real_place
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs import checkpoints
-from finqa_cli.runs.durable_files import lock_folder, read_document, storage
+from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.links import LINKS, enclosing_runs
 from finqa_cli.runs.run_folder import MANIFEST, read_run
 from finqa_cli.runs.run_summary import RUNNING, disk_use
@@ -48,12 +48,14 @@ class Leftover:
         path: Its path.
         what: Description for the user.
         size: Bytes on disk.
-        run: The run that it belongs to, which is locked during the deletion; None outside runs.
+        within: Folder that must contain its real path; a run, which is then locked during the deletion.
+        run: The run that it belongs to; None outside runs.
     """
 
     path: Path
     what: str
     size: int
+    within: Path
     run: Path | None = None
 
 
@@ -77,7 +79,21 @@ def find_leftovers(folder: Path, *, keep: int) -> tuple[list[Leftover], list[str
     runs = [path for path in folders if (path / "run.json").exists()]
     named = _named_paths([*_all_runs([folder, *map(Path, _DEFAULT_FOLDERS)]), *above])
     found = [each for path in folders if path not in runs for each in _unfinished(path)]
-    return found + [each for run in runs for each in _of_run(run, keep, named)], notes
+    found += [each for run in runs for each in _of_run(run, keep, named)]
+    return [each for each in found if _is_in_its_run(each, notes)], list(dict.fromkeys(notes))
+
+
+def _is_in_its_run(item: Leftover, notes: list[str]) -> bool:
+    """Whether no link above a leftover leads out of its folder or into another run; otherwise a note says so."""
+    try:
+        real = real_place(item.path, within=item.within)
+    except DataError as error:
+        notes.append(error.message)
+        return False
+    if real is not None and item.run is not None and owner_of(real) != item.run.resolve():
+        notes.append(f"{item.path} belongs to the run {owner_of(real)}, so it is not deleted")
+        return False
+    return real is not None
 
 
 def delete_leftovers(found: Sequence[Leftover]) -> tuple[list[Leftover], list[str]]:
@@ -99,22 +115,15 @@ def delete_leftovers(found: Sequence[Leftover]) -> tuple[list[Leftover], list[st
             continue
         try:
             for item in items:
-                _delete(item.path)
-                deleted.append(item)
+                try:
+                    delete(item.path, within=item.within, whole=True)
+                    deleted.append(item)
+                except (ConfigError, DataError) as error:
+                    notes.append(error.message)
         finally:
             if lock is not None:
                 os.close(lock)
     return deleted, notes
-
-
-def _delete(path: Path) -> None:
-    with storage(path):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink(missing_ok=True)
-        elif path.name.startswith("."):
-            shutil.rmtree(path)
-    if path.is_dir():
-        checkpoints.remove(path)
 
 
 def _state(run: Path) -> str:
@@ -150,7 +159,7 @@ def _unfinished(folder: Path) -> Iterator[Leftover]:
     """Yield unfinished folders that killed processes left outside runs, for example of preference pairs."""
     for path in sorted(folder.iterdir()):
         if _is_of_dead_process(path) and path.is_dir() and time.time() - path.stat().st_mtime > _OLD_S:
-            yield Leftover(path=path, what="left by a killed process", size=disk_use(path))
+            yield Leftover(path=path, what="left by a killed process", size=disk_use(path), within=folder)
 
 
 def _is_of_dead_process(path: Path) -> bool:
@@ -166,19 +175,19 @@ def _of_run(run: Path, keep: int, named: frozenset[Path]) -> Iterator[Leftover]:
         for folder in (run, *(path for path in folders if path.is_dir())):
             for path in sorted(folder.iterdir()):
                 if _is_of_dead_process(path):
-                    yield Leftover(path=path, what="left by a killed process", size=disk_use(path), run=run)
-    for path in sorted((run / "checkpoints").glob(f".*{checkpoints.REMOVED}")):
-        yield Leftover(path=path, what="half-deleted checkpoint", size=disk_use(path), run=run)
+                    yield Leftover(path=path, what="left by a killed process", size=disk_use(path), within=run, run=run)
+    for path in sorted((run / "checkpoints").glob(f".*{REMOVED}")):
+        yield Leftover(path=path, what="half-deleted checkpoint", size=disk_use(path), within=run, run=run)
     needed = frozenset({*named, *_outputs(run)})
     if len(checkpoints.iterations(run)) > keep:
         for path in checkpoints.surplus(run, keep):
             if not _needs(needed, path):
-                yield Leftover(path=path, what="old checkpoint", size=disk_use(path), run=run)
+                yield Leftover(path=path, what="old checkpoint", size=disk_use(path), within=run, run=run)
     served = run / "policies"
     for path in sorted(served.iterdir()) if served.is_dir() and facts.get("command") in ("train", "sft", "dpo") else ():
-        version = path.name.removeprefix(".").removesuffix(checkpoints.REMOVED)
+        version = path.name.removeprefix(".").removesuffix(REMOVED)
         if _SERVED.fullmatch(version) and path.is_dir() and not _needs(needed, path):
-            yield Leftover(path=path, what="copy for the engine", size=disk_use(path), run=run)
+            yield Leftover(path=path, what="copy for the engine", size=disk_use(path), within=run, run=run)
 
 
 def _outputs(run: Path) -> Iterator[Path]:

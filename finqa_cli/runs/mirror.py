@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import structlog
 
+from finqa_cli.deletion import discard
 from finqa_cli.errors import ConfigError
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.checkpoints import folder_of, iterations
@@ -152,7 +153,7 @@ class Mirror:
             facts = {"iteration": iteration, "files": sent.files, "bytes": sent.size, "sent_bytes": sent.sent}
             self._tell("mirrored", {**facts, "seconds": round(time.perf_counter() - began, 3)})
         finally:
-            shutil.rmtree(snapshot, ignore_errors=True)
+            discard(snapshot)
 
     def _tell(self, name: str, facts: Mapping[str, Any]) -> None:
         with contextlib.suppress(Exception):  # the run has ended, or its disk is full, which the run reports itself
@@ -196,7 +197,7 @@ def _link_files(run: Path, snapshot: Path) -> int | None:
     if not done:
         return None
     newest = folder_of(run, done[-1])
-    shutil.rmtree(snapshot, ignore_errors=True)
+    discard(snapshot)
     for folder, folders, names in os.walk(run):
         here = Path(folder)
         inside = here.relative_to(run)

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -23,6 +22,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal
 
 from finqa_cli import __version__
+from finqa_cli.deletion import discard, lock_folder
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -34,7 +34,7 @@ from finqa_cli.errors import (
 from finqa_cli.masking import Masker, masked
 from finqa_cli.processes import ask_program, host_name, start_time
 from finqa_cli.runs.checkpoints import Checkpoint, discard_after
-from finqa_cli.runs.durable_files import lock_folder, now, sha256_of, storage, write_json
+from finqa_cli.runs.durable_files import now, sha256_of, storage, write_json
 from finqa_cli.runs.jsonl import GroupCommit, JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_settings
 from finqa_cli.runs.mirror import Mirror, mirroring
@@ -436,10 +436,7 @@ def is_untouched(path: Path) -> bool:
 def _remove(path: Path, *, keep: bool) -> None:
     """Delete the folder; with `keep`, delete only its content, because the folder existed before the run."""
     for entry in list(path.iterdir()) if keep else [path]:
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
+        discard(entry)
 
 
 def write_manifest(

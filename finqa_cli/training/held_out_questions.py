@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from finqa_cli.contracts import Learner, TokenEngine
+from finqa_cli.deletion import discard, try_delete
 from finqa_cli.errors import DataError, ThresholdError
 from finqa_cli.evaluation.evaluate import eval_split, evaluate_tasks
 from finqa_cli.rollout.seeds import derive, draw
@@ -125,7 +125,7 @@ class HeldOutQuestions:
             policy = await asyncio.to_thread(learner.publish, policies / f"v{step:05d}", step)
             await self._engine.load(policy)
         for old in sorted(policies.glob("v*"))[:-1]:
-            shutil.rmtree(old, ignore_errors=True)
+            try_delete(old, within=self._context.folder.path)
 
     def _rates(self, answered: Sequence[Trajectory], step: int) -> SampleRates:
         path = self._context.folder.path / SAMPLES / f"step_{step}.jsonl"
@@ -265,4 +265,4 @@ async def held_out_questions(
             yield questions
     finally:
         # The engine no longer needs these versions. Checkpoints are elsewhere.
-        shutil.rmtree(folder.path / "policies", ignore_errors=True)
+        discard(folder.path / "policies")

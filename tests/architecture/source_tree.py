@@ -23,6 +23,7 @@ FLOORS = {
     "grading": 0,
     "contracts": 1,
     "processes": 1,
+    "deletion": 1,
     "local_models": 1,
     "placement": 1,
     "algorithms": 2,
@@ -60,6 +61,7 @@ FOR_PLUGINS = (
     "backoff",
     "masking",
     "processes",
+    "deletion",
     "venvs",
     "local_models",
 )

@@ -24,6 +24,24 @@ INHERITING = {
 """Modules that start a program with their own environment, and why this gives no secret to a stranger."""
 
 
+DELETING = {
+    "finqa_cli/deletion.py": "it is the one way to delete folders",
+    "finqa_cli/testing/coreweave/coreweave_service.py": "its own temporary folder",
+    "finqa_cli/testing/daytona/account.py": "its own temporary folder",
+    "finqa_cli/testing/daytona/loopback.py": "its own temporary folder",
+    "plugins/finqa_plugins/engines/vllm/supervisor.py": "its own temporary folder",
+    "plugins/finqa_plugins/engines/vllm/vllm_guard.py": "its own temporary folder, in a process without finqa",
+    "plugins/finqa_plugins/engines/vllm/vllm_process.py": "its own temporary folder",
+    "plugins/finqa_plugins/learners/torch/distributed/distributed_learner.py": "its own temporary folder",
+    "plugins/finqa_plugins/learners/torch/distributed/serving.py": "its own temporary folder",
+    "plugins/finqa_plugins/ray_cluster/folder_files.py": "its own temporary folder",
+    "plugins/finqa_plugins/ray_cluster/node_folder.py": "its own temporary folder",
+    "plugins/finqa_plugins/ray_cluster/rank_actor.py": "its own temporary folder",
+    "plugins/finqa_plugins/sandboxes/local/launches.py": "its own temporary folder",
+}
+"""Modules that delete folders themselves, and which."""
+
+
 def product() -> tuple[Source, ...]:
     return (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"))
 
@@ -153,3 +171,14 @@ def test_a_started_program_gets_an_environment_that_was_chosen() -> None:
         if all(keyword.arg != "env" for keyword in node.keywords)
     }
     assert inheriting == set(INHERITING)
+
+
+def test_folders_are_deleted_by_one_module() -> None:
+    deleting = {
+        source.name
+        for source in product()
+        for node in ast.walk(source.tree)
+        if (isinstance(node, ast.Attribute) and node.attr in ("rmtree", "removedirs"))
+        or (isinstance(node, ast.alias) and node.name == "rmtree")
+    }
+    assert deleting == set(DELETING)

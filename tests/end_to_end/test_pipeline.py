@@ -19,11 +19,12 @@ from fixtures.command_calls import document, failure
 from fixtures.file_checks import errors
 
 from finqa_cli.app import main
+from finqa_cli.deletion import lock_folder
 from finqa_cli.errors import DataError, FinqaError, InterruptedRun
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.experiments.pipeline_run import PIPELINE, run_pipeline, stored_spec
 from finqa_cli.experiments.step_runner import Ended, Relay, Step, open_folder
-from finqa_cli.runs.durable_files import lock_folder, sha256_of, write_json
+from finqa_cli.runs.durable_files import sha256_of, write_json
 
 pytestmark = pytest.mark.usefixtures("_warm_commands")
 

@@ -70,7 +70,10 @@ def _of_sandboxes(settings: Settings) -> list[Leftover]:
         paths = provider.leftovers()
     finally:
         asyncio.run(provider.close())
-    return [Leftover(path=path, what="file of an ended sandbox server", size=disk_use(path)) for path in paths]
+    return [
+        Leftover(path=path, what="file of an ended sandbox server", size=disk_use(path), within=path.parent)
+        for path in paths
+    ]
 
 
 def _agreed(found: Sequence[Leftover]) -> bool:

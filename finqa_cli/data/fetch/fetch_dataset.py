@@ -31,6 +31,7 @@ from finqa_cli.data.fetch.known_sources import Source, checked_endpoint, is_comm
 from finqa_cli.data.fetch.repository_listing import PARTIALS, Listing, list_github, list_hub
 from finqa_cli.data.fetch.retries import Patience
 from finqa_cli.data.fetch.unpack import unpack
+from finqa_cli.deletion import discard
 from finqa_cli.errors import ConfigError, StorageError, UsageError
 
 LISTERS = {"hub": list_hub, "github": list_github}
@@ -234,7 +235,7 @@ class _Fetch:
         whole = manifest.model_copy(update={"complete": True, "unpacked": unpacked})
         if whole != self.known:
             write_manifest(self.folder, whole)
-        shutil.rmtree(self.folder / PARTIALS, ignore_errors=True)
+        discard(self.folder / PARTIALS)
         return FetchReport(manifest=whole, downloaded=downloaded, resumed=resumed, repaired=repaired)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from finqa_cli.data.openenv_layout.layout import (
     write_layout,
 )
 from finqa_cli.data.snapshots.compile import file_digest, write_durably
+from finqa_cli.deletion import discard
 from finqa_cli.errors import StorageError
 
 IMPORT_FILE = "import.json"
@@ -65,7 +65,7 @@ def write_import(dataset: DataSet, folder: Path, *, overwrite: bool = False) -> 
             _exchange(folder, stage)
         except BaseException:
             if not any(stage.glob("old/*")):
-                shutil.rmtree(stage, ignore_errors=True)
+                discard(stage)
             raise
     except OSError as error:
         raise StorageError(f"Replacing the data set in {folder} failed: {error.strerror or error}.") from error
@@ -111,7 +111,7 @@ def _require_unchanged(folder: Path) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove the replaced files, also those of an import that was killed."""
     for path in folder.glob(f"{_STAGE}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        discard(path)
 
 
 def _write_record(folder: Path) -> None:

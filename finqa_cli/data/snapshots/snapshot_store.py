@@ -7,7 +7,6 @@ import difflib
 import functools
 import json
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from finqa_cli.data.snapshots.compile import (
     manifest_digest,
     write_durably,
 )
+from finqa_cli.deletion import delete, discard, try_delete
 from finqa_cli.errors import DataError, StorageError, UsageError
 from finqa_cli.types import EMBEDDED_SNAPSHOT, Snapshot, rebuild_command
 
@@ -79,7 +79,7 @@ class LocalSnapshots:
             ) from error
         finally:
             if building is not None:
-                shutil.rmtree(building, ignore_errors=True)
+                discard(building)
         return self.get(name), fresh
 
     def get(self, name: str, *, naming: str = "--snapshot") -> Snapshot:
@@ -183,11 +183,8 @@ class LocalSnapshots:
         if not folder.is_dir():
             raise DataError(f"There is no snapshot {name!r}.", remedy="finqa snapshot list")
         versions = self.versions(name)
-        try:
-            (folder / _CURRENT).unlink(missing_ok=True)
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise StorageError(f"Removing {folder} failed: {error.strerror or error}.") from error
+        delete(folder / _CURRENT, within=self._root)
+        delete(folder, within=self._root)
         return versions
 
     def _folder(self, name: str) -> Path:
@@ -204,7 +201,7 @@ class LocalSnapshots:
             try:
                 _verified(target.parent.name, target)
             except DataError:
-                shutil.rmtree(target)
+                delete(target, within=self._root)
             else:
                 (building / MANIFEST).replace(target / MANIFEST)  # source and licence are not part of the digest
                 return False
@@ -253,4 +250,4 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{_BUILDING}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
+                try_delete(path, within=folder)

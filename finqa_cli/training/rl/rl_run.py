@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import Environment, Optimizer, PreferenceOptimizer
+from finqa_cli.deletion import discard
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -313,7 +314,7 @@ def _serve_checkpoint(run: Path, base: PolicyVersion, checkpoint: Checkpoint | N
     """
     if checkpoint is None:
         return base
-    shutil.rmtree(run / "policies", ignore_errors=True)  # versions after the checkpoint would look like the newest
+    discard(run / "policies")  # versions after the checkpoint would look like the newest
     newest = of_checkpoint(checkpoint)
     number = int(checkpoint.state["serving_version"])
     if not number:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import structlog
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Learner, TokenEngine
+from finqa_cli.deletion import try_delete
 from finqa_cli.errors import UnreachableEngineError
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.training_loop import RunContext
@@ -135,4 +135,4 @@ async def load_version(context: RunContext, engine: TokenEngine, policy: PolicyV
 
 def _remove_old(policies: Path, keep: int) -> None:
     for old in sorted(policies.glob("v*"))[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        try_delete(old, within=policies.parent)

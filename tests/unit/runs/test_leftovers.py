@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -171,3 +172,53 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     Path("runs").mkdir()
     Path("runs/link").symlink_to(tmp_path / "elsewhere/one")
     assert found() == []
+
+
+def running(path: Path) -> Path:
+    """A run with checkpoints whose process, this one, has not locked it."""
+    trained(path)
+    facts = json.loads((path / "run.json").read_text())
+    write_json(path / "run.json", {**facts, "status": "running", **process_facts()})
+    return path
+
+
+@pytest.mark.parametrize("linked", ["checkpoints", "policies"])
+@pytest.mark.parametrize("live", ["runs/live", "elsewhere/live", "runs/one/inner"])
+def test_nothing_is_deleted_through_a_link_into_another_run(linked: str, live: str) -> None:
+    run = trained(Path("runs/one"), status="interrupted")
+    running(Path(live))
+    (Path(live) / "policies/v00001").mkdir(parents=True)
+    shutil.rmtree(run / linked, ignore_errors=True)
+    (run / linked).symlink_to((Path(live) / linked).resolve())
+    before = sorted(Path(live).rglob("*"))
+    items, notes = find_leftovers(Path("runs"), keep=1)
+    assert any("runs/one" in note and "not" in note for note in notes)
+    delete_leftovers(items)
+    assert sorted(Path(live).rglob("*")) == before
+
+
+def test_a_link_that_appears_between_the_question_and_the_answer_is_not_followed() -> None:
+    run, live = trained(Path("runs/one")), running(Path("live"))
+    items, _ = find_leftovers(Path("runs"), keep=1)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").symlink_to((live / "checkpoints").resolve())
+    deleted, notes = delete_leftovers(items)
+    assert deleted == [] and all("not inside" in note for note in notes) and notes
+    assert checkpoints.iterations(live) == [1, 2, 3]
+
+
+def test_a_checkpoint_that_is_a_link_goes_as_a_link() -> None:
+    run, other = trained(Path("runs/one")), trained(Path("kept/other"))
+    shutil.rmtree(run / "checkpoints/step_1")
+    (run / "checkpoints/step_1").symlink_to((other / "checkpoints/step_1").resolve())
+    delete_leftovers(find_leftovers(Path("runs"), keep=1)[0])
+    assert [path.name for path in (run / "checkpoints").iterdir() if "step" in path.name] == ["step_3"]
+    assert checkpoints.iterations(other) == [1, 2, 3]
+
+
+def test_a_training_keeps_checkpoints_that_are_on_another_disk() -> None:
+    run = trained(Path("runs/one"))
+    (run / "checkpoints").rename("disk")
+    (run / "checkpoints").symlink_to(Path("disk").resolve())
+    checkpoints.prune(run, 1)
+    assert checkpoints.iterations(run) == [1, 2, 3]

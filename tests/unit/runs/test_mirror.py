@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from finqa_cli.deletion import delete
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.runs import checkpoints, mirror_store
 from finqa_cli.runs.mirror import SNAPSHOT, Mirror, mirroring
@@ -187,7 +188,7 @@ def test_a_copy_keeps_files_that_the_run_deletes_meanwhile(
     mirror.report_to(lambda name, facts: done.set())
     mirror.update()
     assert writing.wait(WAIT_S)
-    checkpoints.remove(run / "checkpoints" / "step_2")
+    delete(run / "checkpoints" / "step_2", within=run)
     go_on.set()
     assert done.wait(WAIT_S)
     mirror.close()

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finqa_cli.deletion import lock_folder
 from finqa_cli.errors import ConfigError, StorageError
 from finqa_cli.runs import checkpoints
-from finqa_cli.runs.durable_files import inert, lock_folder, write_csv
+from finqa_cli.runs.durable_files import inert, write_csv
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.run_folder import RunFolder
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import shlex
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from finqa_cli.deletion import discard, remove
 from finqa_cli.errors import ConfigError, StorageError
 from finqa_plugins.learners.torch.distributed.sharding import shard_like
 
@@ -199,8 +199,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
         try:
             yield temporary
             temporary.chmod(0o755)
-            if folder.exists():
-                shutil.rmtree(folder)
+            remove(folder)
             temporary.replace(folder)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            discard(temporary)

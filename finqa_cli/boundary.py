@@ -19,10 +19,14 @@ from finqa_cli.errors import (
     MissingDependencyError,
     StorageError,
     UsageError,
+    legible,
+    printable,
 )
 from finqa_cli.masking import Masker
 
 REPORT = "This is a bug in finqa. Please report it with the output of the same command with --debug."
+
+_ON = ("1", "true", "yes", "on")
 
 ANOTHER_PATH = "Choose another path, or change its permissions."
 
@@ -72,8 +76,8 @@ def report(error: BaseException, arguments: Sequence[str], commands: Collection[
     if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it; with rich the help is printed already
         print(Masker()(str(error)), file=sys.stderr)
         return 2
-    if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "") not in ("", "0"):
-        print(Masker()("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    if "--debug" in arguments or os.environ.get("FINQA_DEBUG", "").strip().lower() in _ON:
+        print(Masker()(printable("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
     return _show(explain(error) or _unexpected(error), arguments, commands)
 
 
@@ -129,7 +133,7 @@ def _help_of(error: typer.TyperException) -> str:
 
 def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]) -> int:
     mask = Masker()
-    message = mask(error.message)
+    message = legible(mask(error.message))
     remedy = mask(error.remedy or _usual_remedy(error, arguments, commands))
     try:
         sys.stdout.flush()
@@ -148,7 +152,7 @@ def _show(error: FinqaError, arguments: Sequence[str], commands: Collection[str]
         }
         if isinstance(error, DataError) and error.problems:
             document["problems"] = [
-                {name: mask(value) if isinstance(value, str) else value for name, value in problem.items()}
+                {name: legible(mask(value)) if isinstance(value, str) else value for name, value in problem.items()}
                 for problem in error.problems
             ]
         try:

@@ -10,11 +10,48 @@ state in the docstring when it is raised.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
+
+LONGEST = 4000
+"""Most characters of a message that is printed or recorded: servers, plugins and files send texts of any length."""
+
+_KEPT = "\n\t\u200c\u200d"
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot control the terminal: a character that is not printable becomes its Python escape.
+
+    Spaces, line breaks, tabs, and the joiners of emoji and of some scripts stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(each if _is_plain(each) else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def legible(text: str, most: int = LONGEST) -> str:
+    """Return a text from outside that people can read: printable, and without its middle if it is long.
+
+    Secrets are masked before, because a secret that is cut is not recognized.
+
+    Args:
+        text: The text.
+        most: Most characters of the result, above 100.
+    """
+    shown = printable(text if len(text) <= most else f"{text[:most]}{text[-most:]}")
+    if len(text) <= most and len(shown) <= most:
+        return shown
+    note = f" ... ({len(text):,} characters in all) ... "
+    end = (most - len(note)) // 4
+    return f"{shown[: most - len(note) - end]}{note}{shown[-end:]}"
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
 
 
 class FinqaError(Exception):
-    """Base of all errors of the product.
+    """Base of all errors of the product. Message and remedy are printable.
 
     Attributes:
         exit_code: Exit status of the process when the error reaches the command line; docs/reference/exit-codes.md
@@ -25,8 +62,8 @@ class FinqaError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
-        super().__init__(message)
-        self.remedy = remedy
+        super().__init__(printable(str(message)))
+        self.remedy = printable(remedy)
 
     @property
     def message(self) -> str:

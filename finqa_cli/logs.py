@@ -15,21 +15,24 @@ from typing import Any
 
 import structlog
 
-from finqa_cli.errors import ConfigError
+from finqa_cli.errors import ConfigError, legible, printable
 from finqa_cli.masking import Masker, masked
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("console", "json")
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+"""Values of a variable that is on or off, in upper or lower case."""
 
 
 def configure(environment: Mapping[str, str] | None = None) -> None:
     """Set up structlog for this process.
 
     Raises:
-        ConfigError: FINQA_LOG_LEVEL or FINQA_LOG_FORMAT has a value that is not allowed.
+        ConfigError: FINQA_LOG_LEVEL, FINQA_LOG_FORMAT or FINQA_DEBUG has a value that is not allowed.
     """
     variables = os.environ if environment is None else environment
     level = _one_of("FINQA_LOG_LEVEL", variables, LEVELS, default="warning")
+    _one_of("FINQA_DEBUG", variables, (*ON, *OFF), default="0")  # read where errors are printed
     form = _one_of("FINQA_LOG_FORMAT", variables, FORMATS, default="console")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_MaskedFormatter())
@@ -57,22 +60,31 @@ def configure(environment: Mapping[str, str] | None = None) -> None:
 
 
 class Redactor:
-    """Structlog processor that masks secrets: by name, by form, and the values of secret variables."""
+    """Structlog processor that makes texts printable and masks secrets: by name, form, and values of variables."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._mask = Masker(variables)
 
     def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Return the event with secrets masked."""
+        """Return the event with secrets masked, and texts printable and not too long."""
         texts = {name: str(value) if isinstance(value, BaseException) else value for name, value in event.items()}
-        return {name: masked(value, name, self._mask) for name, value in texts.items()}
+        return {
+            name: masked(value, name, self._traceback if name == "exception" else self._text)
+            for name, value in texts.items()
+        }
+
+    def _text(self, text: str) -> str:
+        return legible(self._mask(text))
+
+    def _traceback(self, text: str) -> str:
+        return printable(self._mask(text))
 
 
 class _MaskedFormatter(logging.Formatter):
     """Formatter for log records of libraries, with tracebacks, in Python's handler of last resort."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return Masker()(super().format(record))
+        return Masker()(printable(super().format(record)))
 
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
@@ -81,7 +93,7 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
         return
     name = failure.thread.name if failure.thread else "unknown"
     lines = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
-    print(Masker()(f"Exception in thread {name}:\n{''.join(lines)}"), end="", file=sys.stderr, flush=True)
+    print(Masker()(printable(f"Exception in thread {name}:\n{''.join(lines)}")), end="", file=sys.stderr, flush=True)
 
 
 def _one_of(name: str, variables: Mapping[str, str], allowed: tuple[str, ...], *, default: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
-from finqa_cli.errors import CodeFault, EngineError, EpisodeError
+from finqa_cli.errors import CodeFault, EngineError, EpisodeError, legible
 from finqa_cli.masking import Masker
 from finqa_cli.rollout.breaker import CodeBreaker, EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
@@ -187,7 +187,7 @@ class Player:
             tools=prompt.tools if prompt else (),
             several_calls=prompt is not None and prompt.several_calls,
             rewards=rewards,
-            error=Masker()(error) if error else "",
+            error=legible(Masker()(error)) if error else "",
             retries=restarts,
             recoveries=recovering.recoveries,
             seconds=time.perf_counter() - started,

@@ -12,15 +12,17 @@ import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings.declarations import PREFIX
+from finqa_cli.settings.option_values import read_option, split_list
 from finqa_cli.settings.schema import AUTO, BARE_NAMES, DECLARATIONS, Choice, Settings
 
 CHOICES = tuple(name for name, field in Settings.model_fields.items() if field.annotation is Choice)
@@ -58,10 +60,17 @@ class LayeredSettings(Settings, BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A raw value and the layer that set it, such as `environment LORA_RANK`."""
+    """A raw value and the layer that set it, such as `environment LORA_RANK`.
+
+    Attributes:
+        raw: The value; a text that `--set` or a variable gives is read as TOML.
+        origin: The layer.
+        text: The text as it was typed; None if the value was not given as text.
+    """
 
     raw: Any
     origin: str
+    text: str | None = None
 
 
 Layer = dict[str, Value]
@@ -198,22 +207,13 @@ class _VariableSource(EnvSettingsSource):
         self.env_vars = found
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Return a list that is written as TOML or separated by commas, instead of JSON."""
-        return _split(_toml_value(value))
+        """Return the text itself, which `variables_layer` parses as `--set` does, instead of JSON."""
+        return value
 
     def __call__(self) -> dict[str, Any]:
-        """Return the settings as a tree; each value is parsed as `--set` does."""
-        if not self.names:
-            return {}  # the superclass looks for every setting, a fifth of the time of reading all layers
-        tree = super().__call__()
-        for path in self.names:
-            *parents, leaf = path.split(".")
-            node = tree
-            for parent in parents:
-                node = node[parent]
-            if isinstance(node[leaf], str):
-                node[leaf] = parse_text(path, node[leaf])
-        return tree
+        """Return the settings as a tree of texts."""
+        # the superclass looks for every setting, a fifth of the time of reading all layers
+        return super().__call__() if self.names else {}
 
 
 def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
@@ -227,7 +227,8 @@ def variables_layer(variables: Mapping[str, str], source: str) -> Layer:
         ConfigError: A FINQA_SECTION__FIELD variable names no setting, or two variables set the same one.
     """
     found = _VariableSource(variables, source)
-    return flatten(found(), lambda path: f"{source} {found.names.get(path, path)}")
+    layer = flatten(found(), lambda path: f"{source} {found.names.get(path, path)}")
+    return {path: Value(parse_text(path, value.raw), value.origin, value.raw) for path, value in layer.items()}
 
 
 def variable_path(name: str, source: str) -> str | None:
@@ -243,7 +244,12 @@ def variable_path(name: str, source: str) -> str | None:
     rest = name.removeprefix(PREFIX).lower()
     if "__" in rest:
         return canonical(rest.replace("__", "."), f"{source} {name}")
-    return canonical(rest, source) if rest in (*CHOICES, "trackers") else None
+    if rest in (*CHOICES, "trackers"):
+        return canonical(rest, source)
+    if same := [path for path in known_paths() if path.rpartition(".")[2] == rest]:
+        names = " or ".join(PREFIX + path.upper().replace(".", "__") for path in same)
+        raise ConfigError(f"{name} ({source}) sets nothing. Did you mean {names}?", remedy=fix_at(f"{source} {name}"))
+    return None
 
 
 def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
@@ -274,11 +280,7 @@ def dotenv_variables(file: Path = DOTENV_FILE) -> dict[str, str]:
 
 def flags_layer(flags: Mapping[str, Any]) -> Layer:
     """Return the layer of typed flags by dotted path; None means that the flag was not given."""
-    return {
-        canonical(path, "flag"): Value(_split(value) if _is_list(path) else value, "flag")
-        for path, value in flags.items()
-        if value is not None
-    }
+    return {canonical(path, "flag"): Value(value, "flag") for path, value in flags.items() if value is not None}
 
 
 def arguments_layer(arguments: Sequence[tuple[str, str, Any]]) -> Layer:
@@ -299,7 +301,7 @@ def arguments_layer(arguments: Sequence[tuple[str, str, Any]]) -> Layer:
         if full in layer:
             other = layer[full].origin.removeprefix("argument ")
             raise UsageError(f"{other} and {name} both set {full}.", remedy="give one of them")
-        layer[full] = Value(_split(value) if _is_list(full) else value, f"argument {name}")
+        layer[full] = Value(value, f"argument {name}")
     return layer
 
 
@@ -319,7 +321,7 @@ def assignments_layer(assignments: Sequence[str]) -> Layer:
         path = _assigned_path(name.strip(), "--set")
         if (other := names.setdefault(path, name.strip())) != name.strip():
             raise UsageError(f"--set {other} and --set {name.strip()} both set {path}.", remedy="give one of them")
-        layer[path] = Value(parse_text(path, text.strip()), "--set")
+        layer[path] = Value(parse_text(path, text.strip()), "--set", text.strip())
     for path, above in ((path, above) for path in layer for above in layer if path.startswith(f"{above}.")):
         raise UsageError(f"--set {above} and --set {path} both set {path}.", remedy="give one of them")
     return layer
@@ -337,10 +339,10 @@ def _assigned_path(name: str, origin: str) -> str:
 
 
 def parse_text(path: str, text: str) -> Any:
-    """Return the value of a text: lists may be comma separated, and quotes are optional. pydantic parses numbers."""
+    """Return the value of a text: quotes are optional, lists have commas or blanks. pydantic parses numbers."""
     value = _toml_value(text)
     if _is_list(path):
-        return _split(value)
+        return value if isinstance(value, list) else split_list(value if isinstance(value, str) else text)
     return value if ".options." in path or isinstance(value, str) else text
 
 
@@ -378,6 +380,26 @@ def _characters(text: str) -> Iterator[str]:
             yield f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
 
 
+def with_types(layer: Layer, model_of: Callable[[str], type[BaseModel] | None]) -> Layer:
+    """Return a layer in which texts have the types of their settings: lists are split, and options are read.
+
+    Args:
+        layer: The layer.
+        model_of: Function from a kind of component to the class of the options of the chosen one; None: not known.
+    """
+    typed: Layer = {}
+    for path, value in layer.items():
+        kind, options, rest = path.partition(".options.")
+        text = value.raw if value.text is None and isinstance(value.raw, str) else value.text
+        if isinstance(value.raw, str) and value.raw != AUTO and _is_list(path):
+            typed[path] = replace(value, raw=split_list(value.raw))
+        elif options and text is not None and (model := model_of(kind)) is not None:
+            typed[path] = replace(value, raw=read_option(model, rest.split("."), text, value.raw))
+        else:
+            typed[path] = value
+    return typed
+
+
 def _is_list(path: str) -> bool:
     return path in DECLARATIONS and DECLARATIONS[path].is_list
 
@@ -388,12 +410,6 @@ def _toml_value(text: str) -> Any:
     except ValueError:  # not TOML, or an integer with more digits than Python parses
         return text
     return parsed["value"] if list(parsed) == ["value"] else text
-
-
-def _split(value: Any) -> Any:
-    if isinstance(value, str) and value != AUTO:
-        return [item.strip() for item in value.split(",") if item.strip()]
-    return value
 
 
 def _unknown(path: str, origin: str) -> ConfigError:

@@ -6,14 +6,14 @@ Each value keeps its origin. `to_public_dict` writes settings into run folders, 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError, UsageError
@@ -36,6 +36,7 @@ from finqa_cli.settings.layers import (
     nest,
     variables_layer,
     winners,
+    with_types,
 )
 from finqa_cli.settings.learning_rates import SFT_RATES, TRAIN_RATES, rate_for
 from finqa_cli.settings.recorded_versions import from_record, removed_profile, with_versions
@@ -47,6 +48,8 @@ DEFAULT_FILE = Path("finqa.toml")
 
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 """Values for recorded runs from before a setting existed, if its default changes what such a run does."""
+
+OptionsOf = Callable[[str, str], type[BaseModel] | None]
 
 _LONGEST_SHOWN = 200
 """Most characters of a wrong value that a message shows."""
@@ -83,6 +86,7 @@ def load_settings(
     modelless: Collection[str] = (),
     policies: Mapping[str, str] = MappingProxyType({}),
     rates: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    options_of: OptionsOf = lambda kind, name: None,
     assume_cuda: bool = False,
 ) -> Loaded:
     """Read all layers and choose the backends that are `auto`.
@@ -98,6 +102,8 @@ def load_settings(
         modelless: Names of the engines that use no model; the choice of a model is not reported for them.
         policies: Name of an environment -> its own small policy.
         rates: Name of a method -> its own default learning rates, for an adapter and for all weights.
+        options_of: Function from kind and name of a component to the class of its options; None: it has none, or it is
+            not known. A text for an option is read as its type wants it.
         assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
@@ -140,6 +146,8 @@ def load_settings(
     chosen = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
     found = winners(layers)
     layers.append({path: Value(name, "auto") for path, name in chosen.items() if found[path].raw == AUTO})
+    found = winners(layers)
+    layers = [with_types(layer, lambda kind: options_of(kind, str(found[f"{kind}.name"].raw))) for layer in layers]
     found = winners(layers)
     layers.append(_rates(found, rates))
     undecided = frozenset(path for path in PLACED if found[path].origin == "default" or found[path].raw == AUTO)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, UsageError
@@ -58,8 +58,18 @@ def read_layers(
         modelless=[component.name for component in registry().components("engine") if component.modelless],
         policies={part.name: part.policy for part in registry().components("environment") if part.policy},
         rates={part.name: part.learning_rates for part in registry().components("optimizer") if part.learning_rates},
+        options_of=_options_of,
         assume_cuda=assume_cuda,
     )
+
+
+def _options_of(kind: str, name: str) -> type[BaseModel] | None:
+    """Return the class of the options of a component; None if it has none or is not usable, which is reported later."""
+    try:
+        component = registry().find(kind, name)
+        return None if missing_requirements(component) else registry().config_class(component)
+    except (ConfigError, ImportError):
+        return None
 
 
 def check_snapshot(environment: str, named: str) -> None:

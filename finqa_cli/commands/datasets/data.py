@@ -27,7 +27,7 @@ from finqa_cli.commands.datasets.data_import import (
 )
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
-from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural, printable, progress
+from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural, progress
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
 from finqa_cli.data.check_data import (
     CheckReport,
@@ -44,7 +44,7 @@ from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
 from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare, read_finqa, rows_of_tasks
 from finqa_cli.data.question_files.show_question import Shown, show_in_path, show_in_snapshot
-from finqa_cli.errors import DataError, UsageError
+from finqa_cli.errors import DataError, UsageError, printable
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED, Settings, dotenv_variables

@@ -13,8 +13,8 @@ import typer
 from finqa_cli.commands.recorded.list_runs import RUNS
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import emit, plain_table, plural, printable, size_text
-from finqa_cli.errors import DataError, FinqaError
+from finqa_cli.commands.shared.output import emit, plain_table, plural, size_text
+from finqa_cli.errors import DataError, FinqaError, printable
 from finqa_cli.runs.leftovers import Leftover, delete_leftovers, find_leftovers
 from finqa_cli.runs.run_summary import disk_use
 from finqa_cli.settings import Settings

@@ -13,8 +13,8 @@ import typer
 
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, aligned, emit, plural, printable, screen_width, size_text
-from finqa_cli.errors import DataError
+from finqa_cli.commands.shared.output import age_text, aligned, emit, plural, screen_width, size_text
+from finqa_cli.errors import DataError, printable
 from finqa_cli.runs.run_summary import RunSummary, Score, summarize_runs
 
 app = CommandApp()

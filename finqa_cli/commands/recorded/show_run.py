@@ -17,8 +17,8 @@ from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_tex
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.episode_transcript import opening_text, truth_lines, turn_text, verdict_text
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, emit, plural, printable, screen_width, size_text
-from finqa_cli.errors import DataError, UsageError
+from finqa_cli.commands.shared.output import age_text, emit, plural, screen_width, size_text
+from finqa_cli.errors import DataError, UsageError, printable
 from finqa_cli.extend import registry
 from finqa_cli.runs.recorded_episodes import RecordedError, count_errors, find_episode, outcome_of, select_episodes
 from finqa_cli.runs.run_nodes import NodeState

@@ -16,7 +16,8 @@ from finqa_cli.commands.recorded.list_runs import WIDEST, document_of, score_tex
 from finqa_cli.commands.recorded.show_run import event_text, node_text
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
-from finqa_cli.commands.shared.output import age_text, emit, printable, screen_width, size_text
+from finqa_cli.commands.shared.output import age_text, emit, screen_width, size_text
+from finqa_cli.errors import printable
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.live_run import LiveRun, LiveState
 from finqa_cli.runs.run_summary import RUNNING, Progress, locate_run

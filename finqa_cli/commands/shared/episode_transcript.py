@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finqa_cli.commands.shared.output import printable, screen_width
+from finqa_cli.commands.shared.output import screen_width
+from finqa_cli.errors import printable
 from finqa_cli.types import Observation, Task, ToolCall, Trajectory, Turn
 
 WIDTH = 100

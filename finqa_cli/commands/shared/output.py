@@ -8,12 +8,12 @@ import os
 import re
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from finqa_cli.errors import legible, printable
 from finqa_cli.masking import Masker, mask_text
 from finqa_cli.runs.reporter import ANNOUNCED_AFTER_S, NullReporter, Reporter, Work, call_later
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 5.0
 
-_KEPT = "\n\t\u200c\u200d"
 _UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Unsafe characters that `json.dumps` does not escape: control characters, bidirectional marks, lone surrogates."""
 
@@ -149,14 +148,6 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def printable(text: str) -> str:
-    """Return a text that cannot control the terminal: a character that is not printable becomes its Python escape.
-
-    Spaces, line breaks, tabs, and the joiners of emoji and of some scripts stay.
-    """
-    return "".join(each if _is_plain(each) else _escape(each) for each in text)
-
-
 def age_text(seconds: float) -> str:
     """Return a duration in the largest unit in which it is at least 2: `90 s`, `45 min`, `30 h`, `3 d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -183,14 +174,6 @@ def plural(count: int, noun: str) -> str:
 def next_lines(*commands: str) -> str:
     """Return the commands that may follow, one a line: `Next: finqa report runs/x`."""
     return "\n".join(f"{'      ' if number else 'Next: '}{command}" for number, command in enumerate(commands))
-
-
-def _is_plain(character: str) -> bool:
-    return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def _escaped(document: str) -> str:
@@ -260,7 +243,7 @@ class PlainReporter(Reporter):
 
     def line(self, text: str) -> None:
         """Print a line at once, with secrets masked, in one write, because timers print too."""
-        print(f"{self._mask(text)}\n", end="", file=sys.stderr, flush=True)
+        print(f"{legible(self._mask(text))}\n", end="", file=sys.stderr, flush=True)
 
     def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         """Announce the phase after a moment; a shorter one prints only its end, one with lines of its own nothing."""
@@ -376,7 +359,7 @@ class BarReporter(Reporter):
 
     def line(self, text: str) -> None:
         """Print a line above the bars, with secrets masked."""
-        self._bars.console.print(self._mask(text), markup=False, highlight=False, soft_wrap=True)
+        self._bars.console.print(legible(self._mask(text)), markup=False, highlight=False, soft_wrap=True)
 
     def start(self, phase: str, total: int | None, *, own_lines: bool = False) -> None:
         """Show a bar; it replaces an unfinished bar of the same phase."""
@@ -413,4 +396,4 @@ class BarReporter(Reporter):
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else legible(str(value), 200)

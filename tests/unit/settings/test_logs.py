@@ -62,7 +62,7 @@ def test_the_level_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert "loud" in (printed := capsys.readouterr().err) and "quiet" not in printed
 
 
-@pytest.mark.parametrize("name", ["FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT"])
+@pytest.mark.parametrize("name", ["FINQA_LOG_LEVEL", "FINQA_LOG_FORMAT", "FINQA_DEBUG"])
 def test_an_unknown_value_is_explained(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         logs.configure({name: "loudest"})

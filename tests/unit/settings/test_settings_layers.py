@@ -357,3 +357,74 @@ def test_an_option_is_written_as_it_is_read(option: object) -> None:
 @given(plain)
 def test_a_setting_of_text_is_written_as_it_is_read(name: str) -> None:
     assert parse_text("model.name", assignment_text("model.name", name)) == name
+
+
+KEPT = ["1.10", "0x10", "1e3", "1_000", "true", "2024-01-01", "inf", "a,b", "q_proj k_proj", "007", "[1]", "{a=1}"]
+INSTRUCTIONS = "FINQA_ENVIRONMENT__OPTIONS__INSTRUCTIONS"
+
+
+def openenv(**layers: Any) -> dict[str, Any]:
+    return read_layers(flags={"environment.name": "openenv"}, **layers).settings.environment.options
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_a_text_option_keeps_what_was_typed_in_every_layer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "environment.options"
+    assert openenv(assignments=[f"{name}.variables.V={text}"]) == {"variables": {"V": text}}
+    assert openenv(assignments=[f"{name}.instructions={text}"]) == {"instructions": text}
+    Path(".env").write_text(f"FINQA_ENVIRONMENT=openenv\n{INSTRUCTIONS}='{text}'\n")
+    assert read_layers(flags={}).settings.environment.options == {"instructions": text}
+    Path(".env").unlink()
+    monkeypatch.setenv("FINQA_ENVIRONMENT", "openenv")
+    monkeypatch.setenv(INSTRUCTIONS, text)
+    assert read_layers(flags={}).settings.environment.options == {"instructions": text}
+    assert read_layers(flags={}, assignments=[f"data.snapshot={text}"]).settings.data.snapshot == text
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"))).filter(lambda text: text.strip() == text))
+def test_any_text_of_an_option_stays_as_it_is_typed(text: str) -> None:
+    quoted = text[:1] in ("'", '"') and len(text) > 1 and text[-1] == text[0]
+    if not quoted:
+        assert openenv(assignments=[f"environment.options.instructions={text}"]) == {"instructions": text}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "expected"),
+    [
+        ("reset.seed", "0x10", 16),
+        ("reset.share", "1.10", 1.1),
+        ("reset.on", "true", True),
+        ("tasks", "20", 20),
+        ("tasks", "server", "server"),
+        ("plain_text", "false", False),
+        ("discount", "0.50", 0.5),
+        ("fields", "board,legal", ["board", "legal"]),
+        ("fields", "board legal", ["board", "legal"]),
+        ("fields", '["board"]', ["board"]),
+        ("observation_chars", "1e3", 1000.0),
+        ("nonsense", "1", 1),
+    ],
+)
+def test_other_options_have_the_value_that_the_text_means(option: str, text: str, expected: object) -> None:
+    head, _, member = option.partition(".")
+    found = openenv(assignments=[f"environment.options.{option}={text}"])[head]
+    assert (found[member] if member else found) == expected
+
+
+@pytest.mark.parametrize("text", ["q_proj,k_proj", "q_proj k_proj", " q_proj ,  k_proj, "])
+def test_lists_have_commas_or_blanks_in_every_layer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, expected = "lora.target_modules", ("q_proj", "k_proj")
+    assert value(load_settings(flags={path: text}), path) == expected
+    assert value(load_settings(assignments=[f"{path}={text}"]), path) == expected
+    assert value(load_settings(arguments=[(path, path, text)]), path) == expected
+    Path("finqa.toml").write_text(f'[lora]\ntarget_modules = "{text}"\n')
+    assert value(load_settings(), path) == expected
+    monkeypatch.setenv("LORA_TARGET_MODULES", text)
+    assert value(load_settings(), path) == expected
+
+
+def test_a_variable_that_almost_names_a_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINQA_SEED", "abc")
+    with pytest.raises(ConfigError, match=r"FINQA_SEED .*FINQA_TRAIN__SEED or FINQA_EVAL__SEED") as caught:
+        load_settings()
+    assert caught.value.remedy == "unset FINQA_SEED"

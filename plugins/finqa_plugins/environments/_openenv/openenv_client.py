@@ -325,7 +325,7 @@ class OpenEnvClient:
         return self._breach("an unexpected frame")
 
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
-        code, message = str(data.get("code", "")), str(data.get("message", ""))[:300]
+        code, message = str(data.get("code", ""))[:60], str(data.get("message", ""))[:300]
         if code in self._refusals:
             return RefusedRequestError(f"{message}{_details(data.get('errors'))}")
         self._drop()

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _with_texts(variables: Any) -> Any:
+    """Convert whole numbers of a settings file to text; another number may have lost digits, such as `1.10`."""
+    if not isinstance(variables, Mapping):
+        return variables
+    return {name: str(value) if type(value) is int else value for name, value in variables.items()}
 
 
 class OpenEnvConfig(BaseModel):
     """Which server and tasks are used, and how rewards of steps are combined."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)  # variables.N=3
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(
         default="",
@@ -38,7 +45,7 @@ class OpenEnvConfig(BaseModel):
         description="Python interpreter of local sandboxes with the packages of the module, such as "
         ".venv/bin/python; empty: that of finqa",
     )
-    variables: Mapping[str, str] = Field(
+    variables: Annotated[Mapping[str, str], BeforeValidator(_with_texts)] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"
     )
     tasks: Annotated[int, Field(gt=0)] | Literal["server"] = Field(

@@ -16,7 +16,15 @@ from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.contracts import ChatEngine, Environment, TrackerContext
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import Component, registry
-from finqa_cli.extend.contract_check import CheckedKind, Promise, check_parameters, registered_kind, run_suite
+from finqa_cli.extend.contract_check import (
+    CheckedKind,
+    Promise,
+    check_parameters,
+    registered_kind,
+    run_suite,
+    with_place,
+)
+from finqa_cli.extend.plugin_calls import definition
 from finqa_cli.extend.scaffold import command_of, write_package
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
@@ -94,6 +102,7 @@ def check(
     subject = make["subject"](settings.data.home)
     promises += check_parameters(subject)
     promises += run_suite(SUITES, "chat_engine" if isinstance(subject, ChatEngine) else component.kind, make)
+    promises = [with_place(each, definition(type(subject))) for each in promises]
     document = {
         "kind": component.kind,
         "name": component.name,

@@ -15,6 +15,7 @@ from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp
 from finqa_cli.commands.shared.output import emit, print_table
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import KINDS, Component, PluginReport, readiness, registry
+from finqa_cli.extend.wrong_names import did_you_mean
 from finqa_cli.masking import MASK, is_secret
 from finqa_cli.settings import Settings, to_public_dict
 
@@ -203,9 +204,6 @@ def _default(field: Mapping[str, Any]) -> object:
 
 
 def _unknown(name: str) -> ConfigError:
-    import difflib
-
     known = sorted({component.name for _, component in _components()} | {one.name for one in registry().reports})
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return ConfigError(f"There is no component or plugin named {name!r}.{hint}", remedy="finqa plugins")
+    message = f"There is no component or plugin named {name!r}.{did_you_mean(name, known)}{registry().broken()}"
+    return ConfigError(message, remedy="finqa plugins")

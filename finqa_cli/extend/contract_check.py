@@ -9,7 +9,7 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ _LONGEST = 600
 """Most characters of a message, because compared values may be long."""
 
 
+_PLACE = re.compile(r"\.py:\d+")
 _OWN_ERROR = re.compile(r"\Afinqa_cli\.errors\.\w+: ")
 
 
@@ -109,6 +110,13 @@ def run_suite(suites: str, kind: str, fixtures: Mapping[str, Callable[[Path], ob
         arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", "-W", "ignore", "--noconftest", "--pyargs"]
         pytest.main([*arguments, f"{suites}.{kind}_suite"], plugins=[observer, provided()])
     return observer.promises()
+
+
+def with_place(promise: Promise, place: str) -> Promise:
+    """Return a promise whose detail names a file and a line: if it failed and names none, those of the component."""
+    if promise.status != "failed" or _PLACE.search(promise.detail):
+        return promise
+    return replace(promise, detail=f"{promise.detail} ({place})")
 
 
 def _problem(own: Callable[..., Any], declared: Callable[..., Any]) -> str:

@@ -108,6 +108,23 @@ def check_calls(built: object, owner: Owner, contracts: Sequence[type]) -> None:
         built.__class__ = type(kind.__name__, (kind,), {**place, **checked})
 
 
+def wrong_member(built: object, contracts: Sequence[type]) -> str:
+    """Describe the first method of a component that is not a method, with `FILE:LINE`; empty if there is none.
+
+    Args:
+        built: The component.
+        contracts: Base classes of its kind; those from which it does not derive are ignored.
+    """
+    for contract in (each for base in contracts if isinstance(built, base) for each in base.__mro__):
+        for name, declared in vars(contract).items():
+            own = inspect.getattr_static(built, name, None)
+            method = isinstance(own, (staticmethod, classmethod)) or callable(own)
+            if inspect.isfunction(declared) and not name.startswith("_") and not method:
+                what = "a property" if isinstance(own, property) else _shown(own)
+                return f"its {name} is {what}, but must be a method ({definition(type(built))})"
+    return ""
+
+
 def construct(target: Callable[..., Any], arguments: Sequence[object], owner: Owner) -> Any:
     """Call the class or function that makes a component. Exceptions are converted as those of a checked call."""
     try:
@@ -147,6 +164,8 @@ def find_place(error: BaseException, home: Path | None, called: object) -> str:
 def definition(called: object) -> str:
     """Return `FILE:LINE` where a class or function is defined; its name if that is not known."""
     found = inspect.unwrap(called) if callable(called) else called
+    if (code := getattr(found, "__code__", None)) is not None:  # known also when the source is not readable
+        return f"{code.co_filename}:{code.co_firstlineno}"
     try:
         _, number = inspect.getsourcelines(found)  # type: ignore[arg-type]
         return f"{inspect.getsourcefile(found)}:{max(number, 1)}"  # type: ignore[arg-type]
@@ -197,6 +216,8 @@ def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner
         if flaw := find_flaw(result):
             raise owner.error(name, f"returned {flaw}", definition(own))
         if isinstance(result, Sandbox | BaseSession):
+            if wrong := wrong_member(result, _bases(result)):
+                raise owner.error(name, f"returned a {type(result).__name__}: {wrong}", definition(own))
             check_calls(result, owner, _bases(result))
         return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import io
@@ -37,8 +36,17 @@ from finqa_cli.contracts import (
 )
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError
 from finqa_cli.extend.hookspecs import KINDS, Component, Kind
-from finqa_cli.extend.plugin_calls import Owner, check_calls, construct, definition, describe, find_place, plugin_homes
-from finqa_cli.masking import MASK, is_secret, mask_text, masked
+from finqa_cli.extend.plugin_calls import (
+    Owner,
+    check_calls,
+    construct,
+    definition,
+    describe,
+    find_place,
+    plugin_homes,
+    wrong_member,
+)
+from finqa_cli.extend.wrong_names import did_you_mean, option_error
 from finqa_cli.types import Check
 
 CONTRACTS: Mapping[Kind, tuple[type, ...]] = {
@@ -194,10 +202,16 @@ class Registry:
         if (found := self.first("find_component", Component, kind=kind, name=name)) is not None:
             return found
         known = sorted(known_name for known_kind, known_name in self._components if known_kind == kind)
-        raise ConfigError(
-            f"There is no {kind} named {name!r}.{_did_you_mean(name, known)} Known: {', '.join(known) or 'none'}.",
-            remedy="finqa plugins",
-        )
+        listed = f"{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."
+        raise ConfigError(f"There is no {kind} named {name!r}.{listed}{self.broken()}", remedy="finqa plugins")
+
+    def broken(self) -> str:
+        """Return sentences about the plugins that cannot be loaded, with `FILE:LINE`; empty without such plugins.
+
+        They end the message of an unknown name, because one of them may have registered it.
+        """
+        found = ((report.shown, report.error) for report in self.reports if report.error)
+        return "".join(f" {shown[0].upper()}{shown[1:]} cannot be loaded: {error}." for shown, error in found)
 
     def config(self, component: Component, options: Mapping[str, Any]) -> BaseModel | None:
         """Validate the options of a component; None if it has no options.
@@ -223,7 +237,7 @@ class Registry:
             return model.model_validate({**options, **component.given})
         except ValidationError as error:
             known = [name for name in model.model_fields if name not in component.given]
-            raise _option_error(component, error, known) from error
+            raise option_error(component, error, known) from error
 
     def config_class(self, component: Component) -> type[BaseModel] | None:
         """Return the class that validates the options of a component; None if it has no options.
@@ -267,6 +281,8 @@ class Registry:
             wanted = " or ".join(f"finqa_cli.contracts.{contract.__name__}" for contract in contracts)
             raise self._unusable(component, f"{component.target} is not a subclass of {wanted}")
         if owner is not None:
+            if wrong := wrong_member(built, contracts):
+                raise self._unusable(component, wrong)
             check_calls(built, owner, contracts)
         return built
 
@@ -317,8 +333,10 @@ class Registry:
     def _unusable(self, component: Component, reason: str) -> ConfigError:
         report = self.report_of(component)
         name = report.shown if report else "its plugin"
+        module = self.manager.get_plugin(report.name) if report else None
+        place = f" ({definition(getattr(module, 'register_components', module))})" if module else ""
         return ConfigError(
-            f"{component.kind} {component.name!r} cannot be used: {reason}. This is an error of {name}.",
+            f"{component.kind} {component.name!r} cannot be used: {reason}. This is an error of {name}{place}.",
             remedy=f"fix or upgrade the plugin, or choose another {component.kind}: finqa plugins",
         )
 
@@ -476,26 +494,3 @@ def readiness(registry: Registry, component: Component, settings: Mapping[str, A
     except (Exception, SystemExit) as error:  # a plugin of another author may raise anything
         detail = f"its check failed: {type(error).__name__}: {error}"
         return [Check(name=component.name, status="fail", detail=detail, remedy="report it to the plugin's author")]
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
-
-
-def _option_error(component: Component, error: ValidationError, known: list[str]) -> ConfigError:
-    found = error.errors()
-    # an unknown option first: where it is misspelt, the option that is missing is meant
-    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        what = f"has no option {field!r}.{_did_you_mean(field, known)} Options: {', '.join(known) or 'none'}."
-    elif first["type"] == "missing":
-        what = f"needs the option {field!r}, which is not given."
-    elif not field:
-        what = f"options: {mask_text(first['msg'].removeprefix('Value error, '))}."
-    else:
-        hidden = any(is_secret(str(part)) or str(part).endswith("_env") for part in first["loc"])
-        given = MASK if hidden else repr(masked(first["input"]))
-        what = f"option {field!r}: {mask_text(first['msg'])} (got {given})."
-    return ConfigError(f"{component.kind} {component.name!r} {what}", remedy=f"finqa plugins show {component.name}")

@@ -13,7 +13,7 @@ from textwrap import indent
 import pytest
 
 from finqa_cli.contracts import EnvironmentContext, RewardRequest
-from finqa_cli.errors import FinqaError
+from finqa_cli.errors import ConfigError, EnvironmentFault, FinqaError
 from finqa_cli.extend import Registry
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
@@ -240,3 +240,28 @@ async def test_a_session_that_cannot_be_closed_costs_no_episode(registry_of: Mak
     player = Player(environment, Pool(), engine, None, limits=Limits(), sampling=Sampling(), max_retries=0)
     attempt = Attempt(id="t", task=environment.tasks("train")[0], member=0, seed=0)
     assert (await player.play(attempt, Seat(nullcontext))).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("splits = ('train',)", "its splits is a tuple"),
+        ("splits = None", "its splits is None"),
+        ("tasks = property(lambda self: [])", "its tasks is a property"),
+        ("def __init__(self, *_): self.data = 'inventory'", "its data is a str"),
+    ],
+)
+def test_a_method_that_is_none_is_an_error_before_anything_is_called(registry_of: Make, body: str, what: str) -> None:
+    registry, file = registry_of("Inventory", body)
+    with pytest.raises(ConfigError) as caught:
+        registry.create("environment", "acme-environment", {}, EnvironmentContext(snapshot=None))
+    assert f"{what}, but must be a method ({file}:" in caught.value.message
+    assert "plugin 'acme'" in caught.value.message
+
+
+async def test_a_session_whose_method_is_none_is_a_fault(registry_of: Make) -> None:
+    registry, file = registry_of("Stock", "step = 7")
+    environment = registry.create("environment", "acme-environment", {}, EnvironmentContext(snapshot=None))
+    (task,) = environment.tasks("train")
+    with pytest.raises(EnvironmentFault, match=rf"its step is a int.*{file.name}:"):
+        await environment.open(task, seed=0, sandbox=None)

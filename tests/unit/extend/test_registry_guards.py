@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points
@@ -117,6 +118,17 @@ def test_a_module_that_is_named_twice_keeps_its_hooks() -> None:
     assert registry.manager.list_name_plugin()[0][0] == "first" and len(registry.hook.register_components()) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["import a_package_that_is_absent", "def register_components(:", "raise SystemExit", "x = 1 / 0"]
+)
+def test_an_unknown_name_tells_which_plugins_are_broken(written: Written, tmp_path: Path, text: str) -> None:
+    registry = Registry([written("broken_plugin", text), entry("plugin")])
+    with pytest.raises(ConfigError, match="There is no optimizer named 'bad'") as caught:
+        registry.find("optimizer", "bad")
+    assert "Plugin 'broken_plugin' of broken_plugin cannot be loaded: " in caught.value.message
+    assert f"{tmp_path / 'broken_plugin.py'}:1)" in caught.value.message
+
+
 def test_an_unknown_name_says_what_was_meant() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'leave-one-out'") as caught:
         Registry([entry("plugin")]).find("optimizer", "leave-one-oot")
@@ -213,7 +225,8 @@ def test_a_mistake_of_a_plugin_is_told_as_one(written: Written, name: str, reaso
     registry = Registry([written("mistaken_plugin", MISTAKEN)])
     with pytest.raises(ConfigError, match=reason) as caught:
         registry.create("optimizer", name, {})
-    assert "an error of plugin 'mistaken_plugin'" in caught.value.message and "another optimizer" in caught.value.remedy
+    assert "an error of plugin 'mistaken_plugin'" in caught.value.message
+    assert re.search(r"mistaken_plugin\.py:\d+", caught.value.message) and "another optimizer" in caught.value.remedy
 
 
 STRANGERS = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -237,7 +238,7 @@ class OpenEnvSession(Session):
                 text, failed = text_of_result(reply["observation"])
         except RefusedRequestError as error:
             return Observation(text=shorten(f"Error: {error}", self._config.observation_chars), is_error=True)
-        self._rewards.append(_reward(reply))
+        self._rewards.append(_reward(reply, step=len(self._rewards) + 1))
         self._over = bool(reply["done"])
         shown = shorten(text, self._config.observation_chars) or ("The episode is over." if self._over else "ok")
         return Observation(text=shown, done=self._over, is_error=failed and not self._over)
@@ -281,13 +282,26 @@ def _rows(context: EnvironmentContext, config: OpenEnvConfig, spec: ServerSpec |
     return read_tasks(rows, str(context.data), bare=True)
 
 
-def _reward(reply: Mapping[str, Any]) -> float:
+def _reward(reply: Mapping[str, Any], *, step: int) -> float:
+    """Return the reward of a step.
+
+    Raises:
+        EnvironmentFault: It is not a finite number.
+    """
     reward = reply.get("reward")
     if reward is None:
         return 0.0
-    if isinstance(reward, bool | int | float):
-        return float(reward)
-    raise EnvironmentFault(f"The environment server gave a reward that is a {type(reward).__name__}.")
+    if not isinstance(reward, bool | int | float):
+        raise EnvironmentFault(
+            f"The environment server gave a reward that is a {type(reward).__name__} in step {step}."
+        )
+    try:
+        number = float(reward)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise EnvironmentFault(f"The environment server gave a reward of {number} in step {step}.")
+    return number
 
 
 def _called(name: str) -> str:

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from finqa_cli.commands.recorded.list_runs import score_text
 from finqa_cli.commands.shared.episode_transcript import action_text
-from finqa_cli.commands.shared.output import age_text, printable, size_text
+from finqa_cli.commands.shared.output import age_text, size_text
+from finqa_cli.errors import printable
 from finqa_cli.masking import mask_text
 from finqa_cli.runs.run_summary import RunSummary
 from finqa_cli.types import Observation, Turn

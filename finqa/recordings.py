@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from finqa.explained_errors import explained
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError, FinqaError, MissingDependencyError, UsageError
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import read_jsonl
@@ -235,7 +235,7 @@ class Episodes(Sequence[Episode]):
             source.seek(self._starts()[number - 1])
             line = source.readline()
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             reason = f"{file}, line {number}: not valid JSON ({error})."
             raise DataError(reason, remedy=f"correct or remove that line of {file}") from error

@@ -36,7 +36,14 @@ from finqa_cli.settings.offered import (
     without_given,
 )
 from finqa_cli.training.rl import rl_run
-from finqa_cli.wiring.command_settings import check_command, fetch_run, run_path, stored_parameter, stored_settings
+from finqa_cli.wiring.command_settings import (
+    check_command,
+    fetch_run,
+    limit_evaluation,
+    run_path,
+    stored_parameter,
+    stored_settings,
+)
 
 _OWN = ("target", "resume", "fresh", "quick_test", "config", "settings", "on_episode", "on_progress", "on_message")
 _OF_SAMPLE = ("num_candidates", "temperature", "top_p", "split", "limit")
@@ -268,17 +275,19 @@ def _training(arguments: Arguments, resume: str | Path | None, quick_test: bool)
         fetch_run(run, given)
         check_command(run, "train")
         stored = stored_settings(run, "train", given)
-        chosen, notes = rl_run.lengthen(stored, run, given.get("train.iterations")), ""
+        chosen = rl_run.lengthen(stored, run, given.get("train.iterations"))
+        notes: tuple[str, ...] = ()
     else:
         implied = without_given(QUICK_TRAIN, arguments.given) if quick_test else {}
-        loaded = arguments.load(implied, purpose="train")
-        chosen, notes = loaded.settings, rl_run.check_idle_options(loaded)
+        loaded, note = limit_evaluation(arguments.load(implied, purpose="train"))
+        chosen = loaded.settings
+        notes = tuple(filter(None, (rl_run.check_idle_options(loaded), note)))
         run = run_path(chosen)
     return Call(
         start=partial(_trained, chosen, run, resume is not None),
         remedy=f"finqa train --resume {run}",
         learner=chosen.learner.name,
-        notes=(notes,) if notes else (),
+        notes=notes,
     )
 
 

@@ -94,6 +94,11 @@ def explain(error: BaseException) -> FinqaError | None:
         )
     if isinstance(error, OSError):
         return _storage(error)
+    if isinstance(error, MemoryError):
+        return FinqaError(
+            "This process needs more memory than it can get.",
+            remedy="raise its limit (ulimit -v unlimited), or use smaller files and fewer sandboxes at once",
+        )
     return _by_plugins(error)
 
 

@@ -6,7 +6,6 @@ rollouts would have no effect. `finqa train --optimizer dpo --pairs PAIRS` does 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plural
 from finqa_cli.commands.shared.perform import perform
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import UsageError
 from finqa_cli.grading import JUDGES
 from finqa_cli.settings import Settings
@@ -98,7 +98,7 @@ def followed(line: CommandLine, pairs: Path) -> dict[str, Any]:
     """
     folder = pairs if pairs.is_dir() else pairs.parent
     try:
-        stored = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        stored = parse_json((folder / "settings.json").read_text(encoding="utf-8"))
         found, of_model = dict[str, Any](), stored["model"]["name"]
         for path in FOLLOWED:
             section, _, field = path.partition(".")

@@ -24,7 +24,7 @@ from finqa_cli.settings.offered import OF_TRAIN, QUICK_TRAIN, offered_settings
 from finqa_cli.statistics import describe_cut_replies
 from finqa_cli.training.rl.dry_run import DryRunResult, closing, dry_run
 from finqa_cli.training.rl.rl_run import TrainResult, check_idle_options, lengthen, train
-from finqa_cli.wiring.command_settings import run_path
+from finqa_cli.wiring.command_settings import limit_evaluation, run_path
 from finqa_cli.wiring.placing import visible_devices
 
 app = CommandApp()
@@ -67,9 +67,10 @@ def main(
     else:
         loaded = line.load(line.quick(QUICK_TRAIN), purpose="play" if only_rollouts else "train")
         line.warn_of_project(loaded.settings)
-        idle = check_idle_options(loaded)
-        if idle and not (line.as_json or line.quiet):
-            print(idle, file=sys.stderr)
+        loaded, note = (loaded, "") if only_rollouts else limit_evaluation(loaded)
+        for text in filter(None, (check_idle_options(loaded), note)):
+            if not (line.as_json or line.quiet):
+                print(text, file=sys.stderr)
         if only_rollouts:
             _play_only(line, loaded)
         else:

@@ -5,7 +5,6 @@ Estimates are rough and marked as such.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.placement.placement_types import Device, Refusal, plan_document, plan_line, plan_text
@@ -118,7 +118,7 @@ def parameters(model: str) -> float | None:
     folder = Path(model)
     if folder.is_dir():
         try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
             stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         except (OSError, ValueError):
             return None

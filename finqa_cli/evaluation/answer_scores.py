@@ -13,6 +13,7 @@ from typing import Any
 from finqa_cli.contracts import Reward, RewardRequest
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, FinqaError, StorageError
 from finqa_cli.evaluation.answer_rows import Answered, Truths, read_answers, read_trajectories, read_truths
 from finqa_cli.evaluation.reward_tests import wants_json, write_text
@@ -156,7 +157,7 @@ def _truths_of_run(run: Path, settings: Settings) -> Truths:
 
 def _digest_of_report(run: Path) -> str:
     try:
-        return str(json.loads((run / "report.json").read_text(encoding="utf-8"))["data"]["digest"])
+        return str(parse_json((run / "report.json").read_text(encoding="utf-8"))["data"]["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

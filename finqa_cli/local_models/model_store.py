@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from finqa_cli.documents import parse_json
+
 RECORD = "finqa_model.json"
 """File in the folder of a model: where it came from, with digest and licence. It has no time, because the digest of a
 policy includes each file of its folder, and the same model has the same digest on every machine."""
@@ -162,7 +164,7 @@ def find_model(name: str) -> Path | None:
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of a model; empty if it is missing or not valid."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -10,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.types import Architecture, LinearLayer
 from finqa_cli.types.architectures import default_targets
 
@@ -53,7 +53,7 @@ def read_architecture(model: str) -> Architecture | None:
     path = folder / "config.json" if folder.is_dir() else _cached(model)
     if path is not None:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return architecture_of(found) if isinstance(found, Mapping) else None

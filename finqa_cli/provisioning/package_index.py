@@ -7,7 +7,6 @@ mirror can serve it, but cannot change it.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from finqa_cli.data.fetch.download import Downloader
 from finqa_cli.data.fetch.known_sources import Host
 from finqa_cli.data.fetch.repository_listing import Listing, RemoteFile
 from finqa_cli.data.fetch.retries import Patience, Transient, error_text, open_client, persist, refusal
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.local_models import Wheel
 from finqa_cli.processes import ask_program
@@ -178,7 +178,7 @@ async def _links(client: httpx.AsyncClient, host: Host, project: str, page: str)
         raise ServiceUnavailableError(f"{host.name} sent an invalid response: {error_text(error)}.") from error
     is_json = "json" in answer.headers.get("content-type", "")
     try:
-        return dict(_of_json(json.loads(body)) if is_json else _of_html(body.decode())), str(answer.url)
+        return dict(_of_json(parse_json(bytes(body))) if is_json else _of_html(body.decode())), str(answer.url)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{project}: the page of {host.name} is not that of a package index.") from error
 

@@ -5,7 +5,6 @@ The boot test of an image is one scripted episode in a fresh sandbox, through th
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.contracts import SandboxProvider
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.evaluation.play_question import play
 from finqa_cli.extend import registry
@@ -157,7 +157,7 @@ class PassedTests:
     def has(self, image: ImageInfo) -> bool:
         """Returns True if exactly this build of the image passed; another build of the name has another time."""
         try:
-            noted = json.loads(self._path(image.name).read_text(encoding="utf-8"))
+            noted = parse_json(self._path(image.name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
         return isinstance(noted, dict) and noted.get("created") == image.created

@@ -6,7 +6,6 @@ A source is a run, one of its checkpoints, an adapter, a model, or the checkpoin
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import registry
 from finqa_cli.placement.known_models import text_settings
@@ -217,7 +217,7 @@ def prepare_for_llama_cpp(folder: Path) -> None:
         ConfigError: Something is missing or has another form.
     """
     path = folder / "config.json"
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     theta = (config.get("rope_parameters") or {}).get("rope_theta")
     old = {"torch_dtype": config.get("dtype"), "rope_theta": theta}
     write_json(path, {name: value for name, value in old.items() if value is not None} | config)
@@ -249,7 +249,7 @@ def _lacking(folder: Path, config: dict[str, Any]) -> list[str]:
 def _largest_id(folder: Path) -> int:
     """Returns the largest token id of the tokenizer; -1 if the form of its file is not known."""
     try:
-        facts = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        facts = parse_json((folder / "tokenizer.json").read_text(encoding="utf-8"))
         vocabulary = facts["model"]["vocab"]
         ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
         return max([*ids, *(token["id"] for token in facts["added_tokens"])], default=-1)
@@ -266,7 +266,7 @@ def _copy_adapter(source: Source, wish: Wish, folder: Path) -> None:
         with storage(folder / name):
             shutil.copyfile(adapter / name, folder / name)
     try:
-        config = dict(json.loads((folder / _ADAPTER[0]).read_text(encoding="utf-8")))
+        config = dict(parse_json((folder / _ADAPTER[0]).read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise DataError(f"{adapter / _ADAPTER[0]} is damaged: {error}.") from error
     write_json(folder / _ADAPTER[0], config | {"base_model_name_or_path": wish.base_model or source.policy.model})

@@ -7,12 +7,12 @@ policy the prompts that it knows, tools included; and the settings of its run, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import ChatCodec
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 from finqa_cli.publishing.training_template import TEMPLATE, write_marks
 from finqa_cli.runs.durable_files import storage, write_json, write_text
@@ -90,6 +90,6 @@ def write_format(policy: PolicyVersion, folder: Path, *, marks: bool) -> None:
 def _drop_template(path: Path) -> None:
     """Remove the chat template of the base model from the tokenizer's settings, where some libraries look first."""
     with storage(path):
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = parse_json(path.read_text(encoding="utf-8"))
     if facts.pop("chat_template", None) is not None:
         write_json(path, facts)

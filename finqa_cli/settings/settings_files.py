@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from pydantic_settings import JsonConfigSettingsSource, TomlConfigSettingsSource, YamlConfigSettingsSource
 
+from finqa_cli.documents import parse_json, parse_toml, parse_yaml
 from finqa_cli.errors import ConfigError
 from finqa_cli.settings.layers import Layer, LayeredSettings, Value, canonical, flatten
 from finqa_cli.settings.published_names import translate_file
@@ -231,14 +231,8 @@ def read_document(file: Path, name: str = "") -> Document:
         return Document(file, name, text, _read_tree(file))
     except tomllib.TOMLDecodeError as error:
         reason = f"is not valid TOML: {error}"
-    except json.JSONDecodeError as error:
-        reason = f"is not valid JSON: {error.msg} (at line {error.lineno}, column {error.colno})"
-    except RecursionError:
-        reason = "is nested too deeply for settings"
-    except _InvalidFile as error:
-        reason = str(error)
-    except ValueError:  # an integer with more digits than Python parses
-        reason = "has a number that is too long"
+    except (_InvalidFile, ValueError) as error:
+        reason = "has a number that is too long" if "digits" in str(error) else str(error)
     raise ConfigError(f"{name} {reason}.", remedy=f"correct {name}")
 
 
@@ -249,18 +243,25 @@ def _read_tree(file: Path) -> dict[str, Any]:
         return _YamlSource(LayeredSettings, yaml_file=file)()
     if suffix == ".json":
         return _JsonSource(LayeredSettings, json_file=file)()
-    return TomlConfigSettingsSource(LayeredSettings, toml_file=file)()
+    return _TomlSource(LayeredSettings, toml_file=file)()
 
 
 class _InvalidFile(Exception):
     """A file is invalid. The message is the end of a sentence about the file."""
 
 
+class _TomlSource(TomlConfigSettingsSource):
+    """TOML of limited size and depth."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        return parse_toml(file_path.read_text(encoding="utf-8"))
+
+
 class _JsonSource(JsonConfigSettingsSource):
     """JSON without repeated keys, which Python's parser accepts silently."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
-        return _table(json.loads(file_path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats))
+        return _table(parse_json(file_path.read_text(encoding="utf-8"), unique=True))
 
 
 class _YamlSource(YamlConfigSettingsSource):
@@ -271,15 +272,16 @@ class _YamlSource(YamlConfigSettingsSource):
 
         text = file_path.read_text(encoding="utf-8")
         try:
+            tree = parse_yaml(text)
             _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
-            return _table(yaml.safe_load(text) or {})
+            return _table(tree or {})
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             place = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
             raise _InvalidFile(f"is not valid YAML: {error.problem}{place}") from error
         except ValueError as error:  # a scalar that looks like a date, or an integer with too many digits for Python
             reason = "it has a number that is too long" if "digits" in str(error) else str(error)
-            raise _InvalidFile(f"is not valid YAML: {reason}") from error
+            raise _InvalidFile(reason if reason.startswith("is ") else f"is not valid YAML: {reason}") from error
         except yaml.YAMLError as error:
             raise _InvalidFile(f"is not valid YAML: {error}") from error
 
@@ -288,15 +290,6 @@ def _table(tree: Any) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise _InvalidFile("has no table of sections at its top level")
     return {str(key): value for key, value in tree.items()}
-
-
-def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in tree:
-            raise _InvalidFile(f"sets {key!r} twice in one table")
-        tree[key] = value
-    return tree
 
 
 def _refuse_repeated(node: Any) -> None:

@@ -5,7 +5,6 @@ The command line and the Python interface use this module.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.runs.links import located
@@ -28,6 +28,9 @@ from finqa_cli.wiring.policies import settings_of
 
 RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 """Commands that can resume a run."""
+
+FEW_EPISODES, QUESTIONS_PER_EPISODE, LEAST_QUESTIONS = 64, 2, 16
+"""Trainings of fewer episodes evaluate on so many held-out questions for each of them, and at least on the last."""
 
 RUNS = Path("runs")
 """Folder for runs without `--run-dir`."""
@@ -70,6 +73,26 @@ def _options_of(kind: str, name: str) -> type[BaseModel] | None:
         return None if missing_requirements(component) else registry().config_class(component)
     except (ConfigError, ImportError):
         return None
+
+
+def limit_evaluation(loaded: Loaded) -> tuple[Loaded, str]:
+    """Limit the evaluations before and after a training of few episodes, unless a layer sets `eval.limit`.
+
+    A smoke test of 4 episodes would otherwise spend nearly all of its time on hundreds of held-out questions.
+
+    Returns:
+        The settings, and a line for the user; empty if nothing was limited.
+    """
+    train, pool = loaded.settings.train, loaded.settings.pool
+    most = train.max_rollout_rounds * max(1, pool.sandboxes * pool.sessions_per_sandbox // train.group_size)
+    episodes = train.iterations * min(train.target_groups_per_iter or most, most) * train.group_size
+    if loaded.origins["eval.limit"] != "default" or episodes >= FEW_EPISODES:
+        return loaded, ""
+    limit = max(LEAST_QUESTIONS, QUESTIONS_PER_EPISODE * episodes)
+    evaluation = loaded.settings.eval.model_copy(update={"limit": limit})
+    note = f"held-out questions: at most {limit}, because at most {episodes} episodes are trained on; all: --limit 0"
+    settings = loaded.settings.model_copy(update={"eval": evaluation})
+    return replace(loaded, settings=settings, origins={**loaded.origins, "eval.limit": "auto"}), note
 
 
 def check_snapshot(environment: str, named: str) -> None:
@@ -256,7 +279,7 @@ def stored_parameter(run: Path, name: str, command: str) -> Any:
         DataError: The manifest is missing or damaged, or does not have the parameter.
     """
     try:
-        value = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
+        value = parse_json((run / MANIFEST).read_text(encoding="utf-8"))["parameters"][name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{run} ended before it wrote its parameters ({error!r}).",

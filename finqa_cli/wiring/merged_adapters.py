@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
@@ -30,7 +31,7 @@ _PLAIN = (".lora_A.weight", ".lora_B.weight", ".base_layer.weight")
 def merge_reason(adapter: Path) -> str:
     """Return why an adapter has to be merged to be served; empty if it is plain LoRA, or if its files are damaged."""
     try:
-        config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+        config = parse_json((adapter / CONFIG).read_text(encoding="utf-8"))
         if features := special_features(config):
             return ", ".join(features)
         if not (adapter / WEIGHTS).exists():

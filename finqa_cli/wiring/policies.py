@@ -8,12 +8,12 @@ KL terms and DPO. If the old adapter were dropped or trained further, the refere
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from finqa_cli.contracts import ChatEngine, TokenEngine
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import AuthenticationError, ConfigError, DataError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_cli.grading import JUDGES, versioned
@@ -237,7 +237,7 @@ def _adapter(path: Path) -> PolicyVersion:
     if (start := _own_start(path)) is not None:
         return PolicyVersion(number=1, model=start, adapter=path)
     try:
-        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+        base = parse_json((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path / 'adapter_config.json'} does not name its base model ({error!r}).") from error
     return PolicyVersion(number=1, model=resolve(_base_name(path, str(base))).model, adapter=path)

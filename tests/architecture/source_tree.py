@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = {
     "types": 0,
     "errors": 0,
+    "documents": 0,
     "masking": 0,
     "venvs": 0,
     "backoff": 0,
@@ -53,6 +54,7 @@ FLOORS = {
 FOR_PLUGINS = (
     "types",
     "errors",
+    "documents",
     "contracts",
     "extend",
     "placement",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +18,7 @@ from finqa_cli import __version__
 from finqa_cli.data.fetch.digests import Digest
 from finqa_cli.data.fetch.known_sources import GITHUB, HUB, Source, checked_endpoint, is_commit
 from finqa_cli.data.fetch.retries import Patience, Transient, error_text, open_client, persist, refusal
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError, MissingDependencyError, ServiceUnavailableError
 
 if TYPE_CHECKING:
@@ -276,8 +276,8 @@ async def _github_document(client: httpx.AsyncClient, url: str, what: str) -> di
     if answer.is_error:
         raise refusal(GITHUB, what, answer.status_code, answer.headers)
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(bytes(data))
+    except ValueError as error:
         raise DataError(f"{_host(url)} did not respond like {GITHUB.name}: not JSON.") from error
     if not isinstance(document, dict):
         raise DataError(f"{_host(url)} did not respond like {GITHUB.name}: not a JSON object.")

@@ -74,8 +74,11 @@ def unpack(
     return Unpacked(files=len(seen) - len(set(taken)), size=size, written=tuple(written))
 
 
-_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
-"""Errors of reading a damaged archive; the last one is for a compression method that Python does not support."""
+_DAMAGES = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, ValueError, MemoryError, RecursionError),
+    NotImplementedError,
+)
+"""Errors of reading a damaged or hostile archive; the last one is for a compression that Python does not support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ A row contains `id`, `filename` (`TICKER/YEAR/page_N.pdf`), `pre_text`, `post_te
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.question_files.field_values import MAX_COLUMNS, name_fault
 from finqa_cli.data.question_files.question_rows import read_rows
+from finqa_cli.documents import parse_json
 from finqa_cli.grading.programs import Value
 
 LICENCE = "MIT, Copyright (c) 2021 Zhiyu Chen"
@@ -200,8 +200,8 @@ class _FieldReader:
         value = self.get("qa.gold_inds")
         if isinstance(value, str):
             try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
+                value = parse_json(value)
+            except ValueError:
                 value = 0
         if value is None:
             return ()

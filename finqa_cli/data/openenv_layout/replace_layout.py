@@ -20,6 +20,7 @@ from finqa_cli.data.openenv_layout.layout import (
 )
 from finqa_cli.data.snapshots.compile import file_digest, write_durably
 from finqa_cli.deletion import discard
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import StorageError
 
 IMPORT_FILE = "import.json"
@@ -94,7 +95,7 @@ def _require_unchanged(folder: Path) -> None:
     known: set[tuple[str, str]] = set()
     for record in [folder / IMPORT_FILE, *folder.glob(f"{_STAGE}*/*/{IMPORT_FILE}")]:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            known |= set(json.loads(record.read_text(encoding="utf-8"))["files"].items())
+            known |= set(parse_json(record.read_text(encoding="utf-8"))["files"].items())
     if not known:
         raise StorageError(
             f"{folder} contains a data set that `finqa data import tables` did not write; it is not overwritten.",

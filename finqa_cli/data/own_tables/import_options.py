@@ -14,6 +14,7 @@ from finqa_cli.data.dataset import SplitShares
 from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.table_cells import CellRules
 from finqa_cli.data.question_files.read_files import read_text
+from finqa_cli.documents import parse_toml
 from finqa_cli.errors import UsageError
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +72,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         ProblemError: It is not a TOML file, or has an unknown key or a wrong value.
     """
     try:
-        given = tomllib.loads(read_text(path))
+        given = parse_toml(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ProblemError(Problem(file=str(path), reason=f"is not valid TOML: {error}")) from error
     known = {"company": str, "decimal": str, "percent": str, "dates": str, "convert": bool, "columns": dict}

@@ -14,7 +14,8 @@ from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.own_tables.header_lines import Row, count_header_rows, is_header_line, join_header
 from finqa_cli.data.own_tables.workbook_tables import Content, duckdb_tables, parquet_table, workbook_tables
 from finqa_cli.data.question_files.question_rows import csv_cells, read_rows
-from finqa_cli.data.question_files.read_files import parse_json, read_text, require_file
+from finqa_cli.data.question_files.read_files import read_text, require_file
+from finqa_cli.documents import parse_json
 
 MAX_FILES = 20_000
 MAX_ROWS = 1_000_000

@@ -10,7 +10,8 @@ from pathlib import Path
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.openenv_layout.layout import QUESTIONS_FILE
 from finqa_cli.data.question_files.field_values import first_fault, repeated
-from finqa_cli.data.question_files.read_files import parquet_rows, parse_json, read_bytes, read_json, require_file
+from finqa_cli.data.question_files.read_files import parquet_rows, read_bytes, read_json, require_file
+from finqa_cli.documents import parse_json
 from finqa_cli.types.splits import split_of_name
 
 Row = tuple[int, dict[str, object]]

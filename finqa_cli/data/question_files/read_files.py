@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 import stat
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any
 
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.question_files.field_values import repeated
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import MissingDependencyError
 
 MAX_BYTES = 2**30
@@ -74,41 +74,10 @@ def read_json(path: Path) -> object:
     """
     text = read_text(path)
     try:
-        return parse_json(text)
+        value: object = parse_json(text)
+        return value
     except ValueError as error:
         raise ProblemError(Problem(file=str(path), reason=str(error))) from error
-
-
-def parse_json(text: str, *, unique: bool = False) -> object:
-    """Returns the JSON value of a text.
-
-    Args:
-        text: The JSON document.
-        unique: Raise for an object that repeats a key, instead of keeping the last value as Python does.
-
-    Raises:
-        ValueError: The text is not JSON; the message states what is wrong and where.
-    """
-    if not text.strip():
-        raise ValueError("is empty")
-    try:
-        value: object = json.loads(text, object_pairs_hook=_unique if unique else None)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"is not valid JSON: {error.msg} at {place}") from error
-    except ValueError as error:  # an integer of more digits than Python converts, or a key that occurs twice
-        raise ValueError(f"is not readable JSON: {error}") from error
-    except RecursionError as error:
-        raise ValueError("is not readable JSON: nested too deeply") from error
-    return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
-        raise ValueError(f"an object names the key {twice!r} twice")
-    return record
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -116,6 +85,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 _BATCH_ROWS = 256
+_LARGEST_RATIO, _LEAST_BYTES = 100, 2**26
+"""A Parquet file may expand to so many times its size, or to so many bytes. Files with repeated prompts reach 50."""
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
@@ -135,9 +106,15 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
             if twice := repeated(file.schema_arrow.names):
                 reason = "the column name occurs twice (ignoring case)"
                 raise ProblemError(Problem(file=str(path), field=twice, reason=reason))
+            left = max(_LEAST_BYTES, _LARGEST_RATIO * path.stat().st_size)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                if (left := left - batch.nbytes) < 0:
+                    reason = f"expands to more than {_LARGEST_RATIO} times its size, so it is not read further"
+                    raise ProblemError(Problem(file=str(path), reason=reason))
                 for row in batch.to_pylist():
                     yield {name: _plain(value) for name, value in row.items()}
+    except MemoryError as error:
+        raise ProblemError(Problem(file=str(path), reason="needs more memory than there is")) from error
     except (arrow.ArrowException, OSError, ValueError) as error:
         reason = f"is not readable Parquet: {' '.join(str(error).split())}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error

@@ -38,7 +38,8 @@ from finqa_cli.data.dataset import DataSet, Question, Table, named_tables
 from finqa_cli.data.openenv_layout.table_files import make_table
 from finqa_cli.data.question_files.field_values import name_fault
 from finqa_cli.data.question_files.question_rows import Row, read_rows
-from finqa_cli.data.question_files.read_files import parse_json, read_json
+from finqa_cli.data.question_files.read_files import read_json
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError
 from finqa_cli.grading import STRICT
 from finqa_cli.types.splits import split_of_name

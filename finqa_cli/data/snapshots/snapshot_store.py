@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import json
 import re
 import tempfile
 import time
@@ -24,6 +23,7 @@ from finqa_cli.data.snapshots.compile import (
     write_durably,
 )
 from finqa_cli.deletion import delete, discard, try_delete
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError, StorageError, UsageError
 from finqa_cli.types import EMBEDDED_SNAPSHOT, Snapshot, rebuild_command
 
@@ -217,7 +217,7 @@ class LocalSnapshots:
 def _verified(name: str, path: Path) -> Snapshot:
     remedy = rebuild_command(name)
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json((path / MANIFEST).read_text(encoding="utf-8"))
         files = {str(file): str(digest) for file, digest in manifest["files"].items()}
         wrong = [file for file, digest in files.items() if file_digest(path / Path(file).name) != digest]
         recorded = str(manifest["digest"])

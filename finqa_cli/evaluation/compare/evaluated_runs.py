@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError
 from finqa_cli.runs.durable_files import read_document, sha256_of
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
@@ -180,7 +180,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 def _report(path: Path) -> dict[str, Any]:
     try:
-        report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        report = parse_json((path / "report.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path} has no report.json.", remedy=_AGAIN) from error
     if not isinstance(report, dict):

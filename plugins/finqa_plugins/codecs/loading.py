@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 
 MODEL_REMEDY = (
@@ -67,7 +67,7 @@ def _generation_ends(model: str) -> list[int]:
         except OSError:  # the model has none, or only its tokenizer is here
             return []
     try:
-        ends = json.loads(Path(path).read_text(encoding="utf-8")).get("eos_token_id") if path else None
+        ends = parse_json(Path(path).read_text(encoding="utf-8")).get("eos_token_id") if path else None
     except FileNotFoundError:
         return []
     except (OSError, ValueError, AttributeError) as error:
@@ -100,8 +100,8 @@ def _class_name(folder: Path) -> str | None:
     are known without it.
     """
     try:
-        family = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-        facts = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        family = parse_json((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+        facts = parse_json((folder / _CONFIG).read_text(encoding="utf-8"))
         given = str(facts["tokenizer_class"]).removesuffix("Fast")
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from finqa_cli.documents import parse_yaml
 from finqa_cli.errors import ConfigError
 from finqa_cli.grading.answers import Reply, parse_reply
 
@@ -193,15 +194,16 @@ class _Loader(yaml.SafeLoader):
 
 def _parse(file: Path, text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader: it makes plain values only
+        return parse_yaml(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         remedy = f"correct {file} at that place"
         raise ConfigError(f"{file} is not valid YAML: {error.problem}{place}.", remedy=remedy) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = "too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise ConfigError(f"{file} is not valid YAML: {reason}.", remedy=f"correct {file}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        what = reason if reason.startswith("is ") else f"is not valid YAML: {reason}"
+        raise ConfigError(f"{file} {what}.", remedy=f"correct {file}") from error
 
 
 def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from finqa_cli.contracts import Tracker, TrackerContext
+from finqa_cli.documents import parse_json
 
 FINISH_S = 300.0
 """Seconds to wait for uploads when the run ends: wandb itself waits forever if its service does not answer."""
@@ -61,7 +62,7 @@ def unique_name(context: TrackerContext) -> str:
     Runs in different folders may have the same name, and services would continue a run whose name they know.
     """
     try:
-        created = str(json.loads((context.run_dir / "run.json").read_text(encoding="utf-8"))["created"])
+        created = str(parse_json((context.run_dir / "run.json").read_text(encoding="utf-8"))["created"])
     except (OSError, ValueError, KeyError, TypeError):
         created = ""
     digits = hashlib.sha256(f"{context.run_dir.resolve()} {created}".encode()).hexdigest()[:8]

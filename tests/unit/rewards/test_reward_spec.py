@@ -107,7 +107,7 @@ def test_an_empty_file_changes_nothing_and_home_is_understood(tmp_path: Path, mo
         ("decay: !!python/object/apply:os.system [true]\n", "not valid YAML"),
         ("? {}\n: 1\n", "not valid YAML"),
         ("decay: \x07\n", "not valid YAML"),
-        ("[" * 1200, "not valid YAML"),
+        ("[" * 1200, "nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_refused_with_file_and_place(tmp_path: Path, text: str, said: str) -> None:

@@ -18,7 +18,7 @@ from finqa_cli.settings.layers import (
     section_fields,
 )
 from finqa_cli.settings.schema import BARE_NAMES
-from finqa_cli.wiring.command_settings import read_layers
+from finqa_cli.wiring.command_settings import limit_evaluation, read_layers
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 
@@ -428,3 +428,19 @@ def test_a_variable_that_almost_names_a_setting_is_refused(monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"FINQA_SEED .*FINQA_TRAIN__SEED or FINQA_EVAL__SEED") as caught:
         load_settings()
     assert caught.value.remedy == "unset FINQA_SEED"
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "noted"),
+    [
+        ({"pool.sandboxes": 2, "train.iterations": 1, "train.group_size": 2, "train.max_rollout_rounds": 2}, 16, True),
+        ({"pool.sandboxes": 8, "train.iterations": 1, "train.group_size": 4, "train.max_rollout_rounds": 6}, 96, True),
+        ({"pool.sandboxes": 8, "train.iterations": 4, "train.group_size": 4, "train.max_rollout_rounds": 4}, 0, False),
+        ({"pool.sandboxes": 2, "train.iterations": 1, "train.group_size": 2, "eval.limit": 0}, 0, False),
+        ({"pool.sandboxes": 2, "train.iterations": 1, "train.group_size": 2, "eval.limit": 300}, 300, False),
+    ],
+)
+def test_a_training_of_few_episodes_evaluates_on_few_questions(flags: dict[str, Any], limit: int, noted: bool) -> None:
+    loaded, note = limit_evaluation(load_settings(flags=flags))
+    assert loaded.settings.eval.limit == limit and bool(note) == noted
+    assert loaded.origins["eval.limit"] == ("auto" if noted else "flag" if "eval.limit" in flags else "default")

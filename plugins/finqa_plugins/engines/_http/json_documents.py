@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 from finqa_plugins.engines._http.refusals import NAME_MODEL
 
@@ -28,8 +29,8 @@ def parse_document(data: bytes) -> Mapping[str, Any]:
         try:
             document = from_json(data, allow_inf_nan=False)
         except ValueError:  # `json` accepts lone surrogates, and its errors state what is wrong
-            document = json.loads(data, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+            document = parse_json(data, finite=True)
+    except ValueError as error:
         raise BadReplyError(f"the reply is not JSON ({error})") from error
     if not isinstance(document, dict):
         raise BadReplyError("the reply is not a JSON object")

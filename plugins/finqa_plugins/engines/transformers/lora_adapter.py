@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import EngineError
 from finqa_cli.types.adapters import special_features
 from finqa_plugins.precision import low_rank_sum
@@ -70,7 +70,7 @@ def read_adapter(folder: Path, module: nn.Module, *, max_rank: int) -> list[Patc
 def _read_config(folder: Path) -> Mapping[str, Any]:
     path = folder / "adapter_config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
         kind, _, _ = str(config["peft_type"]), int(config["r"]), float(config["lora_alpha"])
     except OSError as error:
         raise EngineError(f"The adapter {folder} has no readable adapter_config.json: {error.strerror}.") from error

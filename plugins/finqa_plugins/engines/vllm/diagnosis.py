@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from finqa_cli.contracts import EngineContext
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
 from finqa_cli.placement.known_models import text_settings
 from finqa_plugins.engines._http.adapter_files import model_shapes
@@ -75,7 +75,7 @@ def need(
         loras: Number of adapters loaded at once.
     """
     try:
-        facts = text_settings(json.loads((model / "config.json").read_text(encoding="utf-8")))
+        facts = text_settings(parse_json((model / "config.json").read_text(encoding="utf-8")))
         heads = int(facts.get("num_key_value_heads") or facts["num_attention_heads"])
         width = int(facts.get("head_dim") or facts["hidden_size"] // facts["num_attention_heads"])
         layers = int(facts["num_hidden_layers"])

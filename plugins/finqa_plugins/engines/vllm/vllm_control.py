@@ -6,11 +6,11 @@ Also checks a model folder before a server loads its weights.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.placement.known_models import text_settings
 from finqa_plugins.engines._http.http_client import Client
@@ -139,7 +139,7 @@ def check_replaceable(model: str, *, gpu: bool) -> None:
     if gpu:
         return
     try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((Path(model) / "config.json").read_text(encoding="utf-8"))
         tied = config.get("tie_word_embeddings", text_settings(config).get("tie_word_embeddings"))
     except (OSError, ValueError, AttributeError):
         return

@@ -1,4 +1,4 @@
-"""Client of OpenEnv's wire protocol over one websocket. Needs `websockets` and `pydantic_core`.
+"""Client of OpenEnv's wire protocol over one websocket. Needs `websockets`.
 
 The protocol has no correlation ids: a reply belongs to the request before it. So calls are strictly serial, and a
 socket whose reply did not arrive in time, or whose caller was cancelled, is dropped and never read again. An unexpected
@@ -21,11 +21,11 @@ from contextlib import nullcontext, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 
 from finqa_cli.contracts import uncounted
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import EnvironmentFault, SandboxError
 from finqa_cli.types import ToolSpec
 from finqa_plugins.environments._openenv.server_facts import is_loopback
@@ -238,12 +238,9 @@ class OpenEnvClient:
 
     def _frame(self, raw: str | bytes) -> tuple[str, dict[str, Any]]:
         try:
-            try:
-                reply = from_json(raw)
-            except ValueError:  # a lone surrogate or deep nesting, which `json` takes, or no JSON
-                reply = json.loads(raw)
+            reply = parse_json(raw)
             kind, data = reply["type"], reply["data"]
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise self._breach("a reply that is not a valid message") from error
         if not isinstance(data, dict):
             raise self._breach("a frame without data")
@@ -339,8 +336,8 @@ def _queue_notice(frame: str | bytes) -> bool | None:
     """Whether the request waits in the server's queue, from a queue notice; None if the frame is another one."""
     if not isinstance(frame, str) or not frame.startswith(_NOTICE):
         return None
-    with suppress(ValueError, RecursionError, LookupError, TypeError):
-        waits = json.loads(frame)["data"]["waiting"]
+    with suppress(ValueError, LookupError, TypeError):
+        waits = parse_json(frame)["data"]["waiting"]
         return waits if isinstance(waits, bool) else None
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import SandboxError
 from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
@@ -120,7 +120,7 @@ def _read(address: str, token: str, timeout_s: float) -> Mapping[str, Any]:
     for name, value in authorization(token).items():
         request.add_unredirected_header(name, value)  # a token is for one server
     with open_url(request, timeout_s) as reply:
-        document = json.loads(reply.read(MAX_BYTES))
+        document = parse_json(reply.read(MAX_BYTES))
     if not isinstance(document, dict):
         raise ValueError("no JSON object")
     return document

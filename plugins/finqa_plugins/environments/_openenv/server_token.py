@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import AuthenticationError, FinqaError, SandboxError
 
 _LONGEST_DETAIL = 200
@@ -62,7 +62,7 @@ def refusal(status: int, body: bytes | None, *, where: str, token: str) -> Finqa
 
 def _detail(body: bytes | None) -> str:
     try:
-        detail = json.loads(body or b"")["detail"]
-    except (ValueError, RecursionError, LookupError, TypeError):
+        detail = parse_json(body or b"")["detail"]
+    except (ValueError, LookupError, TypeError):
         return "."
     return f": {detail[:_LONGEST_DETAIL]}" if isinstance(detail, str) else "."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError, MissingDependencyError
 from finqa_cli.types import DataInfo
 from finqa_cli.types.splits import SPLITS, split_of_name
@@ -123,6 +123,10 @@ def _json_rows(content: bytes) -> Iterator[tuple[int, object]]:
             yield number, line
 
 
+_LARGEST_RATIO, _LEAST_BYTES = 100, 2**26
+"""A Parquet file may expand to so many times its size, or to so many bytes."""
+
+
 def _parquet_rows(path: Path) -> Iterator[object]:
     """Yield the rows of a Parquet file as plain values, dates as ISO texts.
 
@@ -138,8 +142,15 @@ def _parquet_rows(path: Path) -> Iterator[object]:
         ) from error
     try:
         with parquet.ParquetFile(path) as file:
+            left = max(_LEAST_BYTES, _LARGEST_RATIO * path.stat().st_size)
             for batch in file.iter_batches(batch_size=256):
+                if (left := left - batch.nbytes) < 0:
+                    raise RowError(f"expands to more than {_LARGEST_RATIO} times its size, so it is not read further")
                 yield from map(_plain, batch.to_pylist())
+    except RowError:
+        raise
+    except MemoryError as error:
+        raise RowError("needs more memory than there is") from error
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise RowError(f"is not readable Parquet: {' '.join(str(error).split()).rstrip('.')}") from error
 
@@ -159,14 +170,12 @@ def _parse_json(content: bytes) -> object:
         RowError: It is not valid JSON.
     """
     try:
-        value: object = json.loads(content.decode("utf-8"))
+        value: object = parse_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RowError(f"is not valid UTF-8 (line {line})") from error
-    except json.JSONDecodeError as error:
-        raise RowError(f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # an integer of more digits than Python converts; deep nesting
-        raise RowError(f"is not readable JSON: {error}") from error
+    except ValueError as error:
+        raise RowError(str(error)) from error
     return value
 
 

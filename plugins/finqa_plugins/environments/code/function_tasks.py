@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError, field_validator
 
+from finqa_cli.documents import parse_toml
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo
 from finqa_cli.types.splits import SPLIT_NAMES, split_of_name
@@ -141,7 +142,7 @@ def _tasks(path: Path, content: bytes) -> dict[str, FunctionTask]:
         raise RowError("is neither .toml nor .py")
     try:
         text = content.decode("utf-8-sig")
-        tables = tomllib.loads(text) if path.suffix == ".toml" else _literal_tasks(text)
+        tables = parse_toml(text) if path.suffix == ".toml" else _literal_tasks(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise RowError(f"cannot be read: {error}") from error
     split = split_of_name(path) or "train"

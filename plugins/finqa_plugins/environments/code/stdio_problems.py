@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import pickle
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from finqa_cli.contracts import ExecutingSandbox
+from finqa_cli.documents import parse_json
 from finqa_cli.types import PYTHON, Ending, ExecutionLimits, ExecutionRequest
 from finqa_plugins.environments._task_files.task_rows import FieldError, required_text
 from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, equality_test
@@ -229,8 +229,8 @@ def _json(name: str, value: object) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
+        return parse_json(value)
+    except ValueError as error:
         raise FieldError(name, f"is no JSON: {error}") from error
 
 

@@ -8,13 +8,13 @@ objects or JSON texts.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Message, Role
 from finqa_cli.types.splits import split_of_name
@@ -194,8 +194,8 @@ def _from_json(value: object) -> object:
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
+        return parse_json(value)
+    except ValueError:
         return value
 
 

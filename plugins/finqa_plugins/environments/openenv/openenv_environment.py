@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox, ServingSandbox, Session
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault
 from finqa_cli.types import (
     DataInfo,
@@ -273,7 +273,7 @@ def _rows(context: EnvironmentContext, config: OpenEnvConfig, spec: ServerSpec |
         return read_tasks(rows, "environment.options.tasks", bare=True)
     try:
         lines = context.data.read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines if line.strip()]
+        rows = [parse_json(line) for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise DataError(
             f"{context.data} has no tasks: {error}.",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from finqa_cli.documents import parse_toml, parse_yaml
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import ServerSource, ServerSpec
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
@@ -87,10 +87,10 @@ def _folder(module: str) -> Path | None:
 def _described(file: Path) -> Mapping[str, Any]:
     """Return the contents of openenv.yaml; empty if there is none."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = parse_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", remedy=f"correct {file}") from error
     return document if isinstance(document, Mapping) else {}
 
@@ -119,10 +119,10 @@ def _source(config: OpenEnvConfig, folder: Path, app: str) -> ServerSource:
 def _project(file: Path) -> Mapping[str, Any]:
     """Return the document of pyproject.toml; empty if there is none."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return parse_toml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", remedy=f"correct {file}") from error
 
 

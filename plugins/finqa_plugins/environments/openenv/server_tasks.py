@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import ServerSpec
 from finqa_plugins.environments._openenv.server_facts import MAX_BYTES, http_url, open_url
@@ -84,7 +85,7 @@ def _ask(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(http_url(url, path), data=data, headers={"Content-Type": "application/json"})
     with open_url(request, TIMEOUT_S) as reply:
-        return json.loads(reply.read(MAX_BYTES))
+        return parse_json(reply.read(MAX_BYTES))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
+from finqa_cli.documents import parse_toml
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, Task, ToolSpec
 from finqa_plugins.environments.openenv_finqa.finqa_tools import TOOLS, ServedTool
@@ -74,7 +74,7 @@ def read_prompt(path: Path | None) -> FinQAPrompt:
     try:
         data = path.read_bytes()
         text = data.decode()
-        given = tomllib.loads(text) if path.suffix == ".toml" else {"system": text}
+        given = parse_toml(text) if path.suffix == ".toml" else {"system": text}
     except OSError as error:
         raise ConfigError(f"The prompt file {path} cannot be read: {error.strerror}.", remedy=_REMEDY) from error
     except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError

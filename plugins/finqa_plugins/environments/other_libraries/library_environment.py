@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from finqa_cli.contracts import BaseSession, Environment, EnvironmentContext, Sandbox, Session, TextSession
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, EnvironmentFault, SandboxError
 from finqa_cli.types import (
     AssistantTurn,
@@ -252,7 +253,7 @@ def _joined(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]
 
 
 def _arguments(call: Mapping[str, str]) -> Mapping[str, Any]:
-    value = json.loads(call["arguments"] or "{}")
+    value = parse_json(call["arguments"] or "{}")
     return value if isinstance(value, dict) else {"arguments": value}
 
 

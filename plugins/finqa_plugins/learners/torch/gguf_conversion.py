@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers import modeling_gguf_pytorch_utils as gguf_loading
 from transformers.utils import logging as transformers_logging
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, MissingDependencyError, StorageError
 from finqa_cli.local_models import GgufFile
 from finqa_plugins.learners.torch.state import LARGEST_FILE
@@ -204,7 +205,7 @@ def _tidy(folder: Path, *, context: int | None) -> None:
         ("tokenizer_config.json", ("is_local", "local_files_only")),
     ):
         path = folder / name
-        facts = {key: value for key, value in json.loads(path.read_text("utf-8")).items() if key not in unwanted}
+        facts = {key: value for key, value in parse_json(path.read_text("utf-8")).items() if key not in unwanted}
         if facts.get("tokenizer_class") == "TokenizersBackend":
             facts["tokenizer_class"] = "PreTrainedTokenizerFast"
         if context is not None and "model_max_length" in facts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from finqa_cli.documents import parse_toml
 from finqa_cli.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def read_spec(path: Path) -> PolicySpec | None:
         ConfigError: The file is missing, is not TOML, or has an unknown or wrong entry.
     """
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = parse_toml(path.read_text(encoding="utf-8"))
         if entries.get("architecture", "qwen3") != "qwen3":
             return None
         return PolicySpec.model_validate(entries)
     except OSError as error:
         raise ConfigError(f"The model spec {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"The model spec {path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         first = error.errors()[0]

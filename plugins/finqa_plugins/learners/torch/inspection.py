@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
 from finqa_cli.placement.known_models import architecture_of, is_spelled_out
 from finqa_cli.types import Architecture
@@ -64,7 +64,7 @@ def _fetch_config(reference: str) -> Path:
 def _read_config(folder: Path, reference: str) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.", remedy="copy the model's config.json again") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):

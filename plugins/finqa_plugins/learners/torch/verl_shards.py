@@ -8,7 +8,6 @@ of plain tensors), `fsdp_config.json`, and in `huggingface/` the model's configu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError
 
 _RANK = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -115,7 +115,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _recorded_size(folder: Path) -> int | None:
     try:
-        return int(json.loads((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
+        return int(parse_json((folder / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # older checkpoints have none; the names of the files give it
 

@@ -5,7 +5,6 @@ A LoRA adapter is merged as `W + scale * B A` in float32 (Hu et al., 2021, secti
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.state import publish_model
@@ -80,7 +80,7 @@ def load_merged(policy: PolicyVersion) -> Any | None:
 
 def _read_config(adapter: Path) -> Mapping[str, Any]:
     try:
-        config: Mapping[str, Any] = dict(json.loads((adapter / _CONFIG).read_text(encoding="utf-8")))
+        config: Mapping[str, Any] = dict(parse_json((adapter / _CONFIG).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{adapter / _CONFIG} cannot be read: {error}.") from error
     return config

@@ -120,6 +120,7 @@ CompareWith = Annotated[
     *("environment.name", "engine", "sandbox.name", "reward", "environment.options.grader"),
     *("environment.options.hints", "model.name", "data.snapshot", "data.path", "pool.sandboxes", "train.iterations"),
     *("train.group_size", "train.target_groups_per_iter", "train.learning_rate", "eval.limit"),
+    "generation.max_gen_tokens",
     *("data.allow_evaluation_only", "data.allow_overlap", "trackers", "run.project", "train.seed"),
 )
 def main(

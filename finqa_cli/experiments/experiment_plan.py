@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from finqa_cli.errors import ConfigError, DataError, FinqaError, UsageError
-from finqa_cli.evaluation.compare.comparison import differing
+from finqa_cli.evaluation.compare.comparison import differing, flat
 from finqa_cli.evaluation.evaluate import eval_split, eval_tasks
 from finqa_cli.experiments.experiment_file import (
     Cell,
@@ -130,7 +130,7 @@ def plan_experiment(
             place = cell.name if len(wanted) == 1 else f"{cell.name}_seed{seed}"
             planned[place] = _planned(cell, seed, file, resolve)
     chosen = {planned[place].label for place in chosen_cells(planned, only)}
-    _check_given(given, [cell for cell in matrix if cell.name in chosen])
+    _check_given(given, [cell for cell in matrix if cell.name in chosen], file)
     _check_distinct([cell for cell in matrix if cell.name in chosen], planned)
     plan = ExperimentPlan(
         name=name,
@@ -239,12 +239,14 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
     )
 
 
-def _check_given(given: Mapping[str, Any], chosen: Sequence[Cell]) -> None:
-    for name in given:
+def _check_given(given: Mapping[str, Any], chosen: Sequence[Cell], file: ExperimentFile) -> None:
+    for name, value in given.items():
         if all(name in cell.fixed for cell in chosen):
+            path = next((path for path, formula in flat(file.settings).items() if formula == f"={name}"), "")
+            instead = f"--set {path}={assignment_text(path, value)} for all cells, or " if path else ""
             raise ConfigError(
                 f"{name} has no effect (environment {name}): every selected cell sets its own value.",
-                remedy=f"unset {name}, or choose other cells with --only",
+                remedy=f"{instead}unset {name}, or choose other cells with --only",
             )
 
 

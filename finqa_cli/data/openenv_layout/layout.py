@@ -18,6 +18,15 @@ QUESTIONS_FILE = "benchmark_questions/finqa.csv"
 COMPANIES_FOLDER = "input_companies"
 TABLES_FILE = f"{COMPANIES_FOLDER}/tables_cleaned_all_companies.json"
 ABOUT_FILE = "dataset.json"
+IMPORT_FILE = "import.json"
+"""The record of an import: the sha256 of every file that it wrote."""
+
+STAGE = ".import-"
+"""Beginning of the name of a folder in which an import exchanges files; it is left if the import is killed."""
+
+PARTS = (Path(QUESTIONS_FILE).parts[0], COMPANIES_FOLDER, ABOUT_FILE, IMPORT_FILE)
+"""What an import writes. Without the first one the folder is no data folder, so it leaves first and comes last."""
+
 REQUIRED_COLUMNS = ("id", "user_query", "company", "question", "answer")
 COLUMNS = (*REQUIRED_COLUMNS, "question_type", "explanation", "split", "table_name", "gold_sql")
 
@@ -42,7 +51,7 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
 
     Raises:
         DataError: A company or table has a name that cannot be a file.
-        StorageError: The folder contains a data set already, or writing failed.
+        StorageError: The folder contains a data set or other files already, or writing failed.
     """
     for table in dataset.tables:
         for name in (table.company, table.name):
@@ -51,6 +60,11 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
     if contains_data(folder):
         raise StorageError(
             f"{folder} already contains a data set; it is not overwritten.",
+            remedy=f"--out {shlex.quote(free_name(folder))}",
+        )
+    if other := _other_file(folder):
+        raise StorageError(
+            f"{folder} contains {other}, which is no part of a data set, so nothing is written into it.",
             remedy=f"--out {shlex.quote(free_name(folder))}",
         )
     try:
@@ -65,6 +79,17 @@ def write_layout(dataset: DataSet, folder: Path) -> None:
 def contains_data(folder: Path) -> bool:
     """Returns whether a folder has questions or tables of a data set."""
     return (folder / QUESTIONS_FILE).exists() or (folder / COMPANIES_FOLDER).exists()
+
+
+def _other_file(folder: Path) -> str:
+    """Returns the name of a file that is no part of a data set; empty if there is none, or an import was killed there.
+
+    Hidden files, such as those of git, do not count.
+    """
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if any(name.startswith(STAGE) for name in names):
+        return ""
+    return next((name for name in names if not name.startswith(".") and name not in PARTS), "")
 
 
 def free_name(folder: Path) -> str:

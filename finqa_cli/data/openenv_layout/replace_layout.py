@@ -11,9 +11,9 @@ from pathlib import Path
 from finqa_cli import __version__
 from finqa_cli.data.dataset import DataSet
 from finqa_cli.data.openenv_layout.layout import (
-    ABOUT_FILE,
-    COMPANIES_FOLDER,
-    QUESTIONS_FILE,
+    IMPORT_FILE,
+    PARTS,
+    STAGE,
     contains_data,
     free_name,
     write_layout,
@@ -22,14 +22,6 @@ from finqa_cli.data.snapshots.compile import file_digest, write_durably
 from finqa_cli.deletion import discard
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import StorageError
-
-IMPORT_FILE = "import.json"
-"""The record of an import: the sha256 of every file that it wrote."""
-
-_PARTS = (Path(QUESTIONS_FILE).parts[0], COMPANIES_FOLDER, ABOUT_FILE, IMPORT_FILE)
-"""What an import writes. Without the first one the folder is no data folder, so it leaves first and comes last."""
-
-_STAGE = ".import-"
 
 
 def write_import(dataset: DataSet, folder: Path, *, overwrite: bool = False) -> bool:
@@ -58,7 +50,7 @@ def write_import(dataset: DataSet, folder: Path, *, overwrite: bool = False) -> 
         )
     _require_unchanged(folder)
     try:
-        stage = Path(tempfile.mkdtemp(prefix=_STAGE, dir=folder))
+        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder))
         try:
             write_layout(dataset, stage / "new")
             _write_record(stage / "new")
@@ -76,8 +68,8 @@ def write_import(dataset: DataSet, folder: Path, *, overwrite: bool = False) -> 
 
 def _exchange(folder: Path, stage: Path) -> None:
     moved: list[tuple[Path, Path]] = []
-    steps = [(folder / part, stage / "old" / part) for part in _PARTS]
-    steps += [(stage / "new" / part, folder / part) for part in reversed(_PARTS)]
+    steps = [(folder / part, stage / "old" / part) for part in PARTS]
+    steps += [(stage / "new" / part, folder / part) for part in reversed(PARTS)]
     try:
         for source, target in steps:
             if source.exists():
@@ -93,7 +85,7 @@ def _exchange(folder: Path, stage: Path) -> None:
 def _require_unchanged(folder: Path) -> None:
     """Check that each file of the data set is as an import recorded it; one that was killed left its record beside."""
     known: set[tuple[str, str]] = set()
-    for record in [folder / IMPORT_FILE, *folder.glob(f"{_STAGE}*/*/{IMPORT_FILE}")]:
+    for record in [folder / IMPORT_FILE, *folder.glob(f"{STAGE}*/*/{IMPORT_FILE}")]:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             known |= set(parse_json(record.read_text(encoding="utf-8"))["files"].items())
     if not known:
@@ -111,7 +103,7 @@ def _require_unchanged(folder: Path) -> None:
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove the replaced files, also those of an import that was killed."""
-    for path in folder.glob(f"{_STAGE}*"):
+    for path in folder.glob(f"{STAGE}*"):
         discard(path)
 
 
@@ -125,6 +117,6 @@ def _write_record(folder: Path) -> None:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Returns the sha256 of the files of a data set, by their path in the folder."""
-    parts = [folder / part for part in _PARTS if part != IMPORT_FILE]
+    parts = [folder / part for part in PARTS if part != IMPORT_FILE]
     files = sorted(path for part in parts for path in ([part] if part.is_file() else part.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}

@@ -121,3 +121,18 @@ def test_a_killed_import_leaves_no_mixture_and_the_same_call_completes_it(
     write_import(FEWER, imported, overwrite=True)
     write_import(FEWER, tmp_path / "fresh")
     assert contents(imported) == {**contents(tmp_path / "fresh"), "notes.txt": b"mine"}
+
+
+def test_a_folder_of_something_else_is_unchanged_and_hidden_files_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("*")
+    write_import(DATASET, folder)
+    other = tmp_path / "etc"
+    other.mkdir()
+    (other / "passwd").write_text("x")
+    for write in (write_layout, write_import):
+        with pytest.raises(StorageError, match="contains passwd") as caught:
+            write(DATASET, other)
+        assert caught.value.remedy == f"--out {other}-2"
+    assert contents(other) == {"passwd": b"x"}

@@ -361,3 +361,9 @@ def test_variants_that_are_one_algorithm_under_the_settings_are_refused() -> Non
         planned(variants(1))
     plan, _ = planned(variants(4))
     assert len(plan.cells) == 4
+
+
+def test_a_variable_without_effect_names_the_setting_that_has_one() -> None:
+    with pytest.raises(ConfigError, match="MODEL_PATH has no effect") as caught:
+        planned("financial_qa", environment={"MODEL_PATH": "/models/local-4b"}, only=["qwen3_4b_*"])
+    assert caught.value.remedy.startswith("--set model.name=/models/local-4b ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -241,8 +240,8 @@ def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:
 def describe_failures(problem: CodeProblem, verdict: MbppVerdict, shown_tests: int) -> str:
     """Return the feedback on a wrong solution.
 
-    Shown tests are quoted in full. Of hidden tests only the number that failed and the types of errors are reported,
-    because the text of an error could reveal the test.
+    Shown tests are quoted in full. Of hidden tests only the number that failed is reported: a program
+    could send an argument of a hidden test to its author in the type or the text of an exception that it chooses.
     """
     if verdict.error:
         return f"Your code failed before any test could be carried out.\n\n{verdict.error}\n\n{AGAIN}"
@@ -254,9 +253,7 @@ def describe_failures(problem: CodeProblem, verdict: MbppVerdict, shown_tests: i
             failed.append(f"{source}\n{reason}")
     hidden = [outcome for outcome in verdict.outcomes[shown_tests:] if not outcome.passed]
     if hidden:
-        kinds = sorted({_kind(outcome.error) for outcome in hidden} - {""})
-        count = "A hidden test" if len(hidden) == 1 else f"{len(hidden)} hidden tests"
-        failed.append(f"{count} failed{': ' if kinds else ''}{', '.join(kinds)}.")
+        failed.append(f"{'A hidden test' if len(hidden) == 1 else f'{len(hidden)} hidden tests'} failed.")
     return "\n\n".join([*failed, AGAIN])
 
 
@@ -272,15 +269,6 @@ def _compared(test: SplitTest, answers: Evaluation, place: int) -> AssertOutcome
         return None
     passed = equal(given[0], test.expected.value)
     return AssertOutcome(passed=passed, got="" if passed else shown(given[0]))
-
-
-def _kind(error: str) -> str:
-    """Return the type of a builtin exception; names of the solution's own types are not repeated."""
-    if not error:
-        return ""
-    name = error.splitlines()[-1].partition(":")[0].strip()
-    known = getattr(builtins, name, None)
-    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
 
 
 def shown(value: object) -> str:

@@ -103,6 +103,7 @@ def try_delete(path: Path, *, within: Path, whole: bool = False) -> None:
     try:
         delete(path, within=within, whole=whole)
     except (ConfigError, DataError, StorageError) as error:
+        # Log: Files of a run that are not needed stay: a link leads out of the run, or they cannot be deleted.
         log.warning("not deleted", path=str(path), reason=error.message)
 
 

@@ -122,7 +122,7 @@ async def test_the_last_attempt_ends_the_episode(data: Path) -> None:
     assert (await session.reply("")).text == NO_CODE
     told = await session.reply(block("def add(a, b):\n    raise KeyError((a, b))"))
     assert told.done and "line 2, in add\nKeyError: (1, 2)" in told.text
-    assert "A hidden test failed.\n" in told.text and "KeyError" not in told.text and "31337" not in told.text
+    assert "A hidden test failed.\n" in told.text and "31337" not in told.text
     rewards = await session.grade()
     assert rewards.total == 0.0 and rewards.explanation == "3 of 3 tests failed."
 

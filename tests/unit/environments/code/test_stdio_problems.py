@@ -85,7 +85,7 @@ async def test_right_solutions_of_every_form_pass(row: dict[str, Any], code: str
         (LIVE, "print('3 3')", "0 of 2 tests passed."),
         (LIVE, "print(3)\nprint()\nprint(4)", "0 of 2 tests passed."),
         (LIVE, "raise KeyError('x')", "KeyError: 'x'"),
-        (LIVE, "a, b = input().split()\nprint(1 // (a == '1') * 3)", "A hidden test failed: ZeroDivisionError."),
+        (LIVE, "a, b = input().split()\nprint(1 // (a == '1') * 3)", "A hidden test failed."),
         (LIVE, "import sys; print(3); sys.exit(1)", "The program failed."),
         (LIVE, "while True: pass", "TimeoutError: not finished within 1 s"),
         (LIVE, "print('x' * 3_000_000)", "The program was ended (output)."),

@@ -47,6 +47,8 @@ class Process(Written):
     """Version of Python."""
     finished: str = ABSENT
     """Time of the end, ISO 8601; absent until the first end."""
+    seconds: float | None = ABSENT
+    """Seconds of work in all sessions, by the monotonic clock; null if one crashed, absent until the first end."""
 
 
 class Link(Written):

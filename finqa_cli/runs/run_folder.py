@@ -49,6 +49,9 @@ SETTINGS = "settings.json"
 FAULTS = "faults"
 """Key of run.json for the number of attempts of an evaluation that ended in faults."""
 
+WORKED = "seconds"
+"""Key of run.json for the seconds of work in all sessions; None if a session crashed."""
+
 _PACKAGES = ("torch", "transformers", "peft", "vllm")
 _WRITTEN_FIRST = {".lock", "run.json", SETTINGS, MANIFEST}
 _EVENTS, _BEFORE_PLAY = "events.jsonl", {"run_start", "run_end", "pool", "sandbox_ready", "sandbox_failed"}
@@ -87,6 +90,7 @@ class RunFolder:
         self.path = path
         self._lock = lock
         self._facts = facts
+        self._opened = time.monotonic()
         self._save_token_ids = save_token_ids
         write_json(path / "run.json", facts)
         self._trajectories = GroupCommit(path / "trajectories.jsonl")
@@ -166,6 +170,8 @@ class RunFolder:
         write_json(path / SETTINGS, dict(settings))
         resumed = [*facts.get("resumed", []), {"at": now(), "iteration": iteration}]
         links = {**facts.get(LINKS, {}), **links_of_settings(path, settings)}
+        if facts["status"] == "crashed" or WORKED not in facts:  # how long an earlier session worked is not recorded
+            facts[WORKED] = None
         facts |= {"status": "running", **process_facts(), "resumed": resumed, LINKS: links}
         return cls(path, lock, facts, save_token_ids=save_token_ids)
 
@@ -267,8 +273,10 @@ class RunFolder:
             self._mirror.update()
 
     def finish(self, status: str) -> None:
-        """Write the final status."""
-        self._facts = {**self._facts, "status": status, "finished": now()}
+        """Write the final status, and the seconds of work by the monotonic clock."""
+        before = self._facts.get(WORKED, 0.0)
+        worked = None if before is None else round(before + time.monotonic() - self._opened, 3)
+        self._facts = {**self._facts, "status": status, "finished": now(), WORKED: worked}
         write_json(self.path / "run.json", self._facts)
 
     def close(self) -> None:

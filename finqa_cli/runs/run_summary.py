@@ -19,7 +19,7 @@ from finqa_cli.errors import DataError
 from finqa_cli.processes import host_name
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import count_lines, read_backwards
-from finqa_cli.runs.run_folder import MANIFEST, read_run
+from finqa_cli.runs.run_folder import MANIFEST, WORKED, read_run
 
 DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
 PIPELINE_EVALUATION = "10_eval"
@@ -340,13 +340,15 @@ def _working_time(path: Path, facts: Mapping[str, Any], status: str) -> float | 
     begun, ended = _time_of(facts.get("created")), _time_of(facts.get("finished"))
     if begun is None or ("finished" not in facts and "pid" not in facts):
         return None
+    if status not in (RUNNING, UNKNOWN, "crashed") and isinstance(worked := facts.get(WORKED), (int, float)):
+        return float(worked)
     now = time.time()
     if facts.get("resumed") and (sessions := _sessions(path, now if status == RUNNING else None)) is not None:
         return sessions
     if status == RUNNING:
-        return now - begun
+        return max(now - begun, 0.0)  # the clock may have been set back
     if status not in (UNKNOWN, "crashed") and ended is not None:
-        return ended - begun
+        return max(ended - begun, 0.0)
     return max(last_written(path) - begun, 0.0)
 
 

@@ -294,6 +294,21 @@ sys.exit(app.main([sys.argv[1]]))
     assert (process.returncode, output) == (status, "")  # and not after the 90 s of the command
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_modules_are_imported_ends_the_command(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "structlog.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with subprocess.Popen(
+        [sys.executable, "-m", "finqa_cli", "ls"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"importing\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in errors
+
+
 def test_shell_completion_lists_commands_without_loading_them() -> None:
     code = """
 import sys

@@ -6,16 +6,19 @@ import resource
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fixtures.written_runs import begin
 
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.jsonl import JsonlWriter, read_jsonl, rewind
 from finqa_cli.runs.run_folder import RunFolder, new_run_path, read_run
+from finqa_cli.runs.run_summary import summarize_run
 from finqa_cli.runs.trajectory_records import read_demonstrations
 from finqa_cli.types import Message, Observation, Rewards, Status, Task, ToolCall, ToolSpec, Trajectory, Turn
 
@@ -312,3 +315,23 @@ def test_a_run_of_a_checkout_names_its_commit(tmp_path: Path) -> None:
     if asked.returncode:
         pytest.skip("the tests are in no git checkout")
     assert read_run(tmp_path / "run")["commit"].removesuffix("-dirty") == asked.stdout.strip()
+
+
+def test_the_duration_of_a_run_does_not_follow_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    with begin(run, "train", iterations=1) as folder:
+        time.sleep(0.05)
+        folder.finish("interrupted")
+    facts = json.loads((run / "run.json").read_text())
+    assert 0.05 <= facts["seconds"] < 60
+    (run / "run.json").write_text(json.dumps({**facts, "finished": "1999-01-01T00:00:00+00:00"}))
+    assert summarize_run(run).seconds == facts["seconds"], "the clock was set back while it ran"
+    with RunFolder.reopen(run, settings={}, save_token_ids=False, iteration=0) as folder:
+        time.sleep(0.05)
+        folder.finish("completed")
+    assert json.loads((run / "run.json").read_text())["seconds"] >= facts["seconds"] + 0.05
+    crashed = {**json.loads((run / "run.json").read_text()), "status": "running", "pid": 2**22 + 1}
+    (run / "run.json").write_text(json.dumps(crashed))
+    with RunFolder.reopen(run, settings={}, save_token_ids=False, iteration=0) as folder:
+        folder.finish("completed")
+    assert json.loads((run / "run.json").read_text())["seconds"] is None

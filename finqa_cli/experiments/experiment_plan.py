@@ -37,7 +37,7 @@ from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.layers import assignment_text
 from finqa_cli.settings.settings_files import Document
-from finqa_cli.training.rl.rl_run import check_idle_options
+from finqa_cli.training.rl.rl_run import check_group_size, check_idle_options
 from finqa_cli.wiring.build import open_environment
 
 OUTPUTS = Path("outputs")
@@ -222,6 +222,7 @@ def _planned(cell: Cell, seed: int, file: ExperimentFile, resolve: Resolve) -> P
     try:
         loaded = resolve(file.experiment.config, {**cell.settings, "train.seed": seed})
         check_secrets(loaded)
+        check_group_size(loaded.settings)
         check_idle_options(loaded)
         if (named := loaded.settings.run.dir) is not None:
             remedy = f"leave run.dir out of its settings, and give --output {shlex.quote(str(named))}"

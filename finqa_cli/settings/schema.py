@@ -248,8 +248,12 @@ class TrainSettings(Section):
         main=True,
         resumable=True,
     )
-    group_size: Annotated[int, Field(ge=2)] = setting(
-        6, "Attempts at the same question", "--group-size --num-generations", variable="EPISODES_PER_GROUP", main=True
+    group_size: PositiveInt = setting(
+        6,
+        "Attempts at the same question; training needs 2",
+        "--group-size --num-generations",
+        variable="EPISODES_PER_GROUP",
+        main=True,
     )
     target_groups_per_iter: NaturalInt = setting(
         100,

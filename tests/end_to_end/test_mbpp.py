@@ -34,6 +34,18 @@ def records(run: str | Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(run) / name).read_text().splitlines()]
 
 
+def test_a_dry_run_plays_each_problem_once_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", MBPP, "--dry-run", "--engine=scripted", *FEW, "--group-size=1", "--run-dir=once"]
+    assert main(given) == 0
+    assert (
+        len({each["task"]["id"] for each in records("once", "trajectories.jsonl")})
+        == 4
+        == len(records("once", "trajectories.jsonl"))
+    )
+    assert main([*given[:2], "--group-size=1"]) == 78
+    assert "needs at least 2" in capsys.readouterr().err
+
+
 def test_rollouts_without_training_of_the_references(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", MBPP, "--dry-run", "--engine=scripted", *FEW, "--run-dir=dry"]) == 0
     captured = capsys.readouterr()

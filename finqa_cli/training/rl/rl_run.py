@@ -203,12 +203,26 @@ def check_method(settings: Settings) -> None:
         UsageError: The optimizer learns from pairs or from demonstrations, not from played groups.
         ConfigError: An option is wrong, or settings do not fit the optimizer or each other.
     """
+    check_group_size(settings)
     _check_sampling(settings)
     optimizer = make_optimizer(settings)
     _check_groups(optimizer, settings)
     training_loss(optimizer, settings.train)
     length_limit(settings.train, settings.generation.max_gen_tokens)
     apply_schedule(settings, training_passes(optimizer, settings.train))
+
+
+def check_group_size(settings: Settings) -> None:
+    """Check that groups have several attempts, which training compares; only a dry run plays groups of one.
+
+    Raises:
+        ConfigError: They have one.
+    """
+    if settings.train.group_size < 2:
+        raise ConfigError(
+            "train.group_size is 1, but training compares the attempts of a group, so it needs at least 2.",
+            remedy="--group-size 2, or --dry-run, which plays without training",
+        )
 
 
 async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion, checkpoint: Checkpoint | None) -> int:

@@ -167,7 +167,7 @@ def test_time_between_sessions_of_a_resumed_run_does_not_count(capsys: pytest.Ca
     with begin(Path("runs/one"), "train") as folder:
         folder.finish("completed")
     facts = json.loads(Path("runs/one/run.json").read_text())
-    write_json(Path("runs/one/run.json"), facts | {"resumed": [{"iteration": 1}]})
+    write_json(Path("runs/one/run.json"), facts | {"resumed": [{"iteration": 1}], "seconds": None})
     times = [("run_start", 100), ("pool", 130), ("run_start", 9000), ("weights", 9005), ("run_end", 9012)]
     lines = "".join(json.dumps({"event": name, "time": at}) + "\n" for name, at in times)
     Path("runs/one/events.jsonl").write_text(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import re
 import tempfile
@@ -73,7 +74,10 @@ class LocalSnapshots:
             write_durably(folder / _CURRENT, f"{short}\n".encode())
         except OSError as error:
             reason = error.strerror or str(error)
-            remedy = "free some disk space, or set FINQA_HOME to a folder on another disk"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "export FINQA_HOME=DIR, with a folder that can be written" + (
+                ", or free some space" if full else ""
+            )
             raise StorageError(
                 f"Building the snapshot {name!r} in {folder} failed: {reason}.", remedy=remedy
             ) from error

@@ -249,7 +249,7 @@ BAD_FILES = {
     "[train]\ngroup_sise = 3\n": "Did you mean 'train.group_size'",
     "train = 3\n": "must be a table",
     "[engine]\noptions = 3\n": "must be a table of options",
-    "[train]\ngroup_size = 1\n": "greater than or equal to 2",
+    "[train]\ngroup_size = 0\n": "greater than or equal to 1",
     "[train]\nlearning_rate = nan\n": "finite number",
     "trackers = 3\n": "trackers",
 }

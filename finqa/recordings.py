@@ -21,6 +21,7 @@ from finqa_cli.runs.run_summary import RunSummary, locate_run, summarize_run
 from finqa_cli.runs.trajectory_records import exchange, recorded_trajectory
 from finqa_cli.statistics import MALFORMED, read_outcome
 from finqa_cli.types import Message, Turn
+from finqa_cli.types.token_use import recorded_use
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -63,7 +64,8 @@ class Episode:
         status: Why it ended, such as `completed` or `sandbox_error`.
         messages: The whole conversation: the prompt, then the turns of the policy and the replies.
         turns: Turns of the policy with tool calls and observations.
-        tokens: Sampled tokens; 0 for engines without tokens.
+        tokens: Sampled tokens; None if they are unknown.
+        usage: Tokens and cost as a mapping; None if they are unknown.
         seconds: Wall time of the attempt.
         record: The whole record, as in trajectories.jsonl.
     """
@@ -80,7 +82,8 @@ class Episode:
     status: str
     messages: tuple[Message, ...] = field(repr=False)
     turns: tuple[Turn, ...] = field(repr=False)
-    tokens: int = field(repr=False)
+    tokens: int | None = field(repr=False)
+    usage: Mapping[str, Any] | None = field(repr=False)
     seconds: float = field(repr=False)
     record: Mapping[str, Any] = field(repr=False, compare=False)
 
@@ -107,6 +110,7 @@ class Episode:
             messages=(*trajectory.messages, *exchanged),
             turns=tuple(trajectory.turns),
             tokens=outcome.tokens,
+            usage=None if (use := recorded_use(record)) is None else use.to_dict(),
             seconds=outcome.seconds,
             record=record,
         )
@@ -129,6 +133,7 @@ class Episode:
             "explanation": self.explanation,
             "turns": len(self.turns),
             "tokens": self.tokens,
+            "cost_usd": None if self.usage is None else self.usage["cost_usd"],
             "seconds": self.seconds,
         }
 

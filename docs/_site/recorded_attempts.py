@@ -104,9 +104,9 @@ class TurnRecord(Written):
     """`stop` (a stop token was sampled) or `length` (the token limit)."""
     policy_version: int
     """Number of the policy that generated the turn."""
-    prompt_tokens: int
+    prompt_tokens: int | None
     """Number of tokens that were appended before the completion."""
-    completion_tokens: int
+    completion_tokens: int | None
     """Number of sampled tokens; 0 for engines without tokens."""
     seconds: float
     """Wall-clock seconds of generation and reply."""

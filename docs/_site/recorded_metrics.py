@@ -436,6 +436,8 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "statuses": (_COUNT, "Many `max_turns`, `max_tokens` or `parse_error`: raise the limit, or `finqa sft` first"),
         "by_kind": ("", ""),
         "cut_replies": (_COUNT, "Not empty: raise `--max-gen-tokens`"),
+        "usage": ("", ""),
+        "turn_seconds_mean": (_S, "Of a server: its speed under this load; fewer `--sandboxes` if it grows"),
         "validation_loss": (
             f"{_NATS} per token",
             "Grows while `loss` falls: overfitting; fewer `--epochs`. `checkpoints/best` has the best policy",

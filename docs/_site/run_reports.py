@@ -116,8 +116,8 @@ class SampleReportFile(MetricsFile):
     """Mean total reward."""
     reward_of_best_mean: float | None
     """Mean over the questions of the best candidate's reward."""
-    sampled_tokens: int
-    """Sampled tokens of all attempts."""
+    sampled_tokens: int | None
+    """Sampled tokens of all attempts; null if they are unknown."""
     token_ids: bool
     """All candidates have their token ids."""
 
@@ -271,8 +271,10 @@ class ComparedRun(Written):
     """Mean total reward."""
     turns_mean: float
     """Mean number of assistant turns."""
-    answer_tokens_mean: float
-    """Mean number of sampled tokens per attempt."""
+    answer_tokens_mean: float | None
+    """Mean number of sampled tokens per attempt; null if they are unknown."""
+    usage: dict[str, Any] | None = ABSENT
+    """Tokens and cost of the evaluation; null if they are unknown."""
     training_iterations: int | None
     """Iterations of the training; null if it is not known."""
     training_sampled_tokens: int | None
@@ -344,8 +346,8 @@ class BreakdownRow(AttemptRow):
     program_validity: Verdict = metric("program_validity")
     program_accuracy: Verdict = metric("program_accuracy")
     format_compliance: Verdict = metric("format_compliance")
-    sampled_tokens: int
-    """Sampled tokens."""
+    sampled_tokens: int | None
+    """Sampled tokens; empty if they are unknown."""
     seconds: float
     """Wall-clock seconds."""
     failure_reason: str | None

@@ -40,6 +40,7 @@ from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
 from finqa_cli.statistics import describe_cut_replies
+from finqa_cli.types.token_use import TokenUse
 from finqa_cli.wiring.command_settings import RUNS
 
 app = CommandApp()
@@ -153,6 +154,7 @@ def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         *([cut] if cut else []),
         *([_differs(result.run, otherwise)] if otherwise else []),
+        *([_used(report)] if report["usage"] else []),
         *(["", plain_table(headers, rows)] if any(kinds) else []),
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
@@ -160,6 +162,13 @@ def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
         next_lines(f"finqa report {result.run}", f"finqa view {result.run}", f"finqa show {result.run}"),
     ]
     return "\n".join(lines)
+
+
+def _used(report: Mapping[str, Any]) -> str:
+    """Return tokens, cost and speed in one line; nothing is said about what is unknown."""
+    use, seconds = TokenUse.from_dict(report["usage"]), report["turn_seconds_mean"]
+    assert use is not None
+    return use.text() + (f", {seconds:.1f} s a turn" if seconds is not None else "")
 
 
 def _differs(run: Path, otherwise: int) -> str:

@@ -31,6 +31,7 @@ from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
 from finqa_cli.statistics import MALFORMED, Outcome, by_question, evaluation_metrics, read_outcome
+from finqa_cli.statistics.outcomes import add_tokens
 from finqa_cli.types import PolicyVersion, Status, Task, Trajectory
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
@@ -211,7 +212,7 @@ def sample_report(run: Path, tasks: Sequence[Task], wanted: int) -> dict[str, An
         "distinct_share": sum(map(len, texts.values())) / graded if graded else None,
         "reward_mean": sum(map(sum, rewards)) / graded if graded else None,
         "reward_of_best_mean": sum(map(max, rewards)) / len(rewards) if rewards else None,
-        "sampled_tokens": sum(each.tokens for each in outcomes),
+        "sampled_tokens": add_tokens(outcomes),
         "token_ids": token_ids and graded > 0,
         **metrics,
     }

@@ -43,6 +43,7 @@ from finqa_cli.statistics import (
 )
 from finqa_cli.types import DataInfo, PolicyVersion, Task, Trajectory
 from finqa_cli.types.splits import choose_split
+from finqa_cli.types.token_use import TokenUse, recorded_use
 from finqa_cli.wiring.policies import resolve_for
 from finqa_cli.wiring.stage import EpisodeCount, Stage, stage
 
@@ -194,9 +195,9 @@ class _Played:
     def sum_up(self, environment: Environment, settings: Settings) -> EvalReport:
         """Sums up all attempts."""
         before = {name: record for name, record in self.records.items() if name not in self._facts}
-        tokens = {name: read_outcome(record).tokens for name, record in before.items()}
+        uses = {name: recorded_use(record) for name, record in before.items()}
         trajectories = [trajectory for _, trajectory in sorted(self._trajectories.items())]
-        return sum_up(environment, settings, trajectories, sampled_tokens=tokens)
+        return sum_up(environment, settings, trajectories, uses=uses)
 
 
 def _open_run(run: Path, target: str, settings: Settings, resume: bool) -> AbstractContextManager[RunFolder]:
@@ -324,7 +325,7 @@ def sum_up(
     settings: Settings,
     trajectories: Sequence[Trajectory],
     *,
-    sampled_tokens: Mapping[str, int] = MappingProxyType({}),
+    uses: Mapping[str, TokenUse | None] = MappingProxyType({}),
 ) -> EvalReport:
     """Sums up an evaluation with the environment's own figures.
 
@@ -332,13 +333,13 @@ def sum_up(
         environment: The environment that was played.
         settings: Settings of the evaluation.
         trajectories: All attempts, faults included.
-        sampled_tokens: See `summarize`.
+        uses: See `summarize`.
     """
     return summarize(
         trajectories,
         measured(environment, trajectories),
         clustered_by=cluster_noun(settings.environment.name, settings.environment.options),
-        sampled_tokens=sampled_tokens,
+        uses=uses,
     )
 
 

@@ -29,6 +29,7 @@ from finqa_cli.statistics.intervals import clustered_mean, t_test
 from finqa_cli.statistics.outcomes import Outcome, by_question
 from finqa_cli.statistics.paired import PairedDifference, paired_difference
 from finqa_cli.types import AssistantTurn, Observation, Rewards, Trajectory, Turn
+from finqa_cli.types.token_use import recorded_use
 from finqa_cli.wiring.build import open_environment
 
 RULES = (GRADER, "grader.", "reward.name", "reward.options.")
@@ -208,8 +209,8 @@ async def rescore(settings: Settings, source: Path, run: Path, *, reporter: Repo
             await environment.close()
         reporter.finish(PHASE)
         after = [recorded_trajectory(record) for record in written]
-        tokens = {str(record["id"]): read_outcome(record).tokens for record in records}
-        reports = [sum_up(environment, settings, each, sampled_tokens=tokens) for each in (before, after)]
+        uses = {str(record["id"]): recorded_use(record) for record in records}
+        reports = [sum_up(environment, settings, each, uses=uses) for each in (before, after)]
         split = str(records[0]["task"]["split"])
         write_results(run, written, reports[1], {"target": target, "data": asdict(data), "split": split})
         inputs = {**manifest.get("inputs", {}), "data": asdict(data), "rescored": {"run": str(source)}}

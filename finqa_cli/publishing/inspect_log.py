@@ -17,6 +17,7 @@ from finqa_cli import __version__
 from finqa_cli.runs.trajectory_records import exchange
 from finqa_cli.statistics import clustered_interval, read_outcome
 from finqa_cli.types import Message, Status, ToolCall
+from finqa_cli.types.token_use import TokenUse, recorded_use, total_use
 
 VERSION = 2
 
@@ -67,7 +68,11 @@ def inspect_log(
             "completed_samples": len(graded),
             "scores": list(_scores(graded)),
         },
-        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+        "stats": {
+            "started_at": created,
+            "completed_at": created,
+            "model_usage": _model_usage(model, total_use(map(recorded_use, records))),
+        },
         "samples": [_sample(record, model, created) for record in records],
     }
 
@@ -101,7 +106,7 @@ def _sample(record: Mapping[str, Any], model: str, created: str) -> dict[str, An
         "output": {"model": model, "choices": [_choice(said[-1], record)] if said else []},
         "metadata": {"split": outcome.split, "cluster": outcome.company, "kind": outcome.kind, "status": status.value},
         "total_time": outcome.seconds,
-        "model_usage": {},
+        "model_usage": _model_usage(model, recorded_use(record)),
         "events": list(_events(record, messages, model, created)),
         "events_data": {"messages": messages, "calls": []},
     }
@@ -136,8 +141,8 @@ def _events(
         if message["role"] != "assistant":
             continue
         turn = next(turns)
-        usage = {"input_tokens": turn["prompt_tokens"], "output_tokens": turn["completion_tokens"]}
-        total = turn["prompt_tokens"] + turn["completion_tokens"]
+        given, made = turn["prompt_tokens"] or 0, turn["completion_tokens"] or 0
+        usage = {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
         yield {
             "event": "model",
             "timestamp": created,
@@ -151,10 +156,26 @@ def _events(
             "output": {
                 "model": model,
                 "choices": [{"message": message, "stop_reason": _stop_reason(message, turn)}],
-                "usage": {**usage, "total_tokens": total},
+                **({"usage": usage} if given + made else {}),
             },
         }
         seconds += turn["seconds"]
+
+
+def _model_usage(model: str, use: TokenUse | None) -> dict[str, dict[str, Any]]:
+    """Returns the usage as `inspect_ai.model.ModelUsage` by model, whose input tokens are without cached ones."""
+    if use is None:
+        return {}
+    usage: dict[str, Any] = {
+        "input_tokens": use.prompt - use.cached,
+        "output_tokens": use.sampled,
+        "total_tokens": use.tokens,
+    }
+    if use.cached:
+        usage["input_tokens_cache_read"] = use.cached
+    if use.cost_usd is not None:
+        usage["total_cost"] = use.cost_usd
+    return {model: usage}
 
 
 def _stop_reason(message: Mapping[str, Any], turn: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 
 from finqa_cli.runs.run_nodes import PLACED_EVENTS, NodeState, RunNodes
 from finqa_cli.runs.run_notes import ROUTINE
-from finqa_cli.runs.run_summary import COMPLETED, RUNNING, RunSummary, summarize_run
+from finqa_cli.runs.run_summary import COMPLETED, PLAYED, RUNNING, RunSummary, summarize_run
+from finqa_cli.types.token_use import TokenUse, recorded_use, total_use
 
 WINDOW_S = 60.0
 """Seconds over which the rate of episodes is counted."""
@@ -83,6 +84,7 @@ class LiveState:
         sandboxes: Figures of the pool in its last event; empty without sandboxes.
         engine: The last event about the engine or its weights; empty if there was none.
         sampled_tokens: Sampled tokens that were used for training.
+        use: Tokens and cost of the episodes of an evaluation; None if they are unknown, and for other runs.
         trained_tokens: Tokens that the learner processed, prompts included.
         sandbox_hours: Hours of all sandboxes together.
         troubles: Number of notable events by name.
@@ -102,6 +104,7 @@ class LiveState:
     engine: Mapping[str, Any]
     sampled_tokens: int
     trained_tokens: int
+    use: TokenUse | None
     sandbox_hours: float
     troubles: Mapping[str, int]
     last_troubles: tuple[Mapping[str, Any], ...]
@@ -122,6 +125,7 @@ class LiveRun:
     _attempts: AppendedLines = field(init=False)
     _iterations: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _episodes: int = 0
+    _use: TokenUse | None = None
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
     _pool: Mapping[str, Any] = field(default_factory=dict)
     _engine: Mapping[str, Any] = field(default_factory=dict)
@@ -150,17 +154,21 @@ class LiveRun:
         for record in _records(self._events.read()):
             self._take_event(record)
         restarts = self._attempts.restarts
-        added = sum(1 for _ in self._attempts.read())
+        lines = list(self._attempts.read())
         if self._attempts.restarts > restarts:
             self._episodes = 0
+            self._use = None
             self._seen.clear()
-        self._episodes += added
+        self._episodes += len(lines)
         self._seen.append((now, self._episodes))
         while self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
         if self._summary is None or now - self._summarized >= SUMMARY_S:
             self._summary, self._summarized = summarize_run(self.path, episodes=self._episodes), now
         summary = self._summary
+        if summary.command in PLAYED and lines:  # a training has millions of lines, and its own count of tokens
+            uses = [use for record in _records(lines) if (use := _use_of(record)) is not None]
+            self._use = total_use([*([self._use] if self._use else []), *uses])
         recent = [self._iterations[number] for number in sorted(self._iterations)[-CURVE:]]
         running = summary.status == RUNNING
         rate = self._rate(recent[-RECENT:], running)
@@ -177,6 +185,7 @@ class LiveRun:
             engine=self._engine,
             sampled_tokens=self._sum("loss_tokens"),
             trained_tokens=self._sum("tokens"),
+            use=self._use,
             sandbox_hours=self._sandbox_s / 3600,
             troubles=dict(self._troubles.most_common()),
             last_troubles=tuple(self._last),
@@ -228,6 +237,13 @@ def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict):
             yield record
+
+
+def _use_of(record: Mapping[str, Any]) -> TokenUse | None:
+    try:
+        return recorded_use(record)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # written by another version, or by hand
 
 
 def _number(value: object) -> TypeGuard[float]:

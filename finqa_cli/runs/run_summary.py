@@ -20,6 +20,7 @@ from finqa_cli.processes import host_name
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.jsonl import count_lines, read_backwards
 from finqa_cli.runs.run_folder import MANIFEST, WORKED, read_run
+from finqa_cli.types.token_use import TokenUse
 
 DAMAGED, UNKNOWN, RUNNING, COMPLETED = "damaged", "unknown", "running", "completed"
 PIPELINE_EVALUATION = "10_eval"
@@ -28,7 +29,7 @@ PIPELINE_EVALUATION = "10_eval"
 LOGGED = ("metrics.jsonl", "events.jsonl", "trajectories.jsonl")
 """Files that a run appends to while it runs."""
 
-_PLAYED = ("eval", "sample")
+PLAYED = ("eval", "sample")
 """Commands whose progress is counted in episodes."""
 
 _EVALUATIONS = ("eval", "validation")
@@ -94,6 +95,7 @@ class RunSummary:
             is not known.
         size: Bytes on disk, with its nested runs.
         nested: The steps of a pipeline or an experiment, each a run.
+        use: Tokens and cost of a finished evaluation; None if they are unknown, and for other runs.
     """
 
     path: Path
@@ -106,6 +108,7 @@ class RunSummary:
     seconds: float | None = None
     size: int = 0
     nested: tuple[RunSummary, ...] = ()
+    use: TokenUse | None = None
 
     @property
     def state(self) -> str:
@@ -205,6 +208,7 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
         seconds=_working_time(path, facts, status),
         size=size,
         nested=tuple(_nested(path, steps, depth)),
+        use=TokenUse.from_dict(read_document(path / "report.json").get("usage")) if command in PLAYED else None,
     )
 
 
@@ -273,7 +277,7 @@ def _read_progress(
         return Progress(unit="step", done=done, step=next(reversed(list(steps)), ""))
     if not (path / "metrics.jsonl").exists():
         return None
-    if command in _PLAYED:
+    if command in PLAYED:
         total = _count(facts.get("episodes"))
         if (done := total if facts.get("status") == COMPLETED else episodes) is None:
             done = count_lines(path / "trajectories.jsonl")
@@ -291,7 +295,7 @@ def _read_score(path: Path, command: str, steps: Mapping[str, Mapping[str, Any]]
         if command == "pipeline":
             report = read_document(path / PIPELINE_EVALUATION / "report.json")
             return _score_of(report) if PIPELINE_EVALUATION in steps and report else None
-        if command in _PLAYED:
+        if command in PLAYED:
             return _score_of(read_document(path / "report.json"))
         trained: Mapping[str, Any] = {}
         for record in read_backwards(path / "metrics.jsonl"):

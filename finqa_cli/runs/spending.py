@@ -16,6 +16,7 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import Settings
 from finqa_cli.settings.schema import RunSettings
 from finqa_cli.types import Trajectory
+from finqa_cli.types.token_use import recorded_use
 
 FIRST_ESTIMATE = 8
 """Episodes after which the usage of the whole run is estimated."""
@@ -108,6 +109,21 @@ class Meter:
         """Return the usage as a JSON-ready mapping."""
         return asdict(self.spending)
 
+    def check_priced(self, engine_priced: bool, judge: Mapping[str, Any]) -> None:
+        """Check that a limit of cost can be reached, now that the engine is known.
+
+        Args:
+            engine_priced: Whether the engine computes the cost of its requests.
+            judge: Options of the judge.
+
+        Raises:
+            ConfigError: Nothing in the run has a price.
+        """
+        limits = self._limits
+        priced = engine_priced or judge.get("prices") or limits.sandbox_hour_price
+        if limits.max_cost is not None and not (priced or (self._gpus and limits.gpu_hour_price)):
+            raise _no_price()
+
     def plan(self, episodes: int, run: Path, settings: Settings) -> None:
         """Report the expected usage of the episodes, from an earlier run of the same policy.
 
@@ -139,9 +155,8 @@ class Meter:
         """Count attempts of the run that an earlier process played, from their records in trajectories.jsonl."""
         for record in records:
             metadata = record.get("metadata", {})
-            turns = record["turns"]
-            tokens = sum(int(turn["prompt_tokens"]) + int(turn["completion_tokens"]) for turn in turns)
-            self._add(str(record["id"]), metadata, tokens)
+            use = recorded_use(record)
+            self._add(str(record["id"]), metadata, use.tokens if use else 0)
         self._known = self._episodes
 
     def add(self, trajectory: Trajectory) -> None:
@@ -217,14 +232,20 @@ def _check_limits(settings: Settings, gpus: int) -> None:
             f"The engine {engine.name} uses no tokens, so --max-tokens would have no effect.",
             remedy="leave --max-tokens out",
         )
+    if registry().find("engine", engine.name).remote:
+        return  # whether its model has a price is known when the engine is made: `Meter.check_priced`
     priced = run.sandbox_hour_price or (gpus and run.gpu_hour_price) or engine.options.get("prices")
     priced = priced or settings.grader.options.get("prices")
     if run.max_cost is not None and not priced:
-        raise ConfigError(
-            "No part of this run has a price, so --max-cost would have no effect.",
-            remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, engine.options.prices of a service, or "
-            "grader.options.prices of a judge",
-        )
+        raise _no_price()
+
+
+def _no_price() -> ConfigError:
+    return ConfigError(
+        "No part of this run has a price, so --max-cost would have no effect.",
+        remedy="--set run.sandbox_hour_price=PRICE; or run.gpu_hour_price, engine.options.prices of a service, or "
+        "grader.options.prices of a judge",
+    )
 
 
 def find_earlier(run: Path, settings: Settings) -> tuple[Path, Mapping[str, Any]] | None:

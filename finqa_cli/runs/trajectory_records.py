@@ -153,6 +153,7 @@ def _command(run: Path) -> str:
 
 
 def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
+    known = bool(turn.prompt_ids or turn.completion_ids)  # else the attempt's `usage` has the figures of the server
     record: dict[str, Any] = {
         "text": turn.text,
         "tool_call": _call_record(turn.tool_call),
@@ -160,8 +161,8 @@ def _turn_record(turn: Turn, token_ids: bool) -> dict[str, Any]:
         "observation": _observation_record(turn.observation),
         "stop": turn.stop,
         "policy_version": turn.policy_version,
-        "prompt_tokens": len(turn.prompt_ids),
-        "completion_tokens": len(turn.completion_ids),
+        "prompt_tokens": len(turn.prompt_ids) if known else None,
+        "completion_tokens": len(turn.completion_ids) if known else None,
         "seconds": round(turn.seconds, 4),
     }
     if turn.words:

@@ -7,6 +7,7 @@ a name that is set twice or does not exist can name the place.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -408,8 +409,18 @@ def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except ValueError:  # not TOML, or an integer with more digits than Python parses
-        return text
+        return _json_value(text)
     return parsed["value"] if list(parsed) == ["value"] else text
+
+
+def _json_value(text: str) -> Any:
+    """Return a mapping or list that is written as JSON; other texts unchanged."""
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _unknown(path: str, origin: str) -> ConfigError:

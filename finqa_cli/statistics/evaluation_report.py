@@ -13,6 +13,7 @@ from typing import Any
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 from finqa_cli.statistics.outcomes import Outcome, identity_columns, is_right, read_outcome
 from finqa_cli.types import Rewards, Status, Trajectory
+from finqa_cli.types.token_use import TokenUse, total_use
 
 _QUOTED_YEAR = re.compile(r"[\"`\[](?:19|20)\d{2}[\"`\]]")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
@@ -51,7 +52,9 @@ class EvalReport:
         reward_mean: Mean total reward.
         components: Mean of each named part of the reward, over the episodes that have it.
         turns_mean: Assistant turns per episode.
-        sampled_tokens_mean: Sampled tokens per episode; 0 for engines without tokens.
+        sampled_tokens_mean: Sampled tokens per episode whose tokens are known; None if they are unknown.
+        usage: Tokens and cost of all attempts; None if they are unknown.
+        turn_seconds_mean: Mean seconds of a turn.
         sql_queries: Number of SQL queries.
         sql_error_rate: Share of the queries that were refused or failed; None without queries.
         quoted_years: Share of the queries that quote every year, among those that use a year as a column; None without
@@ -73,7 +76,7 @@ class EvalReport:
     reward_mean: float
     components: Mapping[str, float]
     turns_mean: float
-    sampled_tokens_mean: float
+    sampled_tokens_mean: float | None
     sql_queries: int
     sql_error_rate: float | None
     quoted_years: float | None
@@ -81,6 +84,8 @@ class EvalReport:
     by_kind: Mapping[str, KindReport]
     measures: Mapping[str, Any] = field(default_factory=dict)
     cut_replies: Mapping[str, int] = field(default_factory=dict)
+    usage: Mapping[str, Any] | None = None
+    turn_seconds_mean: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a JSON-ready mapping."""
@@ -92,7 +97,7 @@ def summarize(
     measures: Mapping[str, Any] | None = None,
     *,
     clustered_by: str = "cluster",
-    sampled_tokens: Mapping[str, int] = MappingProxyType({}),
+    uses: Mapping[str, TokenUse | None] = MappingProxyType({}),
 ) -> EvalReport:
     """Compute the report of an evaluation. Without a graded episode the accuracy is 0 with the interval [0, 1].
 
@@ -100,9 +105,10 @@ def summarize(
         trajectories: All attempts, faults included.
         measures: Figures that the environment computes itself.
         clustered_by: See `EvalReport`.
-        sampled_tokens: Attempt id -> its sampled tokens, for attempts from records, which have no token ids.
+        uses: Attempt id -> what it used, for attempts from records, which have no token ids.
     """
     graded = [(one, one.rewards) for one in trajectories if one.rewards is not None]
+    used = {one.id: uses.get(one.id, one.use) for one in trajectories}
     interval = Interval(mean=0.0, standard_error=0.0, low=0.0, high=1.0, clusters=0)
     if graded:
         clusters = [one.task.cluster for one, _ in graded]
@@ -133,7 +139,9 @@ def summarize(
         reward_mean=_mean(rewards.total for _, rewards in graded) or 0.0,
         components={name: statistics.fmean(values) for name, values in sorted(components.items())},
         turns_mean=_mean(len(one.turns) for one, _ in graded) or 0.0,
-        sampled_tokens_mean=_mean(sampled_tokens.get(one.id, one.sampled_tokens) for one, _ in graded) or 0.0,
+        sampled_tokens_mean=_mean(use.sampled for one, _ in graded if (use := used[one.id]) is not None),
+        usage=None if (total := total_use(used.values())) is None else total.to_dict(),
+        turn_seconds_mean=_mean(turn.seconds for one in trajectories for turn in one.turns),
         sql_queries=len(queries),
         sql_error_rate=_mean(observation is None or observation.is_error for _, observation in queries),
         quoted_years=_mean(quoting),

@@ -12,6 +12,7 @@ from typing import Any
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, parse
 from finqa_cli.types import Status, Trajectory
+from finqa_cli.types.token_use import recorded_use
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -66,7 +67,7 @@ class Outcome:
         reason: A key of `REASONS`; empty when it is right.
         explanation: The grader's explanation, or the message of the fault.
         turns: Number of assistant turns.
-        tokens: Sampled tokens; 0 for engines without tokens.
+        tokens: Sampled tokens; None if they are unknown.
         seconds: Wall-clock seconds.
     """
 
@@ -86,7 +87,7 @@ class Outcome:
     reason: str
     explanation: str
     turns: int
-    tokens: int
+    tokens: int | None
     seconds: float
 
     def part(self, name: str) -> float | None:
@@ -169,7 +170,7 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
         reason="" if correct else _reason(status, components, answer, form),
         explanation=str(record["explanation"] or record["error"]),
         turns=len(turns),
-        tokens=sum(int(turn["completion_tokens"]) for turn in turns),
+        tokens=None if (use := recorded_use(record)) is None else use.sampled,
         seconds=_finite(record["seconds"]),
     )
 
@@ -188,6 +189,12 @@ def identity_columns(outcome: Outcome) -> dict[str, Any]:
         "type": outcome.kind,
         "status": outcome.status.value,
     }
+
+
+def add_tokens(outcomes: Iterable[Outcome]) -> int | None:
+    """Sampled tokens of attempts; None if those of none are known."""
+    known = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
+    return sum(known) if known else None
 
 
 def by_question(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:

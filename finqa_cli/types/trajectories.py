@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, overload
 
 from finqa_cli.types.tasks import Message, Observation, Rewards, Task, ToolCall, ToolSpec
+from finqa_cli.types.token_use import TokenUse, use_of
 
 
 class Status(StrEnum):
@@ -215,6 +216,11 @@ class Trajectory:
     def sampled_tokens(self) -> int:
         """Sampled tokens of all turns; 0 without token ids."""
         return sum(len(turn.completion_ids) for turn in self.turns)
+
+    @property
+    def use(self) -> TokenUse | None:
+        """Tokens and cost of the attempt; None if they are unknown."""
+        return use_of(((len(turn.prompt_ids), len(turn.completion_ids)) for turn in self.turns), self.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

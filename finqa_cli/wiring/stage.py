@@ -189,6 +189,8 @@ async def _started(
                 pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
             engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
             check_engine(engine, settings, policy, trains=trains)
+            if meter is not None:
+                meter.check_priced(engine.usage("").get("cost_usd") is not None, settings.grader.options)
             codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
             await asyncio.to_thread(engine.check)
             if settings.cluster.rollout_workers:

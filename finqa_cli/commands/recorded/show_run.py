@@ -28,6 +28,7 @@ from finqa_cli.runs.trajectory_records import recorded_trajectory
 from finqa_cli.settings import is_embedded
 from finqa_cli.statistics import MALFORMED, Outcome
 from finqa_cli.types import PolicyVersion
+from finqa_cli.types.token_use import recorded_use
 from finqa_cli.wiring.command_settings import RESUMABLE
 
 app = CommandApp()
@@ -88,6 +89,7 @@ def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
         file = run / "trajectories.jsonl"
         reason = f"{file}, line {number}: not the record of an episode ({error!r})."
         raise DataError(reason, remedy=f"correct or remove that line of {file}") from error
+    use = recorded_use(record)
     versions = sorted({turn.policy_version for turn in trajectory.turns})
     document = {
         "run": str(run),
@@ -95,6 +97,7 @@ def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
         "correct": outcome.correct,
         "answer": outcome.answer,
         "sampled_tokens": outcome.tokens,
+        "usage": use.to_dict() if use else None,
         "policy_versions": versions,
         "record": record,
     }
@@ -103,7 +106,7 @@ def _show_episode(line: CommandLine, run: Path, reference: str) -> None:
     facts = [
         f"Answer: {outcome.answer}" if outcome.answer else "",
         "" if parts in verdict else parts,
-        f"{plural(len(trajectory.turns), 'turn')}, {plural(outcome.tokens, 'sampled token')}, {outcome.seconds:.1f} s, "
+        f"{plural(len(trajectory.turns), 'turn')}, {use.text() if use else 'tokens unknown'}, {outcome.seconds:.1f} s, "
         f"policy version {', '.join(map(str, versions)) or '-'}, {_plural_y(trajectory.retries, 'retr')}, "
         f"{_plural_y(trajectory.recoveries, 'recover')}",
     ]
@@ -172,6 +175,8 @@ def _facts(summary: RunSummary, notes: RunNotes, errors: Sequence[RecordedError]
         clause = f" ({summary.score.name}{after})" if summary.score.name == "accuracy" else after
         clause = clause if summary.score.graded != 0 else ""
         yield "score", f"{score_text(summary.score)}{clause}"
+    if summary.use is not None:
+        yield "usage", summary.use.text()
     if summary.created is not None:
         begun = f"{datetime.fromtimestamp(summary.created).astimezone():%Y-%m-%d %H:%M %Z}"
         worked = "" if summary.seconds is None else f"; {age_text(summary.seconds)} of work"

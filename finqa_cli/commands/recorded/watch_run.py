@@ -122,9 +122,12 @@ def _rows(state: LiveState) -> Iterator[tuple[str, str]]:
         yield "engine", event_text(state.engine)
     for place, node in enumerate(state.nodes):
         yield "nodes" if place == 0 else "", node_text(node)
-    if state.trained_tokens or state.sandbox_hours:
-        tokens = f"{state.sampled_tokens:,} sampled tokens, {state.trained_tokens:,} trained tokens"
-        yield "cost", f"{tokens}, {state.sandbox_hours:.2f} sandbox hours"
+    trained = f"{state.sampled_tokens:,} sampled tokens, {state.trained_tokens:,} trained tokens"
+    hours = f"{state.sandbox_hours:.2f} sandbox hours"
+    if costs := [*([trained] if state.trained_tokens else []), *([hours] if state.sandbox_hours else [])]:
+        yield "cost", ", ".join(costs)
+    if state.use is not None:
+        yield "usage", state.use.text()
     if state.troubles:
         yield "events", ", ".join(f"{count} {name}" for name, count in state.troubles.items())
     yield from _last(state.last_troubles)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from finqa_cli.evaluation.compare.plots import plotter
 from finqa_cli.evaluation.markdown import cell, points, render
 from finqa_cli.runs.durable_files import new_folder, read_document, storage, write_csv, write_json
 from finqa_cli.runs.run_folder import write_manifest
-from finqa_cli.statistics import REASONS, Comparison, evaluation_metrics, scores_of, t_quantile
+from finqa_cli.statistics import REASONS, Comparison, Outcome, evaluation_metrics, scores_of, t_quantile
+from finqa_cli.types.token_use import dollars
 
 MOST_QUESTIONS = 10
 """Largest number of gained and of lost questions in the report; questions.csv has all."""
@@ -93,9 +94,9 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
         alike=alike(noun),
         clustered=clustered_by(noun),
         folders=folders,
-        tokens_per_answer=lambda run: statistics.fmean(
-            each.tokens for each in run.outcomes if each.correct is not None
-        ),
+        number_of=lambda number: "-" if number is None else f"{number:.0f}",
+        dollars_of=lambda run: "-" if run.usage is None or run.usage.cost_usd is None else dollars(run.usage.cost_usd),
+        tokens_per_answer=lambda run: _tokens_mean(each for each in run.outcomes if each.correct is not None),
         asked={outcome.question: outcome.prompt for run in runs for outcome in run.outcomes},
         most_questions=MOST_QUESTIONS,
         failures=failures,
@@ -265,12 +266,18 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
         "faults": metrics["faults"],
         "reward_mean": statistics.fmean(outcome.reward or 0.0 for outcome in graded),
         "turns_mean": statistics.fmean(outcome.turns for outcome in graded),
-        "answer_tokens_mean": statistics.fmean(outcome.tokens for outcome in graded),
+        "answer_tokens_mean": _tokens_mean(graded),
+        "usage": None if run.usage is None else run.usage.to_dict(),
         "training_iterations": cost.iterations if cost else None,
         "training_sampled_tokens": cost.sampled_tokens if cost else None,
         "training_learner_tokens": cost.trained_tokens if cost else None,
         "training_hours": cost.hours if cost else None,
     }
+
+
+def _tokens_mean(outcomes: Iterable[Outcome]) -> float | None:
+    known = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

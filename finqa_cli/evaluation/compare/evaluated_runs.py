@@ -15,6 +15,7 @@ from finqa_cli.runs.links import follow
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.runs.run_summary import PIPELINE_EVALUATION
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
+from finqa_cli.types.token_use import TokenUse, recorded_use, total_use
 from finqa_cli.wiring.policies import run_of
 
 INPUTS = ("run.json", "settings.json", "report.json", "metrics.jsonl", "trajectories.jsonl")
@@ -32,14 +33,14 @@ class Cost:
 
     Attributes:
         iterations: Iterations of rollouts and updates; optimizer steps for methods without rollouts.
-        sampled_tokens: Tokens sampled in rollouts; 0 for engines without tokens.
+        sampled_tokens: Tokens sampled in rollouts, 0 without rollouts; None if they are unknown.
         trained_tokens: Tokens that the learner processed, including prompts.
         hours: Wall time of its iterations in hours, without evaluations.
         curve: Mean reward of the rollouts of each iteration; empty without rollouts.
     """
 
     iterations: int
-    sampled_tokens: int
+    sampled_tokens: int | None
     trained_tokens: int
     hours: float
     curve: tuple[float, ...]
@@ -59,6 +60,7 @@ class EvaluatedRun:
         data_digest: `sha256:...` of the data with the questions.
         split: Split whose questions were asked.
         outcomes: One outcome per attempt.
+        usage: Tokens and cost of all attempts; None if they are unknown.
         cost: Cost of that training; None if there was none or its folder no longer exists.
         finqa: Version that wrote the run.
         files: Name of each input file -> sha256 in hex.
@@ -73,6 +75,7 @@ class EvaluatedRun:
     data_digest: str
     split: str
     outcomes: tuple[Outcome, ...]
+    usage: TokenUse | None
     cost: Cost | None
     finqa: str
     files: Mapping[str, str]
@@ -189,9 +192,10 @@ def _report(path: Path) -> dict[str, Any]:
 
 
 def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
-    """Returns the `outcomes` of one evaluation, and the `split` that its attempts name."""
+    """Returns the `outcomes` and `usage` of one evaluation, and the `split` that its attempts name."""
     file = path / "trajectories.jsonl"
     found: dict[tuple[str, int], Outcome] = {}
+    uses: list[TokenUse | None] = []
     for row, record in enumerate(_records(file), start=1):
         try:
             if record["phase"] != "eval" or record["iteration"] != iteration:
@@ -203,24 +207,27 @@ def _outcomes(path: Path, *, iteration: int, episodes: int) -> dict[str, Any]:
         if key in found:
             raise DataError(f"{file}, row {row}: attempt {key[1]} at question {key[0]!r} occurs twice.", remedy=_AGAIN)
         found[key] = outcome
+        uses.append(recorded_use(record))
     if len(found) != episodes:
         raise DataError(f"{file} contains {len(found)} of the {episodes} episodes of its evaluation.", remedy=_AGAIN)
     if not any(outcome.correct is not None for outcome in found.values()):
         raise DataError(f"No episode of the evaluation in {path} was graded.", remedy=_AGAIN)
     splits = sorted({outcome.split for outcome in found.values()})
-    return {"outcomes": tuple(found[key] for key in sorted(found)), "split": ", ".join(splits)}
+    return {
+        "outcomes": tuple(found[key] for key in sorted(found)),
+        "usage": total_use(uses),
+        "split": ", ".join(splits),
+    }
 
 
 def _cost(path: Path, command: str) -> Cost:
     records = [record for record in _records(path / "metrics.jsonl") if record["kind"] == command]
     timings = [record["timing"] for record in records]
-    sampled = 0
-    for record in _records(path / "trajectories.jsonl"):
-        if record["phase"] == "train":
-            sampled += sum(int(turn["completion_tokens"]) for turn in record["turns"])
+    played = [recorded_use(record) for record in _records(path / "trajectories.jsonl") if record["phase"] == "train"]
+    used = total_use(played)
     return Cost(
         iterations=len(records),
-        sampled_tokens=sampled,
+        sampled_tokens=used.sampled if used else None if played else 0,
         trained_tokens=sum(int(record.get("tokens", 0)) for record in records),
         hours=sum(float(timing.get("iteration_s", timing["update_s"])) for timing in timings) / 3600,
         curve=tuple(float(record["reward_mean"]) for record in records if "reward_mean" in record),

@@ -15,6 +15,7 @@ from finqa_cli.publishing.report.report_records import Episode, RunRecords
 from finqa_cli.runs.run_nodes import NodeState, RunNodes, time_text
 from finqa_cli.settings import is_embedded
 from finqa_cli.statistics import REASONS, clustered_interval, mean_interval, reward_interval
+from finqa_cli.types.token_use import total_use
 
 LEVEL = 0.95
 
@@ -59,7 +60,7 @@ MEASURED: tuple[tuple[str, str, str, _Measure], ...] = (
     ),
     (
         *("length", "Length", "sampled tokens per attempt"),
-        lambda one: None if one.outcome.correct is None else float(one.outcome.tokens),
+        lambda one: None if one.outcome.correct is None or one.outcome.tokens is None else float(one.outcome.tokens),
     ),
     (
         *("turns", "Turns", "assistant turns per attempt"),
@@ -149,6 +150,7 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
     created, finished = str(facts.get("created", "")), str(facts.get("finished", ""))
     inputs = manifest.get("inputs") if isinstance(manifest.get("inputs"), Mapping) else {}
     policy, data = _mapping(inputs, "policy"), _mapping(inputs, "data")
+    used = total_use(episode.use for episode in records.episodes)
     versions = {"finqa": facts.get("finqa"), "python": facts.get("python"), **_mapping(manifest, "versions")}
     return {
         "label": records.path.resolve().name,
@@ -166,8 +168,10 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
             "seconds": _seconds_between(created, finished),
             "episodes": len(records.episodes),
             "episode_seconds": math.fsum(episode.outcome.seconds for episode in records.episodes),
-            "sampled_tokens": sum(episode.outcome.tokens for episode in records.episodes),
-            "prompt_tokens": sum(episode.prompt_tokens for episode in records.episodes),
+            "sampled_tokens": used.sampled if used else None,
+            "prompt_tokens": used.prompt if used else None,
+            "cost_usd": used.cost_usd if used else None,
+            "usage": used.text() if used else "unknown",
             "tool_calls": sum(episode.calls for episode in records.episodes),
             "trained_tokens": sum(int(record.get("tokens") or 0) for record in records.metrics),
         },
@@ -393,7 +397,14 @@ def row_of(episode: Episode, question: int, group: int, advantage: float | None)
     return [
         *(episode.id, question, episode.phase, episode.iteration, group, one.member, one.status.value, one.correct),
         *(one.reward, advantage, one.answer, one.reason, one.explanation, one.turns, episode.calls),
-        *(episode.failed_calls, episode.prompt_tokens, one.tokens, one.seconds, episode.retries, episode.recoveries),
+        *(
+            episode.failed_calls,
+            episode.use.prompt if episode.use else None,
+            one.tokens,
+            one.seconds,
+            episode.retries,
+            episode.recoveries,
+        ),
         *(low, high),
     ]
 

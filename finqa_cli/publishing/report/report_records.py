@@ -14,6 +14,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.runs.run_nodes import RunNodes, read_nodes
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
+from finqa_cli.types.token_use import TokenUse, recorded_use
 
 TRAJECTORIES = "trajectories.jsonl"
 METRICS = "metrics.jsonl"
@@ -34,7 +35,7 @@ class Episode:
         recoveries: Number of times that it was continued in a new session.
         calls: Number of tool calls that could be read.
         failed_calls: Number of tool calls that the environment refused, and of turns in which no call could be read.
-        prompt_tokens: Number of tokens that were given to the policy.
+        use: Tokens and cost; None if they are unknown.
         versions: Lowest and highest policy version of its turns; None without turns.
     """
 
@@ -48,7 +49,7 @@ class Episode:
     recoveries: int = 0
     calls: int = 0
     failed_calls: int = 0
-    prompt_tokens: int = 0
+    use: TokenUse | None = None
     versions: tuple[int, int] | None = None
 
     @property
@@ -153,7 +154,7 @@ def read_episode(record: Mapping[str, Any], line: int) -> Episode:
         recoveries=int(record["recoveries"]),
         calls=len(steps),
         failed_calls=refused + sum(bool(turn["parse_error"]) for turn in turns),
-        prompt_tokens=sum(int(turn["prompt_tokens"]) for turn in turns),
+        use=recorded_use(record),
         versions=(min(versions), max(versions)) if versions else None,
     )
 

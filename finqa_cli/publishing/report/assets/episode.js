@@ -96,7 +96,7 @@ function verdictOf(episode, details) {
     ["reward", number(episode.reward)],
     ["parts of the reward", Object.entries(details.components).map(([name, value]) => `${name} ${number(value)}`).join(", ")],
     ["advantage", episode.phase === "train" ? signed(episode.advantage) : ""],
-    ["tokens", `${number(episode.tokens)} sampled, ${number(episode.prompt_tokens)} of prompts`],
+    ["tokens", episode.tokens === null ? "unknown" : `${number(episode.tokens)} sampled, ${number(episode.prompt_tokens)} of prompts`],
     ["time", duration(episode.seconds)],
     ["policy version", versions],
     ["retries", number(episode.retries)],

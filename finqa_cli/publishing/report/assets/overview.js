@@ -20,12 +20,11 @@ function headOf(run) {
 
 function factsOf(head) {
   const { cost } = head;
-  const tokens = cost.sampled_tokens ? `${number(cost.sampled_tokens)} sampled, ${number(cost.prompt_tokens)} of prompts` : "";
   return facts([
     ["command", head.command && `finqa ${head.command}`],
     ["time", duration(cost.seconds)],
     ["episodes", number(cost.episodes)],
-    ["tokens", tokens],
+    ["tokens", cost.usage],
     ["trained tokens", cost.trained_tokens ? number(cost.trained_tokens) : ""],
     ["tool calls", number(cost.tool_calls)],
     ["policy", [head.policy.model, head.policy.adapter].filter(Boolean).join(" + ")],

@@ -64,7 +64,7 @@ async def complete(
             reply = await send(error.room)
         except PromptTooLongError:
             return full
-    ledger.add(request.key, reply.usage)
+    ledger.add(request.key, reply.usage.estimated(len(request.token_ids), len(reply.token_ids)))
     return Completion(token_ids=reply.token_ids, logprobs=reply.logprobs, stop=reply.stop, policy_version=version)
 
 
@@ -131,7 +131,8 @@ class HttpAccess(ServerAccess):
         """
         places = max(1, self.connection.max_concurrent // processes)
         connection = self.connection.model_copy(update={"max_concurrent": places})
-        client = Client(connection, self.key or find_key(connection), seed=self.seed, proxied=self.key is None)
-        server = TokenServer(client, model=None, folder="", vocabulary=self.vocabulary, seeded=self.seeded)
         ledger = Ledger(self.price, model=self.model, reports=False)
+        client = Client(connection, self.key or find_key(connection), seed=self.seed, proxied=self.key is None)
+        client.retried = ledger.retried
+        server = TokenServer(client, model=None, folder="", vocabulary=self.vocabulary, seeded=self.seeded)
         return HttpServerClient(server, max_context=self.max_context, ledger=ledger)

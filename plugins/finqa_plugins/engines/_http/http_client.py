@@ -32,7 +32,7 @@ from finqa_plugins.engines._http.refusals import (
     unreachable,
 )
 from finqa_plugins.engines._http.transport import Answer, PassingError, Transport
-from finqa_plugins.engines._http.usage import Usage
+from finqa_plugins.engines._http.usage import Usage, estimate_tokens
 
 log = structlog.get_logger(__name__)
 
@@ -102,9 +102,6 @@ CHAT, COMPLETIONS = "/chat/completions", "/completions"
 LISTING_S = 20.0
 """Seconds for the list of models: a server that takes longer counts as unreachable."""
 
-CHARACTERS_PER_TOKEN = 4
-"""Estimates the tokens of a prompt, which are reserved from the token limit until the reply reports the real number."""
-
 
 class Used(Protocol):
     """A parsed reply."""
@@ -119,12 +116,17 @@ R = TypeVar("R", bound=Used)
 
 
 class Client:
-    """Connection to one server, with its limits and retries."""
+    """Connection to one server, with its limits and retries.
+
+    Attributes:
+        retried: Called with a request's name when it is sent again.
+    """
 
     def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int, proxied: bool = True) -> None:
         """`proxied`: see `Transport`."""
         self.config = config
         self.seed = seed
+        self.retried: Callable[[str], None] = lambda key: None
         self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
         self._known: tuple[str, ...] = ()
         self._gate = Gate(
@@ -189,7 +191,7 @@ class Client:
         """
         content, model = write_document(body), str(body["model"])
         del body  # the garbage collector would visit each of its token ids again and again while the reply is awaited
-        reserved = len(content) // CHARACTERS_PER_TOKEN + limit
+        reserved = estimate_tokens(len(content)) + limit  # until the reply reports the real number
         jitter: random.Random | None = None
         began, tries = 0.0, 0
         while True:
@@ -222,6 +224,7 @@ class Client:
             if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
                 asked = "" if failure.wait_s is None else f" (it requests a pause of {failure.wait_s:.0f} s)"
                 raise exhausted(f"{failure.reason}{asked}", failure.limited, tries, self.config)
+            self.retried(key)
             # Log: A model server was busy, limited the rate or failed; the request is sent again after `wait_s`
             # seconds.
             log.info("request repeated", request=key, reason=failure.reason, tries=tries, wait_s=round(wait, 2))

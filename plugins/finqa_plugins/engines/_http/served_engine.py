@@ -77,6 +77,7 @@ class ServedTokenEngine(TokenEngine):
         self.probe_tolerance = tolerance
         self._revive = revive
         self._ledger = Ledger(price, model=context.model)
+        server.client.retried = self._ledger.retried
         self._changing = asyncio.Lock()
         self._facts: ServerFacts | None = None
         self._versions: Versions | None = None

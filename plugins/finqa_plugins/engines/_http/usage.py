@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
@@ -22,14 +22,24 @@ REPORT_EVERY = 100
 """Requests between two log lines with the total usage."""
 
 
+CHARACTERS_PER_TOKEN = 4
+"""Estimates the tokens of a text that no server has counted."""
+
+
+def estimate_tokens(characters: int) -> int:
+    """Tokens of a text with this number of characters, at least 1."""
+    return max(1, characters // CHARACTERS_PER_TOKEN)
+
+
 class Price(BaseModel):
-    """Price of one model in US dollars per million tokens; `cached_input` defaults to the price of `input`."""
+    """Price of one model in US dollars per million tokens; the last two default to the price of `input`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached_input: float | None = Field(default=None, ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +50,11 @@ class Usage:
         requests: Answered requests.
         prompt_tokens: Including the cached ones.
         cached_tokens: Tokens of the prompts that the server had from earlier requests.
+        written_tokens: Tokens of the prompts that the server wrote into its cache, where that has a price.
         completion_tokens: Including those of reasoning that is not shown.
-        unmetered: Requests whose reply did not report its usage; they are missing in tokens and cost.
+        unmetered: Requests whose reply did not report its usage; their tokens are estimated from the length of texts.
+        retries: Requests that were sent again after a temporary failure.
+        charged_usd: Cost as the server itself reports it (OpenRouter); None if it does not.
     """
 
     requests: int = 0
@@ -49,6 +62,9 @@ class Usage:
     cached_tokens: int = 0
     completion_tokens: int = 0
     unmetered: int = 0
+    written_tokens: int = 0
+    retries: int = 0
+    charged_usd: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
         """Adds two usages."""
@@ -58,6 +74,9 @@ class Usage:
             cached_tokens=self.cached_tokens + other.cached_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             unmetered=self.unmetered + other.unmetered,
+            written_tokens=self.written_tokens + other.written_tokens,
+            retries=self.retries + other.retries,
+            charged_usd=_added(self.charged_usd, other.charged_usd),
         )
 
     @property
@@ -66,12 +85,18 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def cost_usd(self, price: Price | None) -> float | None:
-        """Cost in US dollars; None without a price."""
+        """Cost in US dollars: by the price, else as the server reports it; None without either."""
         if price is None:
-            return None
+            return self.charged_usd
         cached = price.input if price.cached_input is None else price.cached_input
-        fresh = self.prompt_tokens - self.cached_tokens
-        return (fresh * price.input + self.cached_tokens * cached + self.completion_tokens * price.output) / 1e6
+        write = price.input if price.cache_write is None else price.cache_write
+        fresh = self.prompt_tokens - self.cached_tokens - self.written_tokens
+        prompts = fresh * price.input + self.cached_tokens * cached + self.written_tokens * write
+        return (prompts + self.completion_tokens * price.output) / 1e6
+
+    def estimated(self, prompt: int, completion: int) -> Usage:
+        """The usage with estimates where the server reported none."""
+        return replace(self, prompt_tokens=prompt, completion_tokens=completion) if self.unmetered else self
 
 
 def read_usage(document: Mapping[str, Any]) -> Usage:
@@ -79,34 +104,56 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
     found = document.get("usage")
     usage: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    if prompt is None or completion is None:
+    if not prompt or completion is None:  # no request has an empty prompt
         return Usage(requests=1, unmetered=1)
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
-    return Usage(requests=1, prompt_tokens=prompt, cached_tokens=min(cached or 0, prompt), completion_tokens=completion)
+    charged = usage.get("cost")
+    return Usage(
+        requests=1,
+        prompt_tokens=prompt,
+        cached_tokens=min(cached or 0, prompt),
+        completion_tokens=completion,
+        charged_usd=float(charged) if _is_amount(charged) else None,
+    )
 
 
 class Ledger:
     """Usage of each of the latest episodes, and of all together."""
 
-    def __init__(self, price: Price | None, *, model: str, reports: bool = True) -> None:
-        """`reports`: write the total usage to the log every `REPORT_EVERY` requests."""
+    def __init__(self, price: Price | None, *, model: str, reports: bool = True, charged: bool = False) -> None:
+        """Begins to count.
+
+        Args:
+            price: Price of the model's tokens.
+            model: Name of the model in the log.
+            reports: Write the total usage to the log every `REPORT_EVERY` requests.
+            charged: The server reports the cost of each request itself.
+        """
         self.price = price
         self._model = model
+        self._charged = charged
         self._reports = reports
         self._episodes: OrderedDict[str, Usage] = OrderedDict()
         self.total = Usage()
 
     def add(self, key: str, usage: Usage) -> None:
         """Records the usage of the request `key`; logs the total every `REPORT_EVERY` requests."""
+        self._note(key, usage)
+        if self._reports and self.total.requests % REPORT_EVERY == 0:
+            self.report("tokens used so far")
+
+    def _note(self, key: str, usage: Usage) -> None:
         episode = key.rpartition("#")[0]
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
         self._episodes.move_to_end(episode)
         if len(self._episodes) > KEPT_EPISODES:
             self._episodes.popitem(last=False)
         self.total += usage
-        if self._reports and self.total.requests % REPORT_EVERY == 0:
-            self.report("tokens used so far")
+
+    def retried(self, key: str) -> None:
+        """Records that the request `key` is sent again."""
+        self._note(key, Usage(retries=1))
 
     def report(self, event: str) -> None:
         """Logs the total usage."""
@@ -128,7 +175,21 @@ class Ledger:
 
     def _facts(self, usage: Usage) -> dict[str, Any]:
         cost = usage.cost_usd(self.price)
-        return {**asdict(usage), "cost_usd": None if cost is None else round(cost, 6)}
+        if cost is None and self._charged and not usage.requests:
+            cost = 0.0
+        facts = asdict(usage)
+        del facts["charged_usd"]
+        if not usage.written_tokens:
+            del facts["written_tokens"]
+        return {**facts, "cost_usd": None if cost is None else round(cost, 6)}
+
+
+def _added(first: float | None, second: float | None) -> float | None:
+    return (first or 0.0) + (second or 0.0) if (first, second) != (None, None) else None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS
 
 
 def _count(value: object) -> int | None:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from finqa_cli.errors import ConfigError
 from finqa_plugins.engines._http.config import OMITTABLE, OPENAI_HOST, ServerConfig
+from finqa_plugins.engines._http.model_prices import listed_price, read_prices
 from finqa_plugins.engines._http.usage import Price
 
 OURS = frozenset(
@@ -47,7 +48,8 @@ class OpenAIEngineConfig(ServerConfig):
     extra_body: dict[str, Any] = Field(default_factory=dict, description="Additional fields of every request")
     prices: dict[str, Price] = Field(
         default_factory=dict,
-        description="Model -> {input, output, cached_input}: US dollars for a million tokens",
+        description="Model -> {input, output, cached_input}: US dollars for a million tokens, or a TOML or JSON file "
+        "of them (default: list prices of known hosted models)",
     )
 
     adapter_paths: dict[str, str] = Field(
@@ -83,10 +85,24 @@ class OpenAIEngineConfig(ServerConfig):
             )
         return self.model_copy(update={"base_url": addresses[replica], "base_urls": ()})
 
+    def price_of(self, model: str) -> Price | None:
+        """Price of a model: as given, else the list price; None if neither is known."""
+        return self.prices.get(model) or listed_price(self.base_url, model)
+
     @property
     def limit_field(self) -> str:
         """Name of the request field for the token limit: OpenAI's newer models refuse `max_tokens`."""
         return self.max_tokens_field or ("max_completion_tokens" if self.host == OPENAI_HOST else "max_tokens")
+
+    @field_validator("omit", "base_urls", mode="before")
+    @classmethod
+    def _separated_by_commas(cls, given: Any) -> Any:
+        return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _of_a_file(cls, given: Any) -> Any:
+        return read_prices(given)
 
     @field_validator("base_urls")
     @classmethod

@@ -12,14 +12,15 @@ import structlog
 from finqa_cli.contracts import ChatEngine, EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.types import AssistantTurn, ChatRequest
+from finqa_cli.types.model_providers import provider_at
 from finqa_plugins.engines._http.adapter_files import vocabulary
 from finqa_plugins.engines._http.config import find_key
 from finqa_plugins.engines._http.http_client import CHAT, Client
-from finqa_plugins.engines._http.json_documents import ModelCard
+from finqa_plugins.engines._http.json_documents import ModelCard, write_document
 from finqa_plugins.engines._http.refusals import NAME_MODEL, PromptTooLongError
 from finqa_plugins.engines._http.served_engine import ServedTokenEngine
 from finqa_plugins.engines._http.token_server import TokenServer
-from finqa_plugins.engines._http.usage import Ledger
+from finqa_plugins.engines._http.usage import Ledger, Usage, estimate_tokens
 from finqa_plugins.engines.openai.chat_messages import Reply, read_reply, request_body, unreadable_reply
 from finqa_plugins.engines.openai.config import CHAT_ONLY, OpenAIEngineConfig
 
@@ -33,10 +34,14 @@ class OpenAIEngine(ChatEngine):
         self._config = config or OpenAIEngineConfig()
         self._model = self._config.model or context.model
         self._seed = context.seed
-        self._ledger = Ledger(self._config.prices.get(self._model), model=self._model)
+        price = self._config.price_of(self._model)
+        provider = provider_at(self._config.base_url)
+        charged = provider is not None and provider.name == "openrouter"
+        self._ledger = Ledger(price, model=self._model, charged=charged)
         self._client: Client | None = None
         self._starting = asyncio.Lock()
         self._warned_of_written_call = False
+        self._warned_of_usage = False
 
     async def start(self) -> None:
         """Checks that the server answers and accepts the key. Idempotent.
@@ -52,12 +57,13 @@ class OpenAIEngine(ChatEngine):
             if not self._model:
                 raise ConfigError("Engine 'openai' needs the name of a model.", remedy=NAME_MODEL)
             client = Client(self._config, find_key(self._config), seed=self._seed)
+            client.retried = self._ledger.retried
             try:
                 self._check_model(await client.listing())
             except BaseException:
                 await client.close()
                 raise
-            if self._config.prices and self._model not in self._config.prices:
+            if self._config.prices and self._ledger.price is None:
                 # Log: `engine.options.prices` has other models only.
                 log.warning("no price for this model, so no cost is computed", model=self._model)
             self._client = client
@@ -125,8 +131,17 @@ class OpenAIEngine(ChatEngine):
                 raise
             # the prompt fits, but not with a whole reply
             reply = await send({**body, self._config.limit_field: error.room}, error.room)
-        self._ledger.add(request.key, reply.usage)
+        self._ledger.add(request.key, self._metered(reply, body))
         return reply
+
+    def _metered(self, reply: Reply, body: Mapping[str, Any]) -> Usage:
+        """The usage of a reply; where the server reported none, its estimate from the length of the texts."""
+        if not reply.usage.unmetered:
+            return reply.usage
+        if not self._warned_of_usage:
+            self._warned_of_usage = True
+            log.warning("the server reports no usage, so tokens and cost are estimated from the length of the texts")
+        return reply.usage.estimated(estimate_tokens(len(write_document(body))), estimate_tokens(len(reply.turn.text)))
 
     def _check_model(self, cards: tuple[ModelCard, ...] | None) -> None:
         """Rejects a model folder that the server does not list; other unknown names are left to the server."""
@@ -173,5 +188,5 @@ def _token_engine(config: OpenAIEngineConfig, context: EngineContext) -> ServedT
         load_timeout_s=config.load_timeout_s,
         seeded="seed" not in config.omit,
     )
-    price = config.prices.get(config.model or context.model)
+    price = config.price_of(config.model or context.model)
     return ServedTokenEngine(server, context=context, tolerance=config.probe_tolerance or "measured", price=price)

@@ -255,6 +255,7 @@ async def test_passing_failures_are_repeated_and_limits_are_kept(server: TokenSe
             "cached_tokens": 0,
             "completion_tokens": 8,
             "unmetered": 0,
+            "retries": 2,
             "cost_usd": pytest.approx((6 + 2 * 8) / 1e6, abs=1e-6),
         }
 

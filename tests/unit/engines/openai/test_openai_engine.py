@@ -84,6 +84,7 @@ async def test_usage_is_kept_per_episode_and_told_in_the_log(server: OpenAIServe
                 "cached_tokens": 0,
                 "completion_tokens": 20,
                 "unmetered": 0,
+                "retries": 0,
                 "cost_usd": 0.00024,
             }
     (line,) = (line for line in logged if line["event"] == "tokens used in all")

@@ -1,0 +1,85 @@
+"""Evaluations of models on servers: what they used and cost, in every place that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures.command_calls import document, failure
+from fixtures.openai_server import Fault, OpenAIServer, error_body, openai_server, says
+
+from finqa_cli.app import main
+from finqa_cli.runs.jsonl import read_jsonl
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+TEXT = ["--environment", "finqa-text", "--split", "train", "--quiet"]
+PRICE = "engine.options.prices.analyst"
+
+
+def reply(body: Mapping[str, Any]) -> dict[str, Any]:
+    return says('{"answer": "1", "program": "add(1, 2)"}')
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with openai_server(reply) as running:
+        yield running
+
+
+def on(server: OpenAIServer, *flags: str) -> list[str]:
+    return ["eval", "analyst", "--engine=openai", f"--set=engine.options.base_url={server.url}", *TEXT, *flags]
+
+
+def test_every_place_shows_what_a_server_used(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.faults = [Fault(status=503, body=error_body("busy"))]
+    server.usage = {**server.usage, "prompt_tokens_details": {"cached_tokens": 60}}
+    prices = 'engine.options.prices={"analyst": {"input": 2.0, "output": 10.0, "cached_input": 1.0}}'
+    assert main(on(server, "--limit=3", "--run-dir=run", "--set", prices, "--set=engine.options.backoff_s=0.01")) == 0
+    line = "300 prompt (180 cached) + 30 sampled tokens, $0.00072, 1 retry"
+    assert line in capsys.readouterr().out
+    report = json.loads(Path("run/report.json").read_text())
+    assert report["sampled_tokens_mean"] == 10 and report["usage"]["prompt_tokens"] == 300
+    assert report["usage"]["cost_usd"] == pytest.approx(3 * (40 * 2 + 60 * 1 + 10 * 10) / 1e6)
+    (record, *_) = read_jsonl(Path("run/trajectories.jsonl"))
+    assert record["turns"][0]["completion_tokens"] is None, "ids are unknown, which is not 0 tokens"
+
+    assert document(["show", "run", "1"], capsys)["usage"]["sampled_tokens"] == 10
+    main(["show", "run"])
+    assert line in capsys.readouterr().out
+    assert document(["top", "run"], capsys)["use"]["sampled"] == 30
+    assert main(["report", "run"]) == 0 and "300 prompt (180 cached)" in Path("run/report.html").read_text()
+    capsys.readouterr()
+    assert main(["export", "run", "--to", "inspect", "--out", "logs"]) == 0
+    (usage,) = json.loads(next(Path("logs").glob("2*.json")).read_text())["stats"]["model_usage"].values()
+    assert usage["output_tokens"] == 30 and usage["input_tokens_cache_read"] == 180
+
+
+def test_a_server_without_usage_is_estimated_and_the_limit_of_tokens_ends_the_run(
+    server: OpenAIServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.usage = None
+    assert main(on(server, "--limit=3", "--run-dir=whole")) == 0
+    whole = json.loads(Path("whole/report.json").read_text())["usage"]
+    assert whole["estimated"] and whole["prompt_tokens"] > 100 and "about " in capsys.readouterr().out
+    limit = (whole["prompt_tokens"] + whole["sampled_tokens"]) // 2
+    limited = on(server, "--limit=40", "--run-dir=run", f"--max-tokens={limit}", "--set=pool.max_concurrent_play=1")
+    assert failure(limited, capsys)[0] == 75
+    assert len(list(read_jsonl(Path("run/trajectories.jsonl")))) <= 3
+
+
+def test_a_limit_of_cost_needs_a_price(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = failure(on(server, "--limit=1", "--run-dir=free", "--max-cost=1"), capsys)
+    assert status == 78 and "price" in said and not server.asked
+    Path("prices.toml").write_text("[analyst]\ninput = 5.0\noutput = 5.0\n")
+    priced = on(server, "--limit=1", "--run-dir=run", "--max-cost=1", "--set=engine.options.prices=prices.toml")
+    assert main(priced) == 0
+    assert json.loads(Path("run/report.json").read_text())["usage"]["cost_usd"] == pytest.approx(110 * 5 / 1e6)
+
+
+def test_an_expert_of_no_tokens_claims_none(capsys: pytest.CaptureFixture[str]) -> None:
+    report = document(["eval", "scripted", *TEXT, "--limit=1", "--run-dir=run"], capsys)
+    assert report["usage"] is None and report["sampled_tokens_mean"] is None

@@ -40,8 +40,10 @@ from finqa_cli.runs.run_folder import new_run_path
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
 from finqa_cli.statistics import describe_cut_replies
+from finqa_cli.types.model_providers import split_target
 from finqa_cli.types.token_use import TokenUse
 from finqa_cli.wiring.command_settings import RUNS
+from finqa_cli.wiring.provider_targets import BASE_URL
 
 app = CommandApp()
 
@@ -56,8 +58,17 @@ def main(
     line: CommandLine,
     target: Annotated[
         str | None,
-        typer.Argument(help="A run, a checkpoint, a model folder or hub id, `embedded`, or `scripted` (the expert)."),
+        typer.Argument(
+            help="A run, a checkpoint, a model folder or hub id, PROVIDER/MODEL such as openai/gpt-4o, `embedded`, or "
+            "`scripted` (the expert)."
+        ),
     ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The same as the argument.")] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", help="Address of the server, for an OpenAI-compatible one or a provider's."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("-n", min=1, help="The same as --limit.")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -95,10 +106,13 @@ def main(
     if resume is not None:
         line.check_resumed(resume, command="eval")
         plan = plan_resumption(resume, line.flags)
-    elif target is None:
+    elif target is not None and model is not None:
+        raise UsageError(f"{target} and --model {model} both name the policy.", remedy="give one of them")
+    elif (target := target or model) is None:
         raise UsageError("No policy and no evaluation to resume is given.", remedy="finqa eval embedded")
     else:
-        extra = {**target_settings(line.flags, target), **line.quick(QUICK_EVAL)}
+        typed = {**line.flags, **_aliases(line, target, base_url, count)}
+        extra = {**typed, **target_settings(typed, target), **line.quick(QUICK_EVAL)}
         plan = plan_evaluation(line.load(extra, purpose="play").settings, target, fresh=fresh)
         if plan.resumes:
             line.note(f"{plan.run} was started by the same command and is resumed; --fresh starts a new run")
@@ -121,6 +135,24 @@ def main(
     check_faults(result, plan.settings)
     if line.as_json:  # after the check, because stdout gets one document: the result or the error
         emit(document, as_json=True, text="")
+
+
+def _aliases(line: CommandLine, target: str, base_url: str | None, count: int | None) -> dict[str, Any]:
+    """Return the settings of `--base-url` and `-n`.
+
+    Raises:
+        UsageError: `--limit` is given too.
+    """
+    settings: dict[str, Any] = {}
+    if count is not None:
+        if "eval.limit" in line.flags:
+            raise UsageError("-n and --limit both set the number of questions.", remedy="give one of them")
+        settings["eval.limit"] = count
+    if base_url is not None:
+        settings[BASE_URL] = base_url
+        if "engine.name" not in line.flags and split_target(target) is None:
+            settings["engine.name"] = "openai"
+    return settings
 
 
 def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:

@@ -19,6 +19,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import Status
 from finqa_cli.wiring.command_settings import RUNS, run_path, stored_settings
 from finqa_cli.wiring.policies import settings_of
+from finqa_cli.wiring.provider_targets import provider_settings
 
 FOLLOWED = (
     *("environment.name", "data.snapshot", "data.path", "reward.name", "model.name", "generation.max_steps"),
@@ -52,7 +53,7 @@ class PlannedEvaluation:
 
 
 def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """Return the settings that a target implies: the engine that it names, or those of the run that made it.
+    """Return the settings that a target implies: its engine or provider, or those of the run that made it.
 
     Args:
         given: Dotted path -> value of the settings that the user gives with the target; they are not implied.
@@ -60,6 +61,7 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
 
     Raises:
         UsageError: The target is an engine, and another one is given.
+        ConfigError: The address of the provider is not set.
     """
     if is_engine(target):
         if (other := given.get("engine.name")) not in (None, target):
@@ -68,6 +70,8 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
                 remedy=f"leave --engine out, or give a policy for {other} instead of {target}",
             )
         return {"engine.name": target}
+    if (hosted := provider_settings(target, given)) is not None:
+        return hosted
     if (stored := settings_of(target)) is None:
         return {"model.name": target}
     followed: dict[str, Any] = {}

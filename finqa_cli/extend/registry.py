@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -449,24 +449,21 @@ def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def registry() -> Registry:
     """Return the registry of this process. It is loaded once from the installed entry points, finqa's own first."""
-    entries = [*entry_points(group=hookspecs.GROUP), *checkout_entries(_CHECKOUT)]
-    return Registry(sorted(entries, key=lambda entry: (not is_built_in(entry.value), entry.name)))
+    found = (*checkout_entries(_CHECKOUT), *entry_points(group=hookspecs.GROUP))
+    entries = {(entry.name, entry.value): entry for entry in found}  # an installed one knows its distribution
+    return Registry(sorted(entries.values(), key=lambda entry: (not is_built_in(entry.value), entry.name)))
 
 
 def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
-    """Return the entry points in the pyproject.toml of a checkout that is used without installation.
+    """Return the entry points in the pyproject.toml of a checkout; empty if finqa does not run from one.
 
-    So a machine without network can run a checkout with `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`. Empty if finqa is
-    installed, because `entry_points` then finds them.
+    So a machine without network can run a checkout with `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`, and a component that a
+    `git pull` has added is known before finqa is installed again.
     """
-    try:
-        distribution("finqa")
-    except PackageNotFoundError:
-        file = checkout / "pyproject.toml"
-        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
-        declared = project.get("entry-points", {}).get(hookspecs.GROUP, {}) if project.get("name") == "finqa" else {}
-        return tuple(EntryPoint(name, module, hookspecs.GROUP) for name, module in declared.items())
-    return ()
+    file = checkout / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
+    declared = project.get("entry-points", {}).get(hookspecs.GROUP, {}) if project.get("name") == "finqa" else {}
+    return tuple(EntryPoint(name, module, hookspecs.GROUP) for name, module in declared.items())
 
 
 def missing_requirements(component: Component) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings.declarations import PREFIX
 from finqa_cli.settings.option_values import read_option, split_list
 from finqa_cli.settings.schema import AUTO, BARE_NAMES, DECLARATIONS, Choice, Settings
+from finqa_cli.types.model_providers import PROVIDERS
 
 CHOICES = tuple(name for name, field in Settings.model_fields.items() if field.annotation is Choice)
 SHOW = "finqa config show --origin"
@@ -34,6 +35,7 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 DOTENV_FILE = Path(".env")
 NEVER_FROM_DOTENV = (
+    *sorted(each.url_variable for each in PROVIDERS.values() if each.url_variable),
     "CWSANDBOX_BASE_URL",
     "DAYTONA_API_URL",
     "DAYTONA_SERVER_URL",

@@ -69,7 +69,7 @@ _PROVIDERS = (
         base_url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variable="GEMINI_API_KEY",
         options={"omit": ["seed", "parallel_tool_calls"]},
-        served=r"gemini.*|gemma-3n?-[\w.-]*it",
+        served=r"gemini.*",
     ),
     ModelProvider(
         name="openrouter",
@@ -164,6 +164,7 @@ PROVIDERS: Mapping[str, ModelProvider] = MappingProxyType({each.name: each for e
 """Provider by the word before the first `/` of a target."""
 
 _BY_HOST = {each.host: each for each in _PROVIDERS if each.needs_key and each.host}
+_AZURE = (".openai.azure.com", ".services.ai.azure.com")
 
 
 def split_target(target: str) -> tuple[ModelProvider, str] | None:
@@ -180,4 +181,5 @@ def split_target(target: str) -> tuple[ModelProvider, str] | None:
 
 def provider_at(base_url: str) -> ModelProvider | None:
     """Return the hosted provider with this address; None for other servers."""
-    return _BY_HOST.get(urlsplit(base_url).hostname or "")
+    host = urlsplit(base_url).hostname or ""
+    return PROVIDERS["azure"] if host.endswith(_AZURE) else _BY_HOST.get(host)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.anthropic_server import KEY, anthropic_server
+from fixtures.anthropic_server import says as claude_says
 from fixtures.command_calls import document, failure
 from fixtures.openai_server import Fault, OpenAIServer, error_body, openai_server, says
 
@@ -17,7 +19,6 @@ from finqa_cli.runs.jsonl import read_jsonl
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 TEXT = ["--environment", "finqa-text", "--split", "train", "--quiet"]
-PRICE = "engine.options.prices.analyst"
 
 
 def reply(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,3 +84,35 @@ def test_a_limit_of_cost_needs_a_price(server: OpenAIServer, capsys: pytest.Capt
 def test_an_expert_of_no_tokens_claims_none(capsys: pytest.CaptureFixture[str]) -> None:
     report = document(["eval", "scripted", *TEXT, "--limit=1", "--run-dir=run"], capsys)
     assert report["usage"] is None and report["sampled_tokens_mean"] is None
+
+
+def test_a_model_is_named_with_its_provider(
+    server: OpenAIServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_BASE_URL", server.url.removesuffix("/v1"))
+    assert main(["eval", "-m", "vllm/analyst", "-n", "2", *TEXT, "--run-dir=run"]) == 0
+    assert {body["model"] for body in server.asked} == {"analyst"} and len(server.asked) == 2
+    assert json.loads(Path("run/report.json").read_text())["target"] == "vllm/analyst"
+    assert main(["eval", "analyst", "--base-url", server.url, "-n", "1", *TEXT, "--run-dir=other"]) == 0
+    status, said = failure(["eval", "azure/gpt-4o", *TEXT], capsys)
+    assert status == 78 and "AZURE_OPENAI_ENDPOINT" in said
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    status, said = failure(["eval", "google/gemini-2.5-flash", *TEXT, "-n", "1"], capsys)
+    assert status == 77 and "export GEMINI_API_KEY=" in said
+
+
+def test_claude_is_evaluated_with_its_list_price(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    prices = (
+        "engine.options.prices={claude-sonnet-4-5 = {input = 3, output = 15, cached_input = 0.3, cache_write = 3.75}}"
+    )
+    answer = '{"answer": "1", "program": "add(1, 2)"}'
+    with anthropic_server(lambda body: claude_says(answer)) as server:
+        flags = ["--base-url", server.url, "--max-cost=1", "--set", prices, "-n", "2", "--run-dir=run", *TEXT]
+        assert main(["eval", "anthropic/claude-sonnet-4-5", *flags]) == 0
+        assert len(server.asked) == 2
+    usage = json.loads(Path("run/report.json").read_text())["usage"]
+    assert usage["cost_usd"] > 0 and not usage["estimated"] and KEY not in Path("run/settings.json").read_text()
+    assert "sampled tokens, $" in capsys.readouterr().out

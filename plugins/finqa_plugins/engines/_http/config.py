@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from finqa_cli.errors import AuthenticationError
+from finqa_cli.types.model_providers import provider_at
+from finqa_plugins.engines._http.model_prices import listed_price, read_prices
+from finqa_plugins.engines._http.usage import Price
 
 OPENAI_HOST = "api.openai.com"
+KEY_VARIABLE = "OPENAI_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OMITTABLE = ("temperature", "top_p", "seed", "parallel_tool_calls")
@@ -20,6 +25,9 @@ class ServerConfig(BaseModel):
     """Address, API key, limits and retries of a server; each engine adds its own options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    key_variable: ClassVar[str] = KEY_VARIABLE
+    """Variable with the key for servers on this machine."""
 
     base_url: str = Field(
         default=f"https://{OPENAI_HOST}/v1", description="Address of the API, such as http://127.0.0.1:8000/v1"
@@ -49,6 +57,15 @@ class ServerConfig(BaseModel):
     max_wait_s: float = Field(default=60.0, gt=0, description="Longest wait before a retry, in seconds")
     give_up_s: float = Field(default=600.0, gt=0, description="Seconds after which a failing request is not retried")
 
+    def key_headers(self, key: str) -> dict[str, str]:
+        """The headers of a request with this key."""
+        return {"Authorization": f"Bearer {key}"}
+
+    @property
+    def extra_headers(self) -> dict[str, str]:
+        """Headers of every request."""
+        return {}
+
     @property
     def host(self) -> str:
         """Host name of the address, to which the key is sent."""
@@ -76,38 +93,66 @@ class ServerConfig(BaseModel):
         return url
 
 
-KEY_VARIABLE = "OPENAI_API_KEY"
+class ChatServerConfig(ServerConfig):
+    """Options of every engine that chats with a server."""
+
+    model: str | None = Field(
+        default=None, min_length=1, description="Name of the model on the server (default: --model)"
+    )
+    prices: dict[str, Price] = Field(
+        default_factory=dict,
+        description="Model -> {input, output, cached_input}: US dollars for a million tokens, or a TOML or JSON file "
+        "of them (default: list prices of known hosted models)",
+    )
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _of_a_file(cls, given: Any) -> Any:
+        return read_prices(given)
+
+    def price_of(self, model: str) -> Price | None:
+        """Price of a model: as given, else the list price; None if neither is known."""
+        return self.prices.get(model) or listed_price(self.base_url, model)
 
 
 def find_key(config: ServerConfig) -> SecretStr | None:
-    """The API key of the options, else of the variable that they name, else OPENAI_API_KEY; None if there is none.
+    """The API key of the options, else of the variable that they name, else that of the provider; None without one.
 
-    OPENAI_API_KEY belongs to OpenAI: unless `api_key_env` names it, it is sent to OpenAI and to this machine only.
+    A key belongs to its provider: unless `api_key_env` names the variable, it is sent to the provider's own address and
+    to this machine only.
 
     Raises:
         AuthenticationError: A variable that is needed is not set, or the value found cannot be a key.
     """
     if config.api_key is not None:
         return _sound(config.api_key.get_secret_value(), "The option api_key")
-    name = config.api_key_env or KEY_VARIABLE
-    if config.api_key_env is None and config.host not in (OPENAI_HOST, *LOOPBACK):
+    provider = provider_at(config.base_url)
+    name = config.api_key_env or key_variable(config)
+    if name is None:
         return None
     if value := os.environ.get(name, "").strip():
         return _sound(value, f"The variable {name}")
-    if config.api_key_env is not None or config.host == OPENAI_HOST:
+    if config.api_key_env is not None or provider is not None:
         raise AuthenticationError(
             f"No API key for {config.base_url}: the variable {name} is not set.", remedy=f"export {name}=..."
         )
     return None
 
 
+def key_variable(config: ServerConfig) -> str | None:
+    """The variable with the key for an address, unless `api_key_env` names another; None for unknown servers."""
+    if (provider := provider_at(config.base_url)) is not None:
+        return provider.key_variable
+    return config.key_variable if config.host in LOOPBACK else None
+
+
 def key_remedy(config: ServerConfig) -> str:
     """The remedy for a wrong key: how to set another one."""
     if config.api_key is not None:
         return "export FINQA_ENGINE__OPTIONS__API_KEY=... with another key"
-    if config.api_key_env is None and config.host not in (OPENAI_HOST, *LOOPBACK):
+    if (name := config.api_key_env or key_variable(config)) is None:
         return f"export SERVER_KEY=... and --set engine.options.api_key_env=SERVER_KEY (not {KEY_VARIABLE} by itself)"
-    return f"export {config.api_key_env or KEY_VARIABLE}=..."
+    return f"export {name}=..."
 
 
 def _sound(value: str, place: str) -> SecretStr:

@@ -19,6 +19,7 @@ from finqa_plugins.engines._http.json_documents import (
     BadReplyError,
     ModelCard,
     parse_document,
+    parse_events,
     read_listing,
     write_document,
 )
@@ -221,7 +222,7 @@ class Client:
             jitter = jitter or random.Random(f"openai:{self.seed}:{key}")
             wait = max(self._backoff.pause_s(tries, jitter.random()), failure.wait_s or 0.0)
             over = time.monotonic() + wait - began > self.config.give_up_s
-            if tries > self.config.max_retries or wait > self.config.max_wait_s or over:
+            if tries > self.config.max_retries or over:  # a wait that the server asks for may exceed max_wait_s
                 asked = "" if failure.wait_s is None else f" (it requests a pause of {failure.wait_s:.0f} s)"
                 raise exhausted(f"{failure.reason}{asked}", failure.limited, tries, self.config)
             self.retried(key)
@@ -286,7 +287,8 @@ class Client:
     def _checked(self, answer: Answer, path: str, model: str) -> Mapping[str, Any]:
         if answer.status == 200:
             try:
-                document = parse_document(answer.data)
+                streamed = answer.data[:200].lstrip().startswith((b"data:", b"event:", b":"))
+                document = parse_events(answer.data) if streamed else parse_document(answer.data)
             except BadReplyError as error:
                 raise BadReplyError(f"{error}: {answer.text[:100]!r}") from error
             if not document.get("error"):

@@ -45,11 +45,14 @@ _MODEL = re.compile(
     r"model.{0,200}(not found|not exist|not available)|(not a valid|unknown|invalid|no such) model", re.IGNORECASE
 )
 _TOOLS = re.compile(r"tool choice requires|not support (function|tool)|no endpoints found that support tool", re.I)
-_QUOTA = re.compile(r"insufficient_quota|insufficient (balance|credits)", re.IGNORECASE)
+_QUOTA = re.compile(r"insufficient_quota|insufficient (balance|credits)|credit balance is too low", re.IGNORECASE)
 _EXTRA = re.compile(r"extra_forbidden.{0,60}?['\"]body['\"], ['\"](\w+)['\"]")
 _KEY = re.compile(r"(invalid|incorrect) api key|api key not valid", re.IGNORECASE)
 _FLAGGED = re.compile(r"moderation|flagged", re.IGNORECASE)
 _UNREADABLE = re.compile(r"tool_use_failed|error parsing tool call|failed to parse input at pos", re.IGNORECASE)
+_SUM = re.compile(r"(\d+) \+ \d+ > (\d+)")
+_NUMBER = re.compile(r"(?<![\w.])\d{2,9}(?![\w.]*\w)")
+_WAIT = re.compile(r"(?:try again|retry)\D{0,20}?(\d+(?:\.\d+)?) ?(ms|s|m)", re.IGNORECASE)
 _MARKUP = re.compile(r"<[^<>]*>")
 
 
@@ -104,13 +107,13 @@ class Refusal:
             return Meaning.OTHER
         if self.status in (401, 403) or _KEY.search(self.text):
             return Meaning.KEY
-        if self.status == 429:
+        if self.status == 429 or self.code in ("rate_limit_exceeded", "rate_limit_error"):
             return Meaning.LIMIT
         if self.status in PASSING or self.status >= 500:
             return Meaning.PASSING
         if _TOOLS.search(self.text):
             return Meaning.TOOLS
-        if self.code == "model_not_found" or _MODEL.search(self.text):
+        if self.code in ("model_not_found", "not_found_error") or _MODEL.search(self.text):
             return Meaning.MODEL
         if self.field and self.code in _FIELD_CODES:
             return Meaning.FIELD
@@ -146,7 +149,7 @@ def read_refusal(
         text=words,
         code=code,
         field=field,
-        retry_after_s=retry_after_s(headers, now),
+        retry_after_s=next((s for s in (retry_after_s(headers, now), _wait_in(text or words)) if s is not None), None),
         room=_room(facts, words),
         written=written if isinstance(written, str) else "",
     )
@@ -160,6 +163,13 @@ def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> fl
     return backoff.retry_after_s(headers.get("retry-after"), now)
 
 
+def _wait_in(text: str) -> float | None:
+    """Seconds to wait as an error's text says: `try again in 7.66s`, `"retryDelay": "26s"`."""
+    if (found := _WAIT.search(text)) is None:
+        return None
+    return float(found[1][:9]) * {"ms": 0.001, "s": 1.0, "m": 60.0}[found[2].lower()]
+
+
 def one_line(text: str) -> str:
     """The start of a reply as one printable line of at most 400 characters: proxies answer with whole HTML pages."""
     words = _MARKUP.sub(" ", text[:4000])
@@ -171,10 +181,31 @@ def _room(facts: Mapping[str, Any], words: str) -> int | None:
     limit, prompt = facts.get("n_ctx"), facts.get("n_prompt_tokens")  # llama.cpp
     if isinstance(limit, int) and isinstance(prompt, int):
         return limit - prompt
+    if added := _SUM.search(words):  # Anthropic: prompt + limit > context
+        return int(added[2][:12]) - int(added[1][:12])
     found_limit, found_prompt = _LIMIT.search(words), _PROMPT.search(words)
     if found_limit is None or found_prompt is None:
         return None
     return int(found_limit[1][:12]) - int((found_prompt[1] or found_prompt[2])[:12])
+
+
+def room_of(words: str, limit: int, prompt: int) -> int | None:
+    """Tokens left for a completion by the numbers in a refusal, whatever its words; None if they do not tell.
+
+    The numbers are those of context and prompt, beside the limit that was requested and sums of them.
+
+    Args:
+        words: The refusal.
+        limit: The requested limit.
+        prompt: Estimated tokens of the prompt; the number next to it is taken as the real one.
+    """
+    numbers = {int(number) for number in _NUMBER.findall(words.replace(",", ""))} - {limit}
+    numbers -= {first + limit for first in numbers}
+    if len(numbers) != 2:
+        return None
+    real = min(numbers, key=lambda number: abs(number - prompt))
+    (context,) = numbers - {real}
+    return context - real if abs(real - prompt) < max(real, prompt) / 2 else None
 
 
 DOCTOR = "finqa doctor, with the same settings"
@@ -210,6 +241,33 @@ class UnreadableCallError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.written = written
+
+
+_UNKNOWN = Refusal(status=0, text="")
+
+
+class RefusedRequestError(EngineError):
+    """The server refused one request, for a reason that it alone knows.
+
+    Attributes:
+        refusal: What the server answered.
+    """
+
+    def __init__(self, message: str, refusal: Refusal = _UNKNOWN, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.refusal = refusal
+
+
+class RefusedFieldError(ConfigError):
+    """The server refuses a field that every request has.
+
+    Attributes:
+        refusal: What the server answered.
+    """
+
+    def __init__(self, message: str, refusal: Refusal = _UNKNOWN, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.refusal = refusal
 
 
 class NoAnswerError(EngineError):
@@ -257,14 +315,16 @@ def refused(
         case Meaning.TOOLS:
             return ConfigError(f"The server does not support tool calls for {model!r}. {said}", remedy=SERVE_TOOLS)
         case Meaning.FIELD:
-            return ConfigError(f"The model {model!r} rejects {refusal.field}. {said}", remedy=_field_remedy(refusal))
+            return RefusedFieldError(
+                f"The model {model!r} rejects {refusal.field}. {said}", refusal, remedy=_field_remedy(refusal)
+            )
         case Meaning.ADDRESS:
             return ConfigError(
                 f"There is no {path.strip('/').replace('/', ' ')} API at {said}",
                 remedy="--set engine.options.base_url=..., which ends in /v1 for most servers",
             )
         case _:
-            return EngineError(f"The server rejected the request. {said}", remedy=DOCTOR)
+            return RefusedRequestError(f"The server rejected the request. {said}", refusal, remedy=DOCTOR)
 
 
 def exhausted(reason: str, limited: bool, tries: int, config: ServerConfig) -> EngineError:

@@ -124,9 +124,9 @@ class Transport:
         self._base = config.base_url
         self._connect_timeout_s = config.connect_timeout_s
         self._key = key.get_secret_value().encode() if key else b""
-        self._headers = {"Accept-Encoding": ACCEPTED}
+        self._headers = {"Accept-Encoding": ACCEPTED, **config.extra_headers}
         if key is not None:
-            self._headers["Authorization"] = f"Bearer {key.get_secret_value()}"
+            self._headers |= config.key_headers(key.get_secret_value())
         # A proxy of the environment does not see the servers of this machine. aiohttp's own `trust_env` would look the
         # proxy up in a thread for each request, and send a password of ~/.netrc.
         self._proxy = find_proxy(config.base_url) if proxied and config.host not in LOOPBACK else None

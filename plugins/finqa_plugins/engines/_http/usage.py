@@ -119,7 +119,11 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
 
 
 class Ledger:
-    """Usage of each of the latest episodes, and of all together."""
+    """Usage of each of the latest episodes, and of all together.
+
+    Attributes:
+        adapted: How requests were adapted to the server.
+    """
 
     def __init__(self, price: Price | None, *, model: str, reports: bool = True, charged: bool = False) -> None:
         """Begins to count.
@@ -136,6 +140,7 @@ class Ledger:
         self._reports = reports
         self._episodes: OrderedDict[str, Usage] = OrderedDict()
         self.total = Usage()
+        self.adapted: list[str] = []
 
     def add(self, key: str, usage: Usage) -> None:
         """Records the usage of the request `key`; logs the total every `REPORT_EVERY` requests."""
@@ -181,7 +186,8 @@ class Ledger:
         del facts["charged_usd"]
         if not usage.written_tokens:
             del facts["written_tokens"]
-        return {**facts, "cost_usd": None if cost is None else round(cost, 6)}
+        adapted = {"adapted": list(self.adapted)} if self.adapted else {}
+        return {**facts, **adapted, "cost_usd": None if cost is None else round(cost, 6)}
 
 
 def _added(first: float | None, second: float | None) -> float | None:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from finqa_cli.types import AssistantTurn, ChatRequest, Message, ToolCall, transcribe_calls
-from finqa_plugins.engines._http.json_documents import BadReplyError, first_choice, refuse_constant
-from finqa_plugins.engines._http.usage import Usage, read_usage
+from finqa_cli.types import ChatRequest, Message, transcribe_calls
+from finqa_plugins.engines._http.chat_replies import (
+    NOTHING_SAID,
+    THOUGHTS,
+    GivenCall,
+    Reply,
+    reply_of,
+    valid_text,
+    with_thoughts,
+)
+from finqa_plugins.engines._http.json_documents import BadReplyError, first_choice
+from finqa_plugins.engines._http.usage import read_usage
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
-
-CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
-THINK_OPEN, THINK_CLOSE = "<think>\n", "\n</think>\n\n"
-_THOUGHTS = re.compile(re.escape(THINK_OPEN) + "(.*?)" + re.escape(THINK_CLOSE), re.DOTALL)
-NOTHING_SAID = "(empty reply)"
-"""Placeholder for an empty reply in the history: several servers refuse a message without content."""
 
 
 def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
     body: dict[str, Any] = {
         **config.extra_body,
         "model": model,
-        "messages": chat_messages(request.messages, config.thoughts_field),
+        "messages": _arranged(chat_messages(request.messages, config.thoughts_field), config),
         config.limit_field: sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,  # sent even when it is 1: vLLM would take the model's own default
@@ -43,6 +44,30 @@ def request_body(request: ChatRequest, model: str, config: OpenAIEngineConfig) -
         body["tools"] = [tool.as_function() for tool in request.tools]
         body["parallel_tool_calls"] = request.several_calls
     return {name: value for name, value in body.items() if name not in config.omit}
+
+
+def _arranged(chat: list[dict[str, Any]], config: OpenAIEngineConfig) -> list[dict[str, Any]]:
+    """The history without a system message, or with alternating roles, where the model needs that."""
+    if config.system_message == "fold" and len(chat) > 1 and (chat[0]["role"], chat[1]["role"]) == ("system", "user"):
+        chat = [{"role": "user", "content": _joined(chat[0]["content"], chat[1]["content"])}, *chat[2:]]
+    if config.roles == "as_sent":
+        return chat
+    arranged: list[dict[str, Any]] = []
+    for message in chat:
+        before = arranged[-1] if arranged else {}
+        if message["role"] == before.get("role") and message["role"] != "tool" and "tool_calls" not in before:
+            arranged[-1] = {**before, **message, "content": _joined(before["content"], message["content"])}
+        else:
+            arranged.append(message)
+    return arranged
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """The contents of two messages as one: text, or parts if one of them has parts."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = ([{"type": "text", "text": each}] if isinstance(each, str) else each for each in (first, second))
+    return [part for each in parts for part in each]
 
 
 def turn_seed(seed: int, key: str) -> int:
@@ -85,13 +110,8 @@ def _content(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
     return [*words, *({"type": "image_url", "image_url": {"url": address}} for address in images)]
 
 
-def valid_text(text: str) -> str:
-    """`text` with question marks for lone surrogates, which are not valid Unicode."""
-    return text.encode("utf-8", errors="replace").decode()
-
-
 def _assistant(message: Message, names: Sequence[str], thoughts_field: str | None) -> dict[str, Any]:
-    found = _THOUGHTS.match(message.content)
+    found = THOUGHTS.match(message.content)
     said = message.content[found.end() :] if found else message.content
     thoughts = {thoughts_field: valid_text(found[1])} if found and thoughts_field else {}
     if not message.calls:
@@ -104,27 +124,6 @@ def _assistant(message: Message, names: Sequence[str], thoughts_field: str | Non
         {"id": name, "type": "function", "function": function} for name, function in zip(names, functions, strict=True)
     ]
     return {"role": "assistant", **thoughts, "content": content, "tool_calls": calls}
-
-
-MAX_DEPTH = 64
-"""Largest nesting of arguments. A deeper value could still be parsed, but exceed the recursion limit when written."""
-
-
-class _CallError(Exception):
-    """Describes an invalid call, in a message for the model."""
-
-
-class _NoCallError(_CallError):
-    """There is no call: the turn is plain text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """One turn and its usage. `written_call`: the text contains a call, which the server should have parsed."""
-
-    turn: AssistantTurn
-    usage: Usage
-    written_call: bool = False
 
 
 def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool = False) -> Reply:
@@ -142,35 +141,21 @@ def read_reply(document: Mapping[str, Any], *, tools: bool, several_calls: bool 
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadReplyError("the reply has no choices[0].message")
-    finish, usage, said = choice.get("finish_reason"), read_usage(document), _said(message)
-    stop: Literal["stop", "length"] = "length" if finish == "length" else "stop"
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise BadReplyError("message.tool_calls is not a list")
-    if not tools:
-        return Reply(turn=AssistantTurn(text=said, stop=stop), usage=usage)
-    written = not calls and CALL_OPEN in said.rpartition(THINK_CLOSE)[2]
-    try:
-        found = _read_calls(calls, written, several_calls)
-    except _CallError as error:
-        text = "\n".join(filter(None, (said, *(_as_written(one) for one in calls))))
-        return Reply(
-            turn=AssistantTurn(
-                text=text,
-                parse_error=f"{error}{_ending(finish)}",
-                stop=stop,
-                no_call=isinstance(error, _NoCallError) and finish != "content_filter",
-            ),
-            usage=usage,
-            written_call=written,
-        )
-    return Reply(turn=AssistantTurn.calling(*found, words=said, stop=stop), usage=usage)
-
-
-def unreadable_reply(reason: str, written: str) -> Reply:
-    """The turn for a call that the server could not parse; it answered with an error instead of the call."""
-    turn = AssistantTurn(text=valid_text(written), parse_error=valid_text(f"The tool call cannot be read: {reason}"))
-    return Reply(turn=turn, usage=Usage(requests=1, unmetered=1))
+    if not calls and isinstance(message.get("function_call"), dict):  # the protocol until 2023
+        calls = [{"function": message["function_call"]}]
+    finish = choice.get("finish_reason")
+    return reply_of(
+        _said(message),
+        [_given(call) for call in calls],
+        usage=read_usage(document),
+        stop="length" if finish == "length" else "stop",
+        tools=tools,
+        several_calls=several_calls,
+        withheld=finish == "content_filter",
+    )
 
 
 def _said(message: Mapping[str, Any]) -> str:
@@ -182,83 +167,12 @@ def _said(message: Mapping[str, Any]) -> str:
     thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
     if not isinstance(content, str):
         raise BadReplyError("message.content is not a text")
-    if isinstance(thoughts, str) and thoughts:
-        content = f"{THINK_OPEN}{thoughts}{THINK_CLOSE}{content}"
-    return valid_text(content)
+    return with_thoughts(thoughts if isinstance(thoughts, str) else "", content)
 
 
-def _read_calls(calls: list[Any], written: bool, several: bool) -> tuple[ToolCall, ...]:
-    if written:
-        raise _CallError(f"A tool call was written as text ({CALL_OPEN}). Call the tool itself.")
-    if not calls:
-        raise _NoCallError("No tool call found. Call one of the tools.")
-    if len(calls) > 1 and not several:
-        raise _CallError(f"{len(calls)} tool calls found. Make exactly one tool call per turn.")
-    return tuple(map(_read_call, calls))
-
-
-def _read_call(given: Any) -> ToolCall:
-    function = _function(given)
-    name = function.get("name")
-    if not isinstance(name, str) or not name:
-        raise _CallError("The tool call has no name.")
-    arguments = _arguments(function.get("arguments"))
-    call = ToolCall(name=name, arguments=arguments)
-    if _is_deep(arguments):
-        raise _CallError(f"The arguments are nested more than {MAX_DEPTH} levels deep.")
-    if not _can_be_written(name) or not _can_be_written(arguments):
-        raise _CallError("The arguments contain a lone surrogate or a number that is not finite.")
-    return call
-
-
-def _arguments(given: object) -> Mapping[str, Any]:
-    """The arguments: JSON text by the protocol. Some servers send an object, or nothing if there are no arguments."""
-    if isinstance(given, str) and given.strip():
-        try:
-            given = json.loads(given, parse_constant=refuse_constant)
-        except json.JSONDecodeError as error:
-            raise _CallError(f"The arguments are not valid JSON: {error.msg} at position {error.pos}.") from error
-        except (ValueError, RecursionError) as error:  # a constant such as NaN, too many digits, too deeply nested
-            raise _CallError(f"The arguments are not valid JSON: {error}.") from error
-    elif given is None or isinstance(given, str):
-        given = {}
-    if not isinstance(given, dict):
-        raise _CallError("The arguments must be a JSON object.")
-    return given
-
-
-def _as_written(call: object) -> str:
-    function = _function(call)
-    arguments = function.get("arguments")
-    raw = arguments if isinstance(arguments, str) else "..." if _is_deep(arguments) else json.dumps(arguments)
-    return valid_text(f'{CALL_OPEN}\n{{"name": {json.dumps(function.get("name"))}, "arguments": {raw}}}\n{CALL_CLOSE}')
-
-
-def _function(call: object) -> Mapping[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    return function if isinstance(function, dict) else {}
-
-
-def _ending(finish: object) -> str:
-    return " The reply was withheld by the server's content filter." if finish == "content_filter" else ""
-
-
-def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [item for one in level if isinstance(one, (dict, list)) for item in _items(one)]
-        if not level:
-            return False
-    return True
-
-
-def _items(container: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(container.values()) if isinstance(container, dict) else container
-
-
-def _can_be_written(value: object) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:
-        return False
-    return True
+def _given(call: object) -> GivenCall:
+    """A call of the list; some servers leave out the level `function`."""
+    facts: Mapping[str, Any] = call if isinstance(call, dict) else {}
+    function = facts.get("function", facts)
+    function = function if isinstance(function, dict) else {}
+    return GivenCall(name=function.get("name"), arguments=function.get("arguments"))

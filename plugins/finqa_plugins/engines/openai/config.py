@@ -8,9 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from finqa_cli.errors import ConfigError
-from finqa_plugins.engines._http.config import OMITTABLE, OPENAI_HOST, ServerConfig
-from finqa_plugins.engines._http.model_prices import listed_price, read_prices
-from finqa_plugins.engines._http.usage import Price
+from finqa_plugins.engines._http.config import OMITTABLE, OPENAI_HOST, ChatServerConfig, ServerConfig
 
 OURS = frozenset(
     (*OMITTABLE, "model", "messages", "tools", "max_tokens", "max_completion_tokens", "n", "stream", "stream_options")
@@ -18,20 +16,17 @@ OURS = frozenset(
 """Fields of a request that other settings determine."""
 
 
-CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body"))
+CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body", "system_message", "roles"))
 """Options without meaning for token ids, or that would change the distribution; `omit` may then name `seed` only."""
 
 
-class OpenAIEngineConfig(ServerConfig):
+class OpenAIEngineConfig(ChatServerConfig):
     """Options of the `openai` engine."""
 
     base_urls: tuple[str, ...] = Field(
         default=(), description="URLs with one server per replica (generation.engine_replicas), instead of base_url"
     )
 
-    model: str | None = Field(
-        default=None, min_length=1, description="Name of the model on the server (default: --model)"
-    )
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
         default=None, description="Name of the field for the token limit (default: max_tokens; OpenAI uses another)"
     )
@@ -46,10 +41,12 @@ class OpenAIEngineConfig(ServerConfig):
         "(default: reasoning is not sent back)",
     )
     extra_body: dict[str, Any] = Field(default_factory=dict, description="Additional fields of every request")
-    prices: dict[str, Price] = Field(
-        default_factory=dict,
-        description="Model -> {input, output, cached_input}: US dollars for a million tokens, or a TOML or JSON file "
-        "of them (default: list prices of known hosted models)",
+    system_message: Literal["send", "fold"] = Field(
+        default="send",
+        description="`fold` puts the system message before the first user message, for models without a system role",
+    )
+    roles: Literal["as_sent", "alternate"] = Field(
+        default="as_sent", description="`alternate` joins neighbouring messages of one role, for strict chat templates"
     )
 
     adapter_paths: dict[str, str] = Field(
@@ -85,10 +82,6 @@ class OpenAIEngineConfig(ServerConfig):
             )
         return self.model_copy(update={"base_url": addresses[replica], "base_urls": ()})
 
-    def price_of(self, model: str) -> Price | None:
-        """Price of a model: as given, else the list price; None if neither is known."""
-        return self.prices.get(model) or listed_price(self.base_url, model)
-
     @property
     def limit_field(self) -> str:
         """Name of the request field for the token limit: OpenAI's newer models refuse `max_tokens`."""
@@ -98,11 +91,6 @@ class OpenAIEngineConfig(ServerConfig):
     @classmethod
     def _separated_by_commas(cls, given: Any) -> Any:
         return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
-
-    @field_validator("prices", mode="before")
-    @classmethod
-    def _of_a_file(cls, given: Any) -> Any:
-        return read_prices(given)
 
     @field_validator("base_urls")
     @classmethod

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall, transcribe_calls
+from finqa_plugins.engines._http.chat_replies import NOTHING_SAID
 from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document
 from finqa_plugins.engines._http.usage import Ledger, Usage, read_usage
 from finqa_plugins.engines.openai.chat_messages import (
-    NOTHING_SAID,
     chat_messages,
     read_reply,
     request_body,
@@ -132,7 +132,7 @@ def test_a_call_may_have_no_arguments(arguments: Any) -> None:
         ({"content": "It is 5."}, "stop", "No tool call found"),
         ({"content": "It is"}, "length", "No tool call found"),
         ({"content": None}, "content_filter", "content filter"),
-        ({"content": '<tool_call>{"name": "x"}</tool_call>'}, "stop", "written as text"),
+        ({"content": '<tool_call>{"name": "x</tool_call>'}, "stop", "written as text"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_told_to_the_model(message: dict[str, Any], finish: str, told: str) -> None:

@@ -83,7 +83,7 @@ SAID = [
      Meaning.CONTEXT, None),
     (400, {"message": "Input length (40 tokens) exceeds the maximum allowed length (32 tokens)."},
      Meaning.CONTEXT, None),
-    (400, {"message": "input length and `max_tokens` exceed context limit: 199 + 8 > 200"}, Meaning.CONTEXT, None),
+    (400, {"message": "input length and `max_tokens` exceed context limit: 199 + 8 > 200"}, Meaning.CONTEXT, 1),
     (400, {"message": "The input token count (12) exceeds the maximum number of tokens allowed (10)."},
      Meaning.CONTEXT, None),
     (400, {"message": "The number of tokens to keep from the initial prompt is greater than the context length."},

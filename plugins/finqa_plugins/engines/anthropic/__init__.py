@@ -1,0 +1,1 @@
+"""An engine for Anthropic's messages API."""

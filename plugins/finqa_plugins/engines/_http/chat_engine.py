@@ -114,6 +114,7 @@ class ServerChatEngine(ChatEngine):
                 await client.close()
                 raise
             if self.config.prices and self._ledger.price is None:
+                # Log: `engine.options.prices` has other models only.
                 log.warning("no price for this model, so no cost is computed", model=self._model)
             self._client = client
 
@@ -130,8 +131,12 @@ class ServerChatEngine(ChatEngine):
             reply = await self._complete(request)
         except PromptTooLongError:
             return AssistantTurn(text="", stop="full")
-        if reply.written_call:
-            self._warn("the server left a tool call in the text; start it with a tool-call parser for the model")
+        if reply.written_call and self._is_first("written call"):
+            # Log: Once, when a reply of a chat server contains a call as text, which is read from there.
+            log.warning(
+                "the server left a tool call in the text; start it with a tool-call parser for the model",
+                model=self._model,
+            )
         return reply.turn
 
     def usage(self, episode: str) -> dict[str, Any]:
@@ -159,6 +164,7 @@ class ServerChatEngine(ChatEngine):
                 refused = error
             if changed := self.adapt(refused.refusal):
                 self._ledger.adapted.append(changed)
+                # Log: Once for each change, when a server refuses a field or a message that its dialect lacks.
                 log.warning("requests are adapted to the server", change=changed, refusal=refused.refusal.text)
             elif self.request_body(request) == body:  # else another request has adapted it meanwhile
                 break
@@ -182,6 +188,7 @@ class ServerChatEngine(ChatEngine):
                 raise
             room = room_of(error.refusal.text, limit, estimate_tokens(len(write_document(body))))
             if room is None and not await self._fits(request, body, error):
+                # Log: A chat server refused a prompt, even with the shortest reply, but accepted a shorter one before.
                 log.info("an unknown refusal counts as a full context", reason=error.refusal.text)
                 raise PromptTooLongError(None) from error
             room = limit // 4 if room is None else room
@@ -228,7 +235,9 @@ class ServerChatEngine(ChatEngine):
         """The usage of a reply; where the server reported none, its estimate from the length of the texts."""
         if not reply.usage.unmetered:
             return reply.usage
-        self._warn("the server reports no usage, so tokens and cost are estimated from the length of the texts")
+        if self._is_first("no usage"):
+            # Log: Once, when a reply has no `usage`; the estimates are marked with `about`.
+            log.warning("the server reports no usage, so tokens and cost are estimated from the length of the texts")
         return reply.usage.estimated(estimate_tokens(len(write_document(body))), estimate_tokens(len(reply.turn.text)))
 
     def _final(
@@ -247,11 +256,11 @@ class ServerChatEngine(ChatEngine):
             "message (system_message=fold) and merge messages of one role (roles=alternate)",
         )
 
-    def _warn(self, event: str) -> None:
-        """Logs a warning once."""
-        if event not in self._warned:
-            self._warned.add(event)
-            log.warning(event, model=self._model)
+    def _is_first(self, event: str) -> bool:
+        """Whether this is the first call for an event, which is logged once."""
+        first = event not in self._warned
+        self._warned.add(event)
+        return first
 
     def _check_model(self, cards: tuple[ModelCard, ...] | None) -> None:
         """Rejects a model folder that the server does not list; other unknown names are left to the server."""

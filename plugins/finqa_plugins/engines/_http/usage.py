@@ -108,13 +108,13 @@ def read_usage(document: Mapping[str, Any]) -> Usage:
         return Usage(requests=1, unmetered=1)
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
-    charged = usage.get("cost")
+    charged = _amount(usage.get("cost"))
     return Usage(
         requests=1,
         prompt_tokens=prompt,
         cached_tokens=min(cached or 0, prompt),
         completion_tokens=completion,
-        charged_usd=float(charged) if _is_amount(charged) else None,
+        charged_usd=charged,
     )
 
 
@@ -194,8 +194,10 @@ def _added(first: float | None, second: float | None) -> float | None:
     return (first or 0.0) + (second or 0.0) if (first, second) != (None, None) else None
 
 
-def _is_amount(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS
+def _amount(value: object) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < MOST_TOKENS else None
 
 
 def _count(value: object) -> int | None:

@@ -13,8 +13,8 @@ from finqa_plugins.engines._http.chat_engine import ServerChatEngine
 from finqa_plugins.engines._http.chat_replies import Reply
 from finqa_plugins.engines._http.refusals import Refusal
 from finqa_plugins.engines._http.usage import KEPT_EPISODES
-from finqa_plugins.engines.anthropic.anthropic_config import AnthropicConfig
 from finqa_plugins.engines.anthropic.anthropic_messages import Blocks, read_reply, request_body
+from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
 
 class AnthropicEngine(ServerChatEngine):

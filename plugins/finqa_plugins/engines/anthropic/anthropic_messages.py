@@ -24,7 +24,7 @@ from finqa_plugins.engines._http.chat_replies import (
 )
 from finqa_plugins.engines._http.json_documents import BadReplyError
 from finqa_plugins.engines._http.usage import MOST_TOKENS, Usage
-from finqa_plugins.engines.anthropic.anthropic_config import AnthropicConfig
+from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
 Blocks = Sequence[Mapping[str, Any]]
 """Content of one message."""

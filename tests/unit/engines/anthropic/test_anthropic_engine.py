@@ -18,9 +18,9 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import AuthenticationError, ConfigError, EngineError
 from finqa_cli.types import ChatRequest, Message, Sampling, ToolCall
 from finqa_plugins.engines._http.json_documents import BadReplyError
-from finqa_plugins.engines.anthropic.anthropic_config import AnthropicConfig
 from finqa_plugins.engines.anthropic.anthropic_engine import AnthropicEngine
 from finqa_plugins.engines.anthropic.anthropic_messages import conversation, read_reply
+from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
 SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
 

@@ -20,8 +20,8 @@ def register_components() -> list[Component]:
             name=NAME,
             remote=True,
             target="finqa_plugins.engines.anthropic.anthropic_engine:make_engine",
-            config="finqa_plugins.engines.anthropic.anthropic_config:AnthropicConfig",
-            readiness="finqa_plugins.engines.anthropic.anthropic_plugin:readiness",
+            config="finqa_plugins.engines.anthropic.config:AnthropicConfig",
+            readiness="finqa_plugins.engines.anthropic.plugin:readiness",
             summary="Claude models by Anthropic's messages API, with tools, reasoning and its cache",
         )
     ]
@@ -33,7 +33,7 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
 
     from finqa_cli.errors import AuthenticationError
     from finqa_plugins.engines._http.config import find_key
-    from finqa_plugins.engines.anthropic.anthropic_config import AnthropicConfig
+    from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
     options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}
     if options.get("api_key"):

@@ -244,6 +244,7 @@ async def _play(
             concurrency=settings.pool.concurrency,
             on_trajectory=listen,
             stopping=lambda: stopper.requested,
+            admits=parts.admits,
         )
     reporter.finish("sample")
 

@@ -315,6 +315,7 @@ async def play_attempts(
                 concurrency=settings.pool.concurrency,
                 on_trajectory=listen,
                 stopping=lambda: stopper.requested,
+                admits=parts.admits,
             )
     finally:
         reporter.finish("eval")

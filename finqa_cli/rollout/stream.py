@@ -60,12 +60,19 @@ class Stream:
     """
 
     def __init__(
-        self, player: AttemptPlayer, group: asyncio.TaskGroup, *, concurrency: int, stopping: Callable[[], bool]
+        self,
+        player: AttemptPlayer,
+        group: asyncio.TaskGroup,
+        *,
+        concurrency: int,
+        stopping: Callable[[], bool],
+        admits: Callable[[int], bool],
     ) -> None:
         self._player = player
         self._group = group
         self._concurrency = concurrency
         self._stopping = stopping
+        self._admits = admits
         self._sources: list[_Playing] = []
         self.failures: list[BaseException] = []
         self._running = 0
@@ -106,7 +113,7 @@ class Stream:
     def _fill(self) -> None:
         for playing in list(self._sources):
             exhausted = self._stopping()
-            while not exhausted and self._running < self._concurrency:
+            while not exhausted and self._running < self._concurrency and self._admits(self._running):
                 attempt = playing.source.next()
                 if attempt is None:
                     exhausted = True
@@ -153,16 +160,26 @@ class Stream:
 
 @asynccontextmanager
 async def streaming(
-    player: AttemptPlayer, *, concurrency: int, stopping: Callable[[], bool] = lambda: False
+    player: AttemptPlayer,
+    *,
+    concurrency: int,
+    stopping: Callable[[], bool] = lambda: False,
+    admits: Callable[[int], bool] = lambda running: True,
 ) -> AsyncIterator[Stream]:
     """Yield a stream for this block, and wait at its end for running episodes. If the block raises, cancel them.
+
+    Args:
+        player: Plays the attempts.
+        concurrency: Largest number of episodes at once.
+        stopping: Returns whether no further episode may start.
+        admits: Returns whether one more episode may start beside so many; asked again when an episode ends.
 
     Raises:
         BaseException: The first exception of the block, an episode or a listener. An exception in an episode or a
             listener cancels the block.
     """
     group = asyncio.TaskGroup()
-    stream = Stream(player, group, concurrency=concurrency, stopping=stopping)
+    stream = Stream(player, group, concurrency=concurrency, stopping=stopping, admits=admits)
     try:
         async with group:
             with stream.noting_failure():
@@ -179,9 +196,10 @@ async def play_stream(
     concurrency: int,
     on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
+    admits: Callable[[int], bool] = lambda running: True,
 ) -> None:
     """Play all attempts of a source; see `Stream.add`."""
-    async with streaming(player, concurrency=concurrency, stopping=stopping) as stream:
+    async with streaming(player, concurrency=concurrency, stopping=stopping, admits=admits) as stream:
         await stream.add(source, on_trajectory)
 
 
@@ -192,13 +210,16 @@ async def play_all(
     concurrency: int,
     on_trajectory: TrajectoryListener,
     stopping: Callable[[], bool] = lambda: False,
+    admits: Callable[[int], bool] = lambda running: True,
 ) -> list[Trajectory]:
     """Play all attempts as `play_stream` does, and return the trajectories in the order of the attempts.
 
     If `stopping` returned True, attempts that were not started are missing.
     """
     listed = _Listed(attempts)
-    await play_stream(player, listed, concurrency=concurrency, on_trajectory=on_trajectory, stopping=stopping)
+    await play_stream(
+        player, listed, concurrency=concurrency, on_trajectory=on_trajectory, stopping=stopping, admits=admits
+    )
     return [listed.finished[attempt.id] for attempt in attempts if attempt.id in listed.finished]
 
 

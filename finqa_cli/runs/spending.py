@@ -80,6 +80,8 @@ class Meter:
         self._tokens = 0
         self._charged: float | None = None
         self._by_attempt: dict[str, tuple[int, float]] = {}
+        self._largest = (0, 0.0)
+        self._metered = False
         self._sandbox_s = 0.0
         self._known = 0
         self._stopped = False
@@ -109,6 +111,22 @@ class Meter:
         """Return the usage as a JSON-ready mapping."""
         return asdict(self.spending)
 
+    def admits(self, running: int) -> bool:
+        """Whether one more episode may start beside `running` ones, so that a limit is passed by one episode at most.
+
+        Each running episode is expected to use as much as the largest one so far. The first one plays alone.
+        """
+        spent = self.spending
+        left = [
+            (limit - used) / largest if largest else 0.0
+            for limit, used, largest in (
+                (self._limits.max_tokens, spent.tokens, self._largest[0]),
+                (self._limits.max_cost if self._metered else None, spent.cost_usd or 0.0, self._largest[1]),
+            )
+            if limit is not None
+        ]
+        return running < max(1.0, min(left)) if left else True
+
     def check_priced(self, engine_priced: bool, judge: Mapping[str, Any]) -> None:
         """Check that a limit of cost can be reached, now that the engine is known.
 
@@ -120,6 +138,7 @@ class Meter:
             ConfigError: Nothing in the run has a price.
         """
         limits = self._limits
+        self._metered = engine_priced
         priced = engine_priced or judge.get("prices") or limits.sandbox_hour_price
         if limits.max_cost is not None and not (priced or (self._gpus and limits.gpu_hour_price)):
             raise _no_price()
@@ -194,6 +213,7 @@ class Meter:
             self._charged = (self._charged or 0.0) + float(judged)
         if not usage:
             self._tokens += tokens
+            self._largest = (max(self._largest[0], tokens), self._largest[1])
             return
         # A chat engine reports the usage of all tries of an attempt together, so a later try replaces the earlier ones.
         before_tokens, before_cost = self._by_attempt.get(attempt, (0, 0.0))
@@ -203,6 +223,7 @@ class Meter:
         if cost is not None:
             self._charged = (self._charged or 0.0) + max(0.0, float(cost) - before_cost)
         self._by_attempt[attempt] = (used, float(cost or 0.0))
+        self._largest = (max(self._largest[0], used), max(self._largest[1], float(cost or 0.0)))
 
     def _estimate(self) -> None:
         """Report once the expected usage of all planned episodes, from the first ones."""

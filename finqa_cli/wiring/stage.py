@@ -82,6 +82,10 @@ class Stage:
         """Whether a completion that is dropped may cost money: that of an engine that returns no tokens of its own."""
         return isinstance(self.engine, ChatEngine)
 
+    def admits(self, running: int) -> bool:
+        """Whether one more episode may start beside so many; see `Meter.admits`."""
+        return self.meter is None or self.meter.admits(running)
+
     def inputs(self) -> dict[str, Any]:
         """Return the data, digests of other inputs that determine the prompts, and their format, for the manifest."""
         digests = dict(self.environment.inputs())

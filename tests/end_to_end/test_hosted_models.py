@@ -67,7 +67,7 @@ def test_a_server_without_usage_is_estimated_and_the_limit_of_tokens_ends_the_ru
     whole = json.loads(Path("whole/report.json").read_text())["usage"]
     assert whole["estimated"] and whole["prompt_tokens"] > 100 and "about " in capsys.readouterr().out
     limit = (whole["prompt_tokens"] + whole["sampled_tokens"]) // 2
-    limited = on(server, "--limit=40", "--run-dir=run", f"--max-tokens={limit}", "--set=pool.max_concurrent_play=1")
+    limited = on(server, "--limit=40", "--run-dir=run", f"--max-tokens={limit}")
     assert failure(limited, capsys)[0] == 75
     assert len(list(read_jsonl(Path("run/trajectories.jsonl")))) <= 3
 

@@ -128,6 +128,7 @@ class Trainer(TrainingLoop):
             self.parts.player(context.settings, temperature=context.settings.generation.temperature),
             concurrency=context.settings.pool.concurrency,
             stopping=lambda: context.stopper.requested,
+            admits=self.parts.admits,
         ) as self._stream:
             await super().run()
         records = read_jsonl(context.folder.path / "metrics.jsonl")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fixtures.handed_on_runs import attempt
+from hypothesis import given
+from hypothesis import strategies as st
 
-from finqa_cli.errors import BudgetReachedError
+from finqa_cli.errors import BudgetReachedError, ConfigError
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
@@ -55,6 +58,30 @@ def test_a_later_try_of_an_attempt_replaces_the_earlier_ones() -> None:
         meter.add(charged("q", tokens, cost))
     meter.add(charged("other", 50, None))
     assert (meter.spending.tokens, meter.spending.cost_usd) == (350, 0.75)
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 400), min_size=60, max_size=60), st.integers(1, 64))
+def test_a_limit_is_passed_by_one_episode_of_the_largest_size(limit: int, sizes: list[int], concurrency: int) -> None:
+    stopped: list[str] = []
+    meter = Meter(RunSettings(max_tokens=limit), gpus=0, stop=stopped.append)
+    largest, running, waiting = max(sizes), [max(sizes)], deque(sizes)  # the first one shows the size
+    number = 0
+    while running:
+        meter.add(charged(f"q{(number := number + 1)}", running.pop(0), None))
+        while not stopped and waiting and len(running) < concurrency and meter.admits(len(running)):
+            running.append(waiting.popleft())
+    assert meter.spending.tokens <= max(limit, largest) + largest
+
+
+def test_a_limit_of_cost_holds_only_back_what_is_charged() -> None:
+    meter = Meter(RunSettings(max_cost=1.0), gpus=0, stop=pytest.fail)
+    assert meter.admits(500), "hours are no matter of single episodes"
+    meter.check_priced(True, {})
+    assert meter.admits(0) and not meter.admits(1), "what an episode costs is not known yet"
+    meter.add(charged("q", 10, 0.1))
+    assert meter.admits(7) and not meter.admits(10)
+    with pytest.raises(ConfigError, match="No part of this run has a price"):
+        Meter(RunSettings(max_cost=1.0), gpus=0, stop=pytest.fail).check_priced(False, {})
 
 
 def test_hours_have_prices() -> None:

@@ -437,7 +437,6 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "by_kind": ("", ""),
         "cut_replies": (_COUNT, "Not empty: raise `--max-gen-tokens`"),
         "usage": ("", ""),
-        "turn_seconds_mean": (_S, "Of a server: its speed under this load; fewer `--sandboxes` if it grows"),
         "validation_loss": (
             f"{_NATS} per token",
             "Grows while `loss` falls: overfitting; fewer `--epochs`. `checkpoints/best` has the best policy",

@@ -34,9 +34,10 @@ from finqa_cli.evaluation.rescore import (
 from finqa_cli.evaluation.rescore import rescore as grade_again
 from finqa_cli.grading import JUDGES, STRICT, versioned
 from finqa_cli.rollout.measures import flat
+from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.interrupts import Stopper
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import new_run_path
+from finqa_cli.runs.run_folder import is_over, new_run_path, read_run
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import OF_EVAL, QUICK_EVAL
 from finqa_cli.statistics import describe_cut_replies
@@ -104,8 +105,11 @@ def main(
         _rescore_run(line, rescore)
         return
     if resume is not None:
-        line.check_resumed(resume, command="eval")
-        plan = plan_resumption(resume, line.flags)
+        line.check_resumed(resume, command="eval", free=["assign"])
+        if is_over(read_run(resume)):
+            _say_finished(line, resume)
+            return
+        plan = plan_resumption(resume, {**line.flags, **line.operational_assignments()})
     elif target is not None and model is not None:
         raise UsageError(f"{target} and --model {model} both name the policy.", remedy="give one of them")
     elif (target := target or model) is None:
@@ -135,6 +139,11 @@ def main(
     check_faults(result, plan.settings)
     if line.as_json:  # after the check, because stdout gets one document: the result or the error
         emit(document, as_json=True, text="")
+
+
+def _say_finished(line: CommandLine, run: Path) -> None:
+    text = f"{run} is already finished: all of its attempts are played.\n{next_lines(f'finqa show {run}')}"
+    emit({"run": str(run), **read_document(run / "report.json")}, as_json=line.as_json, text=text)
 
 
 def _aliases(line: CommandLine, target: str, base_url: str | None, count: int | None) -> dict[str, Any]:
@@ -186,7 +195,7 @@ def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
         f"{report['turns_mean']:.1f} turns; {queries if report['sql_queries'] else ''}{statuses}",
         *([cut] if cut else []),
         *([_differs(result.run, otherwise)] if otherwise else []),
-        *([_used(report)] if report["usage"] else []),
+        *([_used(report, result.turn_seconds)] if report["usage"] else []),
         *(["", plain_table(headers, rows)] if any(kinds) else []),
         *(["", *measures] if (measures := list_measures(report["measures"])) else []),
         "",
@@ -196,9 +205,9 @@ def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
     return "\n".join(lines)
 
 
-def _used(report: Mapping[str, Any]) -> str:
+def _used(report: Mapping[str, Any], seconds: float | None) -> str:
     """Return tokens, cost and speed in one line; nothing is said about what is unknown."""
-    use, seconds = TokenUse.from_dict(report["usage"]), report["turn_seconds_mean"]
+    use = TokenUse.from_dict(report["usage"])
     assert use is not None
     return use.text() + (f", {seconds:.1f} s a turn" if seconds is not None else "")
 

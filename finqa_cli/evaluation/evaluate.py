@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -62,7 +63,7 @@ OUTPUTS = (
 class EvalResult:
     """An evaluation: its folder, policy or engine, data, split (as its tasks name it), rules, limit of tokens, report.
 
-    `rules` names environment, grader and reward.
+    `rules` names environment, grader and reward, `turn_seconds` is the mean time of a turn.
     """
 
     run: Path
@@ -72,6 +73,7 @@ class EvalResult:
     rules: str
     max_gen_tokens: int
     report: EvalReport
+    turn_seconds: float | None = None
 
 
 async def evaluate(
@@ -153,6 +155,7 @@ async def evaluate(
                 rules=name_rules(settings, parts.environment),
                 max_gen_tokens=settings.generation.max_gen_tokens,
                 report=report,
+                turn_seconds=played.turn_seconds(),
             )
 
 
@@ -191,6 +194,11 @@ class _Played:
         """Returns the records in order of their ids."""
         played = {name: {**facts, **trajectory_record(self._trajectories[name])} for name, facts in self._facts.items()}
         return [record for _, record in sorted({**self.records, **played}.items())]
+
+    def turn_seconds(self) -> float | None:
+        """Returns the mean seconds of a turn; None without turns. Not in the report, which timing must not change."""
+        seconds = [turn.seconds for trajectory in self._trajectories.values() for turn in trajectory.turns]
+        return math.fsum(seconds) / len(seconds) if seconds else None
 
     def sum_up(self, environment: Environment, settings: Settings) -> EvalReport:
         """Sums up all attempts."""

@@ -12,6 +12,7 @@ from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.links import located
 from finqa_cli.runs.run_folder import MANIFEST, policy_inputs, read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
+from finqa_cli.settings.offered import is_operational
 from finqa_cli.types import PolicyVersion
 
 TARGET = "target"
@@ -73,7 +74,9 @@ def stored_target(run: Path) -> str | None:
 
 
 def compare_settings(run: Path, settings: Settings) -> list[str]:
-    """Return the differences of settings from those of a run, as `NAME is NEW, not OLD`; `run.` settings do not count.
+    """Return the differences of settings from those of a run, as `NAME is NEW, not OLD`.
+
+    Settings that cannot change results do not count: those of `run.` and those that `is_operational` names.
 
     Settings that this version cannot read count as different: the error is the difference.
     """
@@ -82,7 +85,7 @@ def compare_settings(run: Path, settings: Settings) -> list[str]:
     except FinqaError as error:
         return [error.message]
     now = dict(_flat(to_public_dict(settings)))
-    names = [name for name in now | before if not name.startswith("run.")]
+    names = [name for name in now | before if not (name.startswith("run.") or is_operational(name))]
     return [
         f"{name} is {_shown(now.get(name))}, not {_shown(before.get(name))}"
         for name in names

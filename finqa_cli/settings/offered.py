@@ -39,6 +39,26 @@ QUICK_SAMPLE = {"pool.sandboxes": 8}
 """Settings of a quick test of sampling, unless the user sets them; see `candidates.QUICK` for the others."""
 
 
+OPERATIONAL_OPTIONS = frozenset(
+    f"engine.options.{name}"
+    for name in (
+        *("max_concurrent", "requests_per_minute", "tokens_per_minute", "max_retries", "backoff_s", "max_wait_s"),
+        *("give_up_s", "connect_timeout_s", "request_timeout_s", "prices", "api_key_env"),
+    )
+)
+"""Options of engines on servers that cannot change what a model answers."""
+
+
+def is_operational(path: str) -> bool:
+    """Return whether a setting cannot change results, so that it may change when a run is resumed.
+
+    Args:
+        path: Dotted path; members of an option's mapping count as the option.
+    """
+    declared = DECLARATIONS.get(path)
+    return ".".join(path.split(".")[:3]) in OPERATIONAL_OPTIONS or (declared is not None and declared.about.resumable)
+
+
 def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:
     """Yield the settings with a flag that are named by these paths or sections, in their order.
 

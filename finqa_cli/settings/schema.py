@@ -62,7 +62,7 @@ class PoolSettings(Section):
     """The pool of sandboxes and how attempts run in it."""
 
     sandboxes: Annotated[int, Field(ge=1, le=100_000)] = setting(
-        500, "Most sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True
+        500, "Most sandboxes in the pool", "--sandboxes", variable="SANDBOX_COUNT", main=True, resumable=True
     )
     ask_above: PositiveInt = setting(
         10_000, "Number of sandboxes above which a run asks for confirmation; without a terminal the answer is no"
@@ -71,16 +71,25 @@ class PoolSettings(Section):
         1, "Episodes that share a sandbox at once", "--sessions-per-sandbox", variable="SESSIONS_PER_SANDBOX"
     )
     max_concurrent_create: PositiveInt = setting(
-        100, "Sandboxes that may be starting at once", "--max-concurrent-create", variable="MAX_CONCURRENT_CREATE"
+        100,
+        "Sandboxes that may be starting at once",
+        "--max-concurrent-create",
+        variable="MAX_CONCURRENT_CREATE",
+        resumable=True,
     )
     max_concurrent_play: PositiveInt = setting(
-        200, "Episodes that may be active at once", "--max-concurrent-play", variable="MAX_CONCURRENT_PLAY"
+        200,
+        "Episodes that may be active at once",
+        "--max-concurrent-play",
+        variable="MAX_CONCURRENT_PLAY",
+        resumable=True,
     )
     max_play_retries: NaturalInt = setting(
         3,
         "Recoveries and restarts of an episode after sandbox faults",
         "--max-play-retries",
         variable="MAX_PLAY_RETRIES",
+        resumable=True,
     )
     max_fault_share: Fraction = setting(
         0.2,

@@ -54,7 +54,6 @@ class EvalReport:
         turns_mean: Assistant turns per episode.
         sampled_tokens_mean: Sampled tokens per episode whose tokens are known; None if they are unknown.
         usage: Tokens and cost of all attempts; None if they are unknown.
-        turn_seconds_mean: Mean seconds of a turn.
         sql_queries: Number of SQL queries.
         sql_error_rate: Share of the queries that were refused or failed; None without queries.
         quoted_years: Share of the queries that quote every year, among those that use a year as a column; None without
@@ -85,7 +84,6 @@ class EvalReport:
     measures: Mapping[str, Any] = field(default_factory=dict)
     cut_replies: Mapping[str, int] = field(default_factory=dict)
     usage: Mapping[str, Any] | None = None
-    turn_seconds_mean: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a JSON-ready mapping."""
@@ -141,7 +139,6 @@ def summarize(
         turns_mean=_mean(len(one.turns) for one, _ in graded) or 0.0,
         sampled_tokens_mean=_mean(use.sampled for one, _ in graded if (use := used[one.id]) is not None),
         usage=None if (total := total_use(used.values())) is None else total.to_dict(),
-        turn_seconds_mean=_mean(turn.seconds for one in trajectories for turn in one.turns),
         sql_queries=len(queries),
         sql_error_rate=_mean(observation is None or observation.is_error for _, observation in queries),
         quoted_years=_mean(quoting),

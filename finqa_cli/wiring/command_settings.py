@@ -22,7 +22,7 @@ from finqa_cli.runs.links import located
 from finqa_cli.runs.mirror_store import MirrorStore
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
 from finqa_cli.settings import AUTO, Choice, Loaded, Settings, from_public_dict, load_settings
-from finqa_cli.settings.schema import ClusterSettings
+from finqa_cli.settings.schema import ClusterSettings, PoolSettings
 from finqa_cli.wiring.placing import Purpose, place, place_again
 from finqa_cli.wiring.policies import settings_of
 
@@ -228,15 +228,33 @@ def check_command(run: Path, command: str) -> None:
         )
 
 
+def _with_operational(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run with other ones of the pool, and other options of the engine.
+
+    Raises:
+        UsageError: A value is invalid.
+    """
+    pool = {path.removeprefix("pool."): value for path, value in given.items() if path.startswith("pool.")}
+    prefix = "engine.options."
+    options = {path.removeprefix(prefix): value for path, value in given.items() if path.startswith(prefix)}
+    try:
+        changed = PoolSettings.model_validate({**settings.pool.model_dump(), **pool})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UsageError(f"pool.{wrong['loc'][0]}: {wrong['msg']}.") from None
+    engine = settings.engine.model_copy(update={"options": {**settings.engine.options, **options}})
+    return settings.model_copy(update={"pool": changed, "engine": engine})
+
+
 def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """Return the settings of a run, placed again on this machine.
 
     Args:
         run: Folder of the run.
         purpose: What the command runs; None: nothing is placed.
-        given: Settings that the user gives: dotted path -> value. The limits of cost and tokens, the mirror, the number
-            of learner processes, and the address and the rollout workers of the cluster replace those of the run;
-            others are not used.
+        given: Settings that the user gives: dotted path -> value. The limits of cost and tokens, the mirror, sandboxes
+            and concurrency, options of the engine that cannot change results, the number of learner processes, and the
+            address and the rollout workers of the cluster replace those of the run; others are not used.
 
     Raises:
         UsageError: The number of learner processes is neither a positive number nor `auto`, or a setting of the
@@ -247,6 +265,7 @@ def stored_settings(run: Path, purpose: Purpose | None, given: Mapping[str, Any]
     free = ("run.max_", "run.mirror")
     limits = {path.removeprefix("run."): value for path, value in given.items() if path.startswith(free)}
     settings = settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
+    settings = _with_operational(settings, given)
     cluster = {path.removeprefix("cluster."): value for path, value in given.items() if path.startswith("cluster.")}
     if cluster:
         try:

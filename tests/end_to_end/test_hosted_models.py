@@ -116,3 +116,24 @@ def test_claude_is_evaluated_with_its_list_price(
     usage = json.loads(Path("run/report.json").read_text())["usage"]
     assert usage["cost_usd"] > 0 and not usage["estimated"] and KEY not in Path("run/settings.json").read_text()
     assert "sampled tokens, $" in capsys.readouterr().out
+
+
+def test_what_cannot_change_results_may_change_on_resume(
+    server: OpenAIServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.faults = [Fault(status=500, times=9)]
+    flags = ["--limit=6", "--run-dir=run", "--sandboxes=2", "--set=engine.options.max_retries=0"]
+    retries = ["--set=pool.max_play_retries=0", "--set=pool.max_fault_share=0.0"]
+    assert main(on(server, *flags, *retries)) == 3
+    server.faults = []
+    capsys.readouterr()
+    assert failure(["eval", "--resume", "run", "--sandboxes=0"], capsys)[0] == 2
+    for refused in ("generation.max_gen_tokens=9", "engine.options.omit=seed", "engine.options.prices.analyst.input=1"):
+        status, said = failure(["eval", "--resume", "run", "--set", refused], capsys)
+        assert status == 2 and "could change its results" in said
+    changed = ["--sandboxes=5", "--set=engine.options.max_retries=4", "--set=engine.options.max_concurrent=3"]
+    assert main(["eval", "--resume", "run", *changed, "--quiet"]) == 0
+    settings = json.loads(Path("run/settings.json").read_text())
+    assert (settings["pool"]["sandboxes"], settings["engine"]["options"]["max_retries"]) == (5, 4)
+    assert settings["pool"]["max_play_retries"] == 0
+    assert json.loads(Path("run/report.json").read_text())["faults"] == 0

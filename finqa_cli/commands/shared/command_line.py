@@ -17,11 +17,16 @@ from finqa_cli.errors import UsageError
 from finqa_cli.masking import Masker
 from finqa_cli.settings import Loaded, Settings
 from finqa_cli.settings.declarations import Declaration
-from finqa_cli.settings.offered import without_given
+from finqa_cli.settings.layers import assignments_layer
+from finqa_cli.settings.offered import is_operational, without_given
 from finqa_cli.settings.schema import DECLARATIONS
 
 if TYPE_CHECKING:
     from finqa_cli.wiring.placing import Purpose
+
+
+MOST_DOTS = 2
+"""Dots in the path of an option; `engine.options.prices.MODEL.input` sets a part of one."""
 
 
 def declaration_of(parameter: str | None) -> Declaration | None:
@@ -219,8 +224,27 @@ class CommandLine:
             )
         return self.typed
 
-    def check_resumed(self, run: Path, *, command: str) -> dict[str, Any]:
+    def operational_assignments(self) -> dict[str, Any]:
+        """Return the settings of `--set`, dotted path -> value, for a run that is to be resumed.
+
+        Raises:
+            UsageError: One of them can change results.
+        """
+        assigned = {path: value.raw for path, value in assignments_layer(self.assignments).items()}
+        if wrong := [path for path in assigned if not is_operational(path) or path.count(".") > MOST_DOTS]:
+            raise UsageError(
+                f"A resumed run keeps its settings; {', '.join(wrong)} could change its results.",
+                remedy="leave them out; sandboxes, concurrency, retries, timeouts, rates and prices can be changed",
+            )
+        return assigned
+
+    def check_resumed(self, run: Path, *, command: str, free: Collection[str] = ()) -> dict[str, Any]:
         """Return the parameters on the command line, for a run of this command that is to be resumed.
+
+        Args:
+            run: Its folder.
+            command: The command as it is typed.
+            free: Further parameters that are allowed.
 
         Raises:
             UsageError: A parameter is given that a resumed run does not take.
@@ -230,7 +254,7 @@ class CommandLine:
         from finqa_cli.wiring.command_settings import check_command, fetch_run
 
         typed = self.check_free(
-            run, command=command, free=[path for path, each in DECLARATIONS.items() if each.about.resumable]
+            run, command=command, free=[*free, *(path for path, each in DECLARATIONS.items() if each.about.resumable)]
         )
         logs.configure()
         fetch_run(run, typed)

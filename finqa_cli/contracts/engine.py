@@ -5,11 +5,12 @@ A token engine can be used for training; a chat engine (expert, person, hosted A
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +33,9 @@ class EngineContext:
 
     Attributes:
         model: Folder or hub id of the base model; empty for engines without one.
-        seed: Seed of every random choice that a request does not seed.
+        seed: Seed of the run, for choices that must be the same in each replica and after each resume.
+        process_seed: Seed of the random generators of a process that the engine starts. No two processes of a run have
+            the same: it depends on the run's seed, the replica and the number of the start; see `restarted`.
         dispatch_wait_ms: Longest wait to fill a batch, counted from its oldest request.
         tensor_parallel_size: GPUs that share one copy of the model.
         gpu_memory_utilization: Share of GPU memory that the engine may use.
@@ -56,6 +59,7 @@ class EngineContext:
 
     model: str = ""
     seed: int = 0
+    process_seed: int = 0
     dispatch_wait_ms: int = 500
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.85
@@ -73,6 +77,11 @@ class EngineContext:
     host: str = "127.0.0.1"
     cluster: str = "auto"
     demonstrate: Callable[[str, Sequence[Message]], AssistantTurn | None] | None = None
+
+    def restarted(self, number: int) -> EngineContext:
+        """Return the context of the start `number` of the engine's process, which draws other random numbers."""
+        drawn = random.Random(f"process:{self.process_seed}:{number}").getrandbits(63)
+        return replace(self, process_seed=drawn)
 
 
 class Engine(ABC):

@@ -40,6 +40,7 @@ from finqa_cli.grading import JUDGES, versioned
 from finqa_cli.rollout.breaker import Breaker
 from finqa_cli.rollout.pool import Pool, PoolListener, SandboxPool
 from finqa_cli.rollout.replicas import EngineSet, ReplicaListener
+from finqa_cli.rollout.seeds import derive
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.settings.learning_rates import TRAIN_RATES, rate_for
@@ -275,6 +276,7 @@ def make_engine(
     *,
     trains: bool = False,
     log_dir: Path | None = None,
+    start: str = "0",
     on_event: ReplicaListener = lambda name, facts: None,
 ) -> TokenEngine | ChatEngine:
     """Construct the engine of the settings, not started; with `generation.engine_replicas` above 1, an `EngineSet`.
@@ -285,6 +287,7 @@ def make_engine(
         environment: Supplies gold solutions to an engine without a model; only such an engine needs it.
         trains: The engine is used for training.
         log_dir: Folder for the output of servers that it starts.
+        start: Names this start of an engine among all of the run; determines `EngineContext.process_seed`.
         on_event: Called when a replica is excluded and when it is back.
 
     Raises:
@@ -312,7 +315,12 @@ def make_engine(
     )
     share, devices = settings.model.tensor_parallel_size, settings.model.engine_devices
     contexts = [
-        replace(context, replica=number, devices=devices[number * share : (number + 1) * share])
+        replace(
+            context,
+            replica=number,
+            process_seed=derive(context.seed, "engine", start, number),
+            devices=devices[number * share : (number + 1) * share],
+        )
         for number in range(replicas)
     ]
     if replicas == 1:

@@ -25,6 +25,7 @@ from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.worker_messages import Rules
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.reporter import Reporter
+from finqa_cli.runs.run_folder import read_run
 from finqa_cli.runs.spending import Meter
 from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
@@ -36,6 +37,9 @@ from finqa_cli.wiring.rollout_workers import check_workers, make_workers
 from finqa_cli.wiring.sandbox_owners import owner_labels
 
 log = structlog.get_logger(__name__)
+
+_stages = itertools.count()
+"""Stages of this process: an imitation has one for each evaluation."""
 
 STOP_POLL_S = 0.2
 
@@ -191,7 +195,10 @@ async def _started(
         try:
             if not settings.cluster.rollout_workers:  # first: a missing key is reported before the engine is made
                 pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
-            engine = make_engine(settings, policy, environment, trains=trains, log_dir=log_dir, on_event=on_event)
+            start = f"{_times_resumed(run_dir)}.{next(_stages)}"
+            engine = make_engine(
+                settings, policy, environment, trains=trains, log_dir=log_dir, start=start, on_event=on_event
+            )
             check_engine(engine, settings, policy, trains=trains)
             if meter is not None:
                 meter.check_priced(engine.usage("").get("cost_usd") is not None, settings.grader.options)
@@ -238,6 +245,12 @@ async def _started(
                 fix = getattr(failure, "remedy", None)
                 # Log: At the end of a run; `fix` names the command that ends them.
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+def _times_resumed(run_dir: Path | None) -> int:
+    """Return how often the run of this folder was resumed; 0 if no run is recorded there."""
+    recorded = run_dir is not None and (run_dir / "run.json").is_file()
+    return len(read_run(run_dir).get("resumed", ())) if run_dir is not None and recorded else 0
 
 
 def _starting(settings: Settings, policy: PolicyVersion) -> str:

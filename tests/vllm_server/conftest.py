@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from vllm_server.running import KEY, KEY_VARIABLE, RANK, Vllm
@@ -73,7 +73,7 @@ def wait_for_health(process: ServerProcess, base_url: str) -> None:
     deadline = time.monotonic() + START_S
     while process.running() and time.monotonic() < deadline:
         try:
-            with urlopen(health, timeout=5):
+            with urlopen(Request(health, headers={"Authorization": f"Bearer {KEY}"}), timeout=5):
                 return
         except OSError:
             time.sleep(0.2)

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,7 +17,7 @@ from finqa_cli.errors import ConfigError, StorageError, UnreachableEngineError
 from finqa_cli.extend import registry
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part
-from finqa_plugins.ray_cluster.node_folder import NodeFolder
+from finqa_plugins.ray_cluster.node_folder import NodeFolder, node_context
 from finqa_plugins.ray_cluster.node_probe import digest_model
 
 
@@ -109,7 +108,7 @@ class EngineActor:
         if self._engine is None:
             if delivered is not None:
                 self._model = str(await asyncio.to_thread(self._inbox.take, delivered, "start"))
-            context = replace(self._context, model=self._model, home=node_home(), replica=0, replicas=1)
+            context = node_context(self._context, model=self._model, generation=generation)
             if context.lends:
                 context = replace(context, host=ray.util.get_node_ip_address())
             engine = registry().create("engine", self._name, self._options, context)
@@ -227,8 +226,3 @@ class EngineActor:
             f"Engine replica {self._context.replica} was started again, and this call is for its generation "
             f"{generation}, not {self._generation}."
         )
-
-
-def node_home() -> Path:
-    """Return FINQA_HOME of the node."""
-    return Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()

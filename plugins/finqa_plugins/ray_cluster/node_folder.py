@@ -1,4 +1,4 @@
-"""A folder of one process on its node, which is removed even if the process is killed."""
+"""What a process has of its own on its node: a folder that is removed even if it is killed, its home and its seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import os
 import secrets
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+
+from finqa_cli.contracts import EngineContext
 
 PREFIX = "finqa-node-"
 """Folders below the node's temporary folder. Each has a file that its process keeps locked."""
@@ -50,3 +53,19 @@ def remove_left(root: Path) -> None:
         with contextlib.suppress(OSError), (folder / _LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def node_home() -> Path:
+    """Return FINQA_HOME of the node."""
+    return Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
+
+
+def node_context(context: EngineContext, *, model: str, generation: int) -> EngineContext:
+    """Return the context of the one engine of a node's process, for the generation of a replica.
+
+    Args:
+        context: Context of the replica on the controller.
+        model: Folder or hub id of the model on this node.
+        generation: Number of the start of the replica.
+    """
+    return replace(context.restarted(generation), model=model, home=node_home(), replica=0, replicas=1)

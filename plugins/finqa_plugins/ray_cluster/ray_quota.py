@@ -18,7 +18,7 @@ from finqa_cli.contracts import AccountQuota, Grant
 from finqa_cli.errors import FinqaError, ServiceUnavailableError
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.engine_actor import node_home
+from finqa_plugins.ray_cluster.node_folder import node_home
 from finqa_plugins.sandboxes._quota.shared_quota import FOLDER, WindowFile
 
 log = structlog.get_logger(__name__)

@@ -91,9 +91,8 @@ class VllmEngineConfig(BaseModel):
     )
     seeded: bool | None = Field(
         None,
-        description="Send a seed with each request, for reproducible samples if batches do not change logits; "
-        "vLLM samples seeded rows one by one, so unset: only for servers that are started without a "
-        "GPU",
+        description="Send a seed with each request. Unset: yes, except to a single server at a URL. Without it, "
+        "servers that were started with the same --seed sample the same completions",
     )
     max_concurrent: int = Field(
         1024, ge=1, description="Maximum number of simultaneous requests; vLLM queues the others"

@@ -150,6 +150,7 @@ class Supervisor:
         folder = (self._temporary or context.log_dir or Path()).absolute()
         self._log_path = folder / f"vllm-{context.replica}.log"
         self._launch: Launch | None = None
+        self._starts = 0
         self._process: ServerProcess | None = None
         self._pulse: Pulse | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -177,11 +178,11 @@ class Supervisor:
                 remedy=remedy(self._config, self._context.home),
             )
         for attempt in range(1, PORT_TRIES + 1):
-            launched = self._launch = self._launch_at(free_port(listens_at(self._config, self._context)))
+            launched = self._launch_at(free_port(listens_at(self._config, self._context)))
             connection = self._config.connection(launched.base_url)
             self._pulse = Pulse(connection, self.key, busy=self._busy, patience_s=self._config.health_timeout_s)
             try:
-                await self._spawn()
+                await self._spawn(launched.port)
                 break
             except ServiceUnavailableError:
                 taken = self._process is not None and "address already in use" in self._process.output().lower()
@@ -197,8 +198,6 @@ class Supervisor:
     def serve(self, model: str) -> None:
         """Makes later starts load the weights of this folder, which the running server has already loaded."""
         self._context = replace(self._context, model=model)
-        if self._launch is not None:
-            self._launch = self._launch_at(self._launch.port)
 
     def heard(self) -> None:
         """A completion came from the server."""
@@ -254,10 +253,12 @@ class Supervisor:
         self.restarts += 1
         # Log: A server that finqa started ended or hung; at most `engine.options.restarts` times.
         log.warning("the vLLM server is restarted", reason=reason, restart=self.restarts, of=self._config.restarts)
-        await self._spawn()
+        await self._spawn(self._launch.port)
 
-    async def _spawn(self) -> None:
-        assert self._launch is not None and self._pulse is not None
+    async def _spawn(self, port: int) -> None:
+        assert self._pulse is not None
+        self._launch = self._launch_at(port)
+        self._starts += 1
         self._wrong = ""
         process = self._process = ServerProcess(self._launch, self._log_path)
         began = time.monotonic()
@@ -302,7 +303,8 @@ class Supervisor:
 
     def _launch_at(self, port: int) -> Launch:
         key = self.key.get_secret_value()
-        return launch(self._config, self._context, port=port, key=key, gpu=self._gpu, environ=os.environ)
+        context = self._context.restarted(self._starts)
+        return launch(self._config, context, port=port, key=key, gpu=self._gpu, environ=os.environ)
 
     async def _end(self) -> None:
         if self._process is not None:

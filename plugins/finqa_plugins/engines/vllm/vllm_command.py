@@ -111,13 +111,14 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
     arguments = [
         *("--host", listens_at(config, context), "--port", str(port)),
         *("--model", model_path(context.model), "--served-model-name", SERVED_NAME),
-        *("--dtype", served_dtype(config, gpu=gpu), "--seed", str(context.seed % 2**31)),
+        *("--dtype", served_dtype(config, gpu=gpu), "--seed", str(context.process_seed % 2**31)),
         *("--tensor-parallel-size", str(context.tensor_parallel_size)),
         *("--generation-config", "vllm"),  # a model's own sampling defaults would change what is sampled from
         *("--logprobs-mode", "processed_logprobs"),  # of the distribution that was sampled from
         "--enable-prefix-caching" if config.prefix_caching else "--no-enable-prefix-caching",
         "--enable-prompt-tokens-details",  # how much of a prompt came from the prefix cache
         "--disable-uvicorn-access-log",
+        *("--middleware", "finqa_vllm_key.RequireKey"),  # other users of this machine reach loopback too
     ]
     if context.max_context:
         arguments += ["--max-model-len", str(context.max_context)]
@@ -137,8 +138,6 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         # vLLM 0.32 crashes on a CPU if the prompt of a seeded request is computed in parts: `_bookkeeping_sync` of its
         # model runner needs the offset of the generator, which generators for CPUs do not have
         arguments.append("--no-enable-chunked-prefill")
-    if listens_at(config, context) != HOST:
-        arguments += ["--middleware", "finqa_vllm_key.RequireKey"]
     if context.sleep:
         arguments.append("--enable-sleep-mode")
     return arguments
@@ -167,9 +166,7 @@ def _environment(
         "VLLM_API_KEY": key,
         "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),
     }
-    if listens_at(config, context) != HOST:
-        paths = (str(IN_SERVER), environment.get("PYTHONPATH", ""))
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(IN_SERVER), environment.get("PYTHONPATH", ""))))
     if gpu:
         environment["CUDA_VISIBLE_DEVICES"] = _devices(context, environ.get("CUDA_VISIBLE_DEVICES"))
     return environment

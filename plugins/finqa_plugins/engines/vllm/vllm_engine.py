@@ -172,10 +172,15 @@ class VllmEngine(TokenEngine):
 
     @property
     def seeded(self) -> bool:
-        """Whether requests carry their seeds. Servers by URL are assumed to have a GPU."""
+        """Whether requests carry their seeds.
+
+        vLLM derives the noise of unseeded requests from the seed of the server and their number, so that two servers
+        with the same seed give the same completions (`SamplingStates` in vllm/v1/worker/gpu/sample/states.py, 0.32).
+        A single server is left alone: vLLM's older model runner samples seeded rows one by one.
+        """
         if self._config.seeded is not None:
             return self._config.seeded
-        return not self._gpu and not self._config.addresses
+        return len(self._config.addresses) != 1
 
     async def sleep(self) -> None:
         """Frees the GPU. Idempotent.

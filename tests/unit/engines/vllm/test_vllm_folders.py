@@ -93,12 +93,13 @@ def test_the_tolerance_follows_what_is_computed_in(monkeypatch: pytest.MonkeyPat
     assert tolerance(gpu=True, probe_tolerance=0.01) == 0.01
 
 
-def test_requests_have_seeds_where_a_server_is_started_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_have_seeds_unless_one_server_at_a_url_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def seeded(*, gpu: bool, **options: object) -> bool:
         monkeypatch.setattr("finqa_plugins.engines.vllm.vllm_engine.has_gpu", lambda: gpu)
         return VllmEngine(VllmEngineConfig.model_validate(options), EngineContext(model="m")).seeded
 
-    assert seeded(gpu=False) and seeded(gpu=True, seeded=True)
-    assert not seeded(gpu=True) and not seeded(gpu=False, seeded=False)
-    assert not seeded(gpu=False, url="http://127.0.0.1:1"), "usually one with a GPU"
+    assert seeded(gpu=False) and seeded(gpu=True)
+    assert seeded(gpu=True, urls=["http://127.0.0.1:1", "http://127.0.0.1:2"]), "which may have the same seed"
+    assert not seeded(gpu=True, seeded=False)
+    assert not seeded(gpu=False, url="http://127.0.0.1:1")
     assert seeded(gpu=False, url="http://127.0.0.1:1", seeded=True)

@@ -88,7 +88,7 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_by_the_workers
     assert len(starts) == 2 and starts[0]["--port"] == starts[1]["--port"]
 
 
-def test_the_server_of_a_node_can_import_what_guards_it(tmp_path: Path) -> None:
+def test_every_server_can_import_what_guards_it(tmp_path: Path) -> None:
     def launched(**context: Any) -> Any:
         asked = EngineContext(model="org/model", **context)
         config = VllmEngineConfig(env={"PYTHONPATH": "/elsewhere"})
@@ -96,12 +96,12 @@ def test_the_server_of_a_node_can_import_what_guards_it(tmp_path: Path) -> None:
 
     at_node = launched(host="10.0.0.5")
     assert at_node.base_url == "http://10.0.0.5:1/v1" and launched(host="fd00::5").base_url == "http://[fd00::5]:1/v1"
-    module = at_node.arguments[at_node.arguments.index("--middleware") + 1].rpartition(".")[0]
-    assert at_node.environment["PYTHONPATH"].endswith(":/elsewhere")
-    program = [sys.executable, "-c", f"import {module}; print({module}.RequireKey.__name__)"]
-    found = subprocess.run(program, env=dict(at_node.environment), capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "RequireKey"
-    assert "--middleware" not in launched().arguments
+    for server in (at_node, launched(), launched(sleep=True), launched(lora_rank=0)):
+        module = server.arguments[server.arguments.index("--middleware") + 1].rpartition(".")[0]
+        assert server.environment["PYTHONPATH"].endswith(":/elsewhere")
+        program = [sys.executable, "-c", f"import {module}; print({module}.RequireKey.__name__)"]
+        found = subprocess.run(program, env=dict(server.environment), capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == "RequireKey"
     changed_in_place = launched(host="10.0.0.5", lora_rank=0)
     assert changed_in_place.base_url.startswith("http://127.0.0.1:"), "it opens routes that run any method"
 

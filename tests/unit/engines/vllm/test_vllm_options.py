@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
-from finqa_plugins.engines.vllm.vllm_command import HOST, Launch, launch, server_rank
+from finqa_plugins.engines.vllm.vllm_command import HOST, IN_SERVER, Launch, launch, server_rank
 
 URL = "http://127.0.0.1:8000"
 
@@ -69,7 +69,7 @@ def test_the_settings_of_the_run_reach_the_server() -> None:
             "tensor_parallel_size": 2,
             "gpu_memory_utilization": 0.4,
             "max_context": 2048,
-            "seed": 7,
+            "process_seed": 2**40 + 7,
             "sleep": True,
         },
         gpu=True,
@@ -136,8 +136,9 @@ def test_the_server_is_given_no_secrets() -> None:
     environment = made(environ={**given, **secrets}, env={"HF_HUB_OFFLINE": "1"}).environment
     assert given.items() <= environment.items()
     assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["PYTHONPATH"] == str(IN_SERVER), "nothing of ours"
     assert environment["VLLM_API_KEY"] == "random"
-    assert not (set(secrets) - {"VLLM_API_KEY"}) & set(environment)
+    assert not (set(secrets) - {"VLLM_API_KEY", "PYTHONPATH"}) & set(environment)
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])

@@ -1,7 +1,8 @@
-"""Requires the API key on every path of a server that other machines can reach.
+"""Requires the API key on every path of a server: other users of its machine reach it, also on loopback.
 
-vLLM requires it below /v1 only (AuthenticationMiddleware in vllm/entrypoints/openai/server_utils.py), and would
-generate under /invocations for anyone. This module runs outside of packages and imports only the standard library.
+vLLM 0.32 requires it below /v1, /v2, /inference and /cohere only (vllm/entrypoints/serve/middleware/authenticate.py).
+Anyone could generate under /invocations, and put the server to sleep or replace its weights by its development routes.
+This module runs outside of packages and imports only the standard library.
 """
 
 from __future__ import annotations

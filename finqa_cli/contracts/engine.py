@@ -93,6 +93,12 @@ class Engine(ABC):
     lockstep: bool = False
     """Whether a batch is dispatched only when every seat has a waiting request (see `seat`); known after `start`."""
 
+    loads_model: bool = False
+    """Whether the engine reads the model's files: those of a hub id are then in the hub's cache before `start`.
+
+    `finqa_cli.local_models.local_model` returns their folder.
+    """
+
     def check(self) -> None:
         """Check that the engine can serve its model, before sandboxes start. Reads configurations, never weights.
 

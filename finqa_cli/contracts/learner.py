@@ -82,6 +82,8 @@ class Learner(ABC):
     """The learner implements `values`. `update` trains the value function, and `save` and `load` include it."""
     starts_processes: ClassVar[bool] = False
     """The learner can train in several processes (`LearnerContext.processes`), and ends them in `close`."""
+    loads_model: ClassVar[bool] = False
+    """The learner reads the model's files: those of a hub id are then in the hub's cache before `start`."""
 
     def check(self) -> None:
         """Check that the learner can train its model, before anything starts. Reads configurations, never weights.

@@ -23,6 +23,7 @@ from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, mode
 from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ConfigError, FinqaError, PluginError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
+from finqa_cli.local_models import local_model
 from finqa_cli.masking import Masker
 from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
@@ -155,7 +156,7 @@ def model(settings: Settings) -> list[Check]:
     policy = resolve(settings.model.name)
     check_fit(settings, policy, trains=False)
     # embedded policies are always supported, and the configuration of a model of the hub is not fetched for a check
-    unsure = Path(policy.model).is_dir() and not is_embedded(settings.model.name)
+    unsure = Path(local_model(policy.model)).is_dir() and not is_embedded(settings.model.name)
     if unsure:
         asyncio.run(_check_served(settings, policy))
     try:

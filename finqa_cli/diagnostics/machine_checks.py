@@ -23,6 +23,7 @@ from finqa_cli.processes import count_threads
 from finqa_cli.settings import Settings, is_embedded
 from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.types import Check, CudaDevice, NodeFacts
+from finqa_cli.wiring.gpu_support import torch_problem
 from finqa_cli.wiring.placing import cuda_devices, find_plan, remedy_of, torch_cuda
 from finqa_cli.wiring.policies import resolve
 
@@ -54,11 +55,24 @@ class PlanReport:
 
 def gpu(settings: Settings) -> list[Check]:
     """Check that a CUDA device exists and that PyTorch can use it. The placement checks what fits on it."""
-    return [gpu_check(settings, cuda=cuda_visible(), devices=cuda_devices(), torch_cuda=torch_cuda())]
+    cuda, built_for = cuda_visible(), torch_cuda()
+    unneeded = modelless(settings) or is_embedded(settings.model.name)
+    problem = torch_problem() if cuda and built_for and not unneeded else ""
+    return [gpu_check(settings, cuda=cuda, devices=cuda_devices(), torch_cuda=built_for, problem=problem)]
 
 
-def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], torch_cuda: str | None) -> Check:
-    """Return the check of `gpu` for these facts; `torch_cuda` is "" if torch was built without CUDA."""
+def gpu_check(
+    settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], torch_cuda: str | None, problem: str = ""
+) -> Check:
+    """Return the check of `gpu` for these facts.
+
+    Args:
+        settings: Settings with engine and model.
+        cuda: There are CUDA devices.
+        devices: The devices.
+        torch_cuda: CUDA version of the installed torch; "": it was built without CUDA; None: unknown.
+        problem: Why torch cannot use CUDA; empty if it can.
+    """
     name = settings.model.name
     if modelless(settings) or is_embedded(name):
         found = _names(devices) if cuda else "none"
@@ -70,6 +84,10 @@ def gpu_check(settings: Settings, *, cuda: bool, devices: Sequence[CudaDevice], 
     if torch_cuda == "":
         detail = f"{_names(devices)}, but the installed torch was built without CUDA"
         return Check(name="gpu", status="fail", detail=detail, remedy="pip install --force-reinstall torch")
+    if problem:
+        detail = f"{_names(devices)}, but the installed torch (CUDA {torch_cuda}) cannot use CUDA: {problem}"
+        remedy = "export CUDA_VISIBLE_DEVICES= to compute on the CPU, or update NVIDIA's driver"
+        return Check(name="gpu", status="fail", detail=detail, remedy=remedy)
     taken = [str(number) for number, device in enumerate(devices) if device.free < FREE_SHARE * device.total]
     if taken:
         detail = f"{_names(devices)}; other processes use memory on device {', '.join(taken)}"

@@ -30,6 +30,8 @@ CLOCK_S = 2.0
 
 LISTED = 3
 
+SENT = "; the controller's are sent when the run starts"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNeeds:
@@ -151,14 +153,8 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
         if needs.folder
         else f"hf download {needs.model} on that node, as the user who runs ray start"
     )
-    status: Literal["warn", "fail"] = "warn" if needs.folder else "fail"  # a folder of the controller is sent
-    sent = "; the controller's are sent when the run starts" if needs.folder else ""
     if not node.model:
-        if needs.folder:
-            then = "; it is sent when the run starts"
-        else:
-            status, then = ("fail", "") if node.offline else ("warn", "; it is downloaded when the run starts")
-        yield _finding(node, status, f"the model {needs.model} is not there{then}", copy)
+        yield _finding(node, "warn", f"the model {needs.model} is not there; it is sent when the run starts", copy)
         return
     seen: dict[str, list[str]] = {}
     for each in others:
@@ -169,9 +165,9 @@ def _model(node: NodeFacts, others: Sequence[NodeFacts], needs: NodeNeeds) -> It
     differing = [name for name, digest in node.model.items() if known[name] != digest]
     lacking = [name for name in known if name.endswith(".safetensors") and name not in node.model]
     if differing:
-        yield _finding(node, status, f"other files of {needs.model} than elsewhere: {_listed(differing)}{sent}", copy)
+        yield _finding(node, "warn", f"other files of {needs.model} than elsewhere: {_listed(differing)}{SENT}", copy)
     if lacking:
-        yield _finding(node, status, f"files of {needs.model} are missing: {_listed(lacking)}{sent}", copy)
+        yield _finding(node, "warn", f"files of {needs.model} are missing: {_listed(lacking)}{SENT}", copy)
 
 
 def _devices(node: NodeFacts, nodes: Sequence[NodeFacts], needs: NodeNeeds) -> Iterator[Check]:

@@ -1,6 +1,7 @@
-"""Models that `finqa model get` has put into FINQA_HOME: `--model NAME` works without a network from then on."""
+"""Models on this machine: those that `finqa model get` has put into FINQA_HOME, and those in the hub's cache."""
 
 from finqa_cli.local_models.gguf_header import GgufFile, GgufTensor, read_gguf
+from finqa_cli.local_models.hub_cache import cached_model, local_model
 from finqa_cli.local_models.model_store import (
     KNOWN_MODELS,
     KnownModel,
@@ -19,8 +20,10 @@ __all__ = [
     "GgufTensor",
     "KnownModel",
     "Wheel",
+    "cached_model",
     "find_model",
     "is_model_name",
+    "local_model",
     "model_folder",
     "models_folder",
     "read_gguf",

@@ -21,11 +21,15 @@ class Device:
         index: Its number in this process.
         total: Its memory in bytes.
         name: Its name according to the driver.
+        driver: As `CudaDevice.driver`.
+        capability: As `CudaDevice.capability`.
     """
 
     index: int
     total: float
     name: str = "GPU"
+    driver: str = ""
+    capability: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,10 +44,10 @@ from finqa_cli.local_models import (
     write_record,
 )
 from finqa_cli.provisioning import package_index
-from finqa_cli.provisioning.hub_models import Snapshot, fetch_snapshot
 from finqa_cli.runs.durable_files import new_folder, sha256_of, storage
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import is_embedded
+from finqa_cli.wiring.hub_models import Snapshot, fetch_snapshot
 
 Source = Literal["auto", "hub", "package"]
 Precision = Literal["float32", "bfloat16"]

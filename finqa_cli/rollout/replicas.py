@@ -107,6 +107,7 @@ class EngineSet(TokenEngine):
         self._awaited: set[Replica] = set()
         self._router = Router(len(engines))
         self.sleeps = any(engine.sleeps for engine in engines)
+        self.loads_model = any(engine.loads_model for engine in engines)
         self.probe_tolerance = engines[0].probe_tolerance
         self._policy = serving
         self._published = {serving.number}

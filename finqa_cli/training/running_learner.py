@@ -18,6 +18,7 @@ from finqa_cli.errors import (
     LearnerProcessError,
     StorageError,
 )
+from finqa_cli.local_models import cached_model
 from finqa_cli.placement.known_models import read_architecture
 from finqa_cli.placement.memory_formulas import FP32, trained
 from finqa_cli.runs.interrupts import to_the_end
@@ -29,6 +30,7 @@ from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Passes, PolicyVersion
 from finqa_cli.types.run_events import RunEvent
 from finqa_cli.wiring.build import make_learner
+from finqa_cli.wiring.hub_models import bring_model
 
 MEMORY_EVENT = "out_of_memory"
 
@@ -173,7 +175,9 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
         model: Folder or hub id of the base model.
 
     Raises:
-        ConfigError: Several processes are requested, but the learner supports only one.
+        ConfigError: Several processes are requested, but the learner supports only one; or the hub's cache has another
+            commit of the model than when the run began.
+        FinqaError: The model of a hub id cannot be downloaded; see `bring_model`.
         InterruptedRun: A signal stopped a call of the learner between two of its parts.
         LearnerProcessError: One of its processes ended.
         DeviceMemoryError: The memory of its device is full, and smaller micro-batches do not help or need a resumed
@@ -220,6 +224,10 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
     if settings.train.learning_rate is not None:
         context.reporter.line(f"learning rate: {rate_words(settings)}")
     try:
+        if learner.loads_model:
+            await asyncio.to_thread(bring_model, model, context.reporter)
+        if (cached := cached_model(model)) is not None:
+            folder.pin("model digest", cached.name)  # the commit: a resumed run must not train a newer model
         with context.work(f"loading {model} to train it"):
             await asyncio.to_thread(learner.start)
         yield learner

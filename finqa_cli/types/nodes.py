@@ -10,11 +10,21 @@ from finqa_cli.types.checks import Check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaDevice:
-    """A CUDA device that is visible to a process; `free` and `total` memory are in bytes."""
+    """A CUDA device that is visible to a process.
+
+    Attributes:
+        name: Its name.
+        free: Free memory in bytes.
+        total: All memory in bytes.
+        driver: Version of its driver, such as `580.65.06`; empty: unknown.
+        capability: Compute capability, such as 8.0; None: unknown.
+    """
 
     name: str
     free: float
     total: float
+    driver: str = ""
+    capability: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +42,6 @@ class NodeFacts:
         ray: Version of Ray.
         python: Version of Python, such as `3.11.7`.
         model: File of the model -> its digest, as found on the node; empty if there is none.
-        offline: It may not download a model from the hub.
         cpus: CPUs that the cluster may use on it; with 0 it runs no engine and no learner.
         gpus: GPUs that the cluster may use on it.
         devices: CUDA devices that its driver reports.
@@ -58,7 +67,6 @@ class NodeFacts:
     ray: str = ""
     python: str = ""
     model: Mapping[str, str] = field(default_factory=dict)
-    offline: bool = False
     cpus: float = 0.0
     gpus: float = 0.0
     devices: tuple[CudaDevice, ...] = ()

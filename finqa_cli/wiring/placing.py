@@ -5,6 +5,7 @@ Every command that runs an engine or a learner uses this module, and so does `fi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -31,6 +32,7 @@ from finqa_cli.settings.backend_choice import cuda_visible
 from finqa_cli.settings.layers import assignment_text
 from finqa_cli.types import Architecture, CudaDevice, NodeFacts
 from finqa_cli.wiring.cluster_nodes import on_nodes, reached_nodes
+from finqa_cli.wiring.gpu_support import check_devices
 from finqa_cli.wiring.policies import resolve
 
 Purpose = Literal["train", "sft", "dpo", "play"]
@@ -197,6 +199,7 @@ def _find_plan_here(
     uses_devices = (work.plays and kind.spread != "none") or (work.trains and not work.learner_on_cpu)
     if not devices or not uses_devices:
         return plan((), _NOTHING, kind, work, wishes)
+    check_devices(devices, torch_cuda(), _bfloat16(settings, work))
     model, wishes = _model_and_wishes(settings, undecided, purpose)
     return plan(devices, model, kind, work, wishes)
 
@@ -208,12 +211,34 @@ def _model_and_wishes(settings: Settings, undecided: Collection[str], purpose: P
     return model, wishes
 
 
+def _bfloat16(settings: Settings, work: Workload) -> list[str]:
+    """Return a setting for each component that would compute in bfloat16 on a GPU, with which it does not."""
+    found: list[str] = []
+    parts: dict[_Part, bool] = {"engine": work.plays, "learner": work.trains and not work.learner_on_cpu}
+    for part in (part for part, used in parts.items() if used):
+        component, options = _component(part, settings), getattr(settings, part).options
+        if _devices_used(component, options) != "none" and component.config:
+            try:
+                other = getattr(registry().config(component, options), "instead_of_bfloat16", "")
+            except FinqaError:  # wrong options are reported when the component is made
+                continue
+            found += [f"{part}.options.{other}"] if other else []
+    return found
+
+
 def visible_devices() -> tuple[Device, ...]:
     """The CUDA devices that are visible to this process and usable by its PyTorch."""
     if torch_cuda() == "":
         return ()
     return tuple(
-        Device(index=number, name=device.name, total=device.total) for number, device in enumerate(cuda_devices())
+        Device(
+            index=number,
+            name=device.name,
+            total=device.total,
+            driver=device.driver,
+            capability=device.capability,
+        )
+        for number, device in enumerate(cuda_devices())
     )
 
 
@@ -408,17 +433,21 @@ def torch_cuda() -> str | None:
 
 
 def _by_driver() -> tuple[CudaDevice, ...]:
-    query = ["nvidia-smi", "--query-gpu=uuid,name,memory.free,memory.total", "--format=csv,noheader,nounits"]
     devices: dict[str, CudaDevice] = {}
     try:
-        text = ask_program(query, timeout_s=5).stdout
-        for line in text.splitlines():
+        for line in _ask_driver("uuid", "name", "memory.free", "memory.total"):
             uuid, _, rest = line.partition(",")
             name, free, total = rest.rsplit(",", 2)
             size = CudaDevice(name=name.strip(), free=float(free) * 2**20, total=float(total) * 2**20)
             devices[uuid.strip()] = size
     except (OSError, subprocess.SubprocessError, ValueError):
         return ()
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):  # old drivers do not know compute_cap
+        for line in _ask_driver("uuid", "driver_version", "compute_cap"):
+            uuid, driver, capability = (part.strip() for part in line.split(","))
+            devices[uuid] = replace(devices[uuid], driver=driver, capability=float(capability))
+    # The driver numbers devices by bus, CUDA by speed unless this is set: the plan is about the driver's numbers.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     listed = list(devices.values())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -432,6 +461,11 @@ def _by_driver() -> tuple[CudaDevice, ...]:
         else:
             break  # like CUDA: devices after an invalid entry are not visible
     return tuple(chosen)
+
+
+def _ask_driver(*facts: str) -> list[str]:
+    query = ["nvidia-smi", f"--query-gpu={','.join(facts)}", "--format=csv,noheader,nounits"]
+    return [line for line in ask_program(query, timeout_s=5).stdout.splitlines() if line.strip()]
 
 
 def _by_torch() -> tuple[CudaDevice, ...]:

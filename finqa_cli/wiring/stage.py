@@ -31,6 +31,7 @@ from finqa_cli.settings import Settings
 from finqa_cli.types import DataInfo, PolicyVersion, Sampling, Trajectory
 from finqa_cli.types.run_events import INLINE, RunEvent
 from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_environment
+from finqa_cli.wiring.hub_models import bring_model
 from finqa_cli.wiring.merged_adapters import servable
 from finqa_cli.wiring.policies import check_cost_of_judge, check_engine, check_fit
 from finqa_cli.wiring.rollout_workers import check_workers, make_workers
@@ -202,8 +203,10 @@ async def _started(
             check_engine(engine, settings, policy, trains=trains)
             if meter is not None:
                 meter.check_priced(engine.usage("").get("cost_usd") is not None, settings.grader.options)
-            codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
             await asyncio.to_thread(engine.check)
+            if engine.loads_model:
+                await _side_by_side(asyncio.to_thread(bring_model, policy.model, reporter), check_stop=check_stop)
+            codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
             if settings.cluster.rollout_workers:
                 if isinstance(engine, TokenEngine):
                     engine = LendingEngine(engine, settings.cluster.rollout_workers)

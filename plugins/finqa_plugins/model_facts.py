@@ -100,7 +100,7 @@ class ModelFacts:
                 "PyTorch (eager), which needs memory for the square of the length"
             )
         if self.quantization:
-            yield f"its weights are quantized ({self.quantization}): an adapter can be trained, not all weights"
+            yield f"its weights are quantized ({self.quantization}): learner 'torch' does not train it"
 
 
 def text_config(config: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
+from finqa_cli.local_models import local_model
 
 MODEL_REMEDY = (
     "name a chat model with tokenizer.json and a chat template, a folder or hub id, or --set codec.name=plain"
@@ -36,7 +37,8 @@ def load_tokenizer(model: str, *, template: bool = True) -> Any:
         if missing:
             raise ConfigError(f"The model folder {model} has no {' and no '.join(missing)}.", remedy=_TOKENIZER_REMEDY)
     try:
-        tokenizer = _load(model, _stamps(folder))
+        local = local_model(model)
+        tokenizer = _load(local, _stamps(Path(local)))
     except Exception as error:  # transformers raises OSError, ValueError, KeyError or plain Exception
         reason = str(error).strip().split("\n")[0]
         raise ConfigError(f"The tokenizer of {model!r} cannot be loaded: {reason}", remedy=_TOKENIZER_REMEDY) from error
@@ -63,7 +65,7 @@ def _generation_ends(model: str) -> list[int]:
         from transformers.utils import cached_file
 
         try:
-            path = cached_file(model, _GENERATION)
+            path = cached_file(local_model(model), _GENERATION)
         except OSError:  # the model has none, or only its tokenizer is here
             return []
     try:

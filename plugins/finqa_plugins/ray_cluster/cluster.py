@@ -12,7 +12,6 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -25,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError, StorageError
 from finqa_cli.extend import registry
+from finqa_cli.local_models import local_model
 from finqa_plugins.ray_cluster.folder_files import Bytes
 from finqa_plugins.ray_cluster.node_probe import digest_model
 from finqa_plugins.ray_cluster.sent_parts import SentParts
@@ -157,8 +157,8 @@ def options(group: PlacementGroup, index: int, resources: Mapping[str, float]) -
 
 
 def digest_folder(model: str) -> dict[str, str]:
-    """Return the digests by which a node checks whether it has a model; none if the model is not a folder here."""
-    return digest_model(model) if Path(model).is_dir() else {}
+    """Return the digests by which a node checks whether it has a model; none if its files are not here."""
+    return digest_model(local_model(model))
 
 
 def _put(content: Bytes) -> Any:

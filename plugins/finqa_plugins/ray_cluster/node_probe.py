@@ -55,7 +55,6 @@ class NodeProbe:
             "ray": _version("ray"),
             "python": platform.python_version(),
             "model": digest_model(model) if model else {},
-            "offline": os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
             "devices": self.devices(),
             "memory": float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
             **_limits(),
@@ -107,10 +106,11 @@ def digest_model(model: str) -> dict[str, str]:
     folder = Path(model)
     if not folder.is_dir():
         try:
-            hub = importlib.import_module("huggingface_hub")
-            folder = Path(hub.snapshot_download(model, local_files_only=True))
-        except Exception:  # not installed, not in the cache, or no name of a model
+            folder = Path(importlib.import_module("finqa_cli.local_models").cached_model(model) or "")
+        except Exception:  # finqa is not installed, or has another version
             return {}
+    if not folder.name:
+        return {}
     try:
         return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.suffix in MODEL_FILES}
     except OSError:

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, StorageError, UnreachableEngineError
+from finqa_cli.local_models import local_model
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
@@ -74,6 +75,7 @@ class RayEngine(TokenEngine):
 
     def __init__(self, name: str, config: BaseModel | None, context: EngineContext) -> None:
         self._name, self._config, self._context = name, config, context
+        self.loads_model = not getattr(config, "addresses", ())
         self._cluster: Cluster | None = None
         self._actor: Any = None
         self._generation = 0
@@ -240,7 +242,7 @@ class RayEngine(TokenEngine):
         self._generation += 1
         generation, model = self._generation, self._context.model
         lacks = await self._ask(self._actor.begin, generation, await asyncio.to_thread(cluster.digest_folder, model))
-        delivered = await self._deliver(Path(model), generation) if lacks else None
+        delivered = await self._deliver(Path(local_model(model)), generation) if lacks else None
         started: Started = await self._ask(self._actor.start, generation, delivered)
         cluster.check_version(started.version, started.node)
         if started.lockstep:

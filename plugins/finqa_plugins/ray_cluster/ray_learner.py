@@ -16,6 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents
 from finqa_cli.errors import FinqaError, LearnerProcessError
+from finqa_cli.local_models import local_model
 from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
 from finqa_plugins.ray_cluster import cluster
 from finqa_plugins.ray_cluster.cluster import Cluster
@@ -46,6 +47,7 @@ class RayLearner(Learner):
     """
 
     starts_processes = True
+    loads_model = True
 
     def __init__(self, name: str, config: BaseModel | None, context: LearnerContext) -> None:
         self._name, self._config, self._context = name, config, context
@@ -183,7 +185,7 @@ class RayLearner(Learner):
         for rank, place in zip(self._ranks, self._places, strict=True):
             if place.node not in there:
                 lacks = bool(digests) and self._ask(rank.lacks, model, digests)
-                sent = self._deliver(Path(model), rank) if lacks else None
+                sent = self._deliver(Path(local_model(model)), rank) if lacks else None
                 there[place.node] = self._ask(rank.take_model, sent) if sent is not None else model
         return [there[place.node] for place in self._places]
 

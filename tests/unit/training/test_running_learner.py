@@ -29,6 +29,7 @@ class Reports:
     def __init__(self, start: Callable[[LearnerEvents], None]) -> None:
         self._start = start
         self.closed = 0
+        self.loads_model = False
 
     def report_to(self, events: LearnerEvents) -> None:
         self._events = events

@@ -48,3 +48,8 @@ class TransformersEngineConfig(BaseModel):
     def device_use(self) -> Literal["none", "one"]:
         """CUDA devices of a replica, for the placement plan."""
         return "none" if self.device == "cpu" else "one"
+
+    @property
+    def instead_of_bfloat16(self) -> str:
+        """Option for devices without bfloat16, if the options would compute in it there; else empty."""
+        return "dtype=float32" if self.dtype in ("auto", "bfloat16") else ""

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.local_models import local_model
 from finqa_cli.placement.host_resources import available_memory
 from finqa_cli.placement.known_models import read_architecture
 from finqa_plugins.engines.transformers.config import MAX_PROMPT_THREADS
@@ -110,7 +111,7 @@ def known_parameters(model: str) -> int:
     if (found := read_architecture(model)) is not None:
         return found.parameters
     try:
-        return count_parameters(AutoConfig.from_pretrained(model))
+        return count_parameters(AutoConfig.from_pretrained(local_model(model)))
     except Exception:  # loading the model reports what is wrong with it
         return 0
 

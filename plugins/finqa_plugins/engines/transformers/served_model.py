@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from finqa_cli.errors import ConfigError
+from finqa_cli.local_models import local_model
 from finqa_plugins.attention import small_windows
 from finqa_plugins.engines.transformers.device_placement import UNLIMITED_CONTEXT
 from finqa_plugins.engines.transformers.kv_store import BatchCache, KvShape, Scratch
@@ -236,7 +237,7 @@ def check_model(reference: str) -> None:
     if folder.is_dir():
         check_model_folder(folder, tokenizer=False)
     with foreign_code(f"The model {reference!r} cannot be loaded", NAME_ANOTHER):
-        config = AutoConfig.from_pretrained(reference)
+        config = AutoConfig.from_pretrained(local_model(reference))
     check_served(reference, read_facts(config))
 
 
@@ -254,12 +255,12 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
         check_model_folder(folder, tokenizer=tokenizer)
     try:
         with LOADING:
-            config = AutoConfig.from_pretrained(reference)
+            config = AutoConfig.from_pretrained(local_model(reference))
             facts = read_facts(config)
             check_served(reference, facts)
             fits(config)
             module, info = AutoModelForCausalLM.from_pretrained(
-                reference,
+                local_model(reference),
                 config=config,
                 dtype=dtype,
                 output_loading_info=True,

@@ -144,6 +144,7 @@ class TransformersEngine(TokenEngine):
         self._loads = 0
         self._exclusive = asyncio.Lock()
         self.sleeps = context.sleep
+        self.loads_model = True
         self._asleep = False
         self._closed = False
 

@@ -150,6 +150,11 @@ class VllmEngineConfig(BaseModel):
         """CUDA devices of a replica, for the placement plan."""
         return "none" if self.addresses else "several"
 
+    @property
+    def instead_of_bfloat16(self) -> str:
+        """Option for devices without bfloat16, if the options would compute in it there; else empty."""
+        return "dtype=float16" if self.dtype in ("auto", "bfloat16") else ""
+
     def connection(self, base_url: str) -> ServerConfig:
         """Options of the connection to a server.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
+from finqa_cli.local_models import local_model
 from finqa_cli.masking import without_secrets
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import interpreter
@@ -144,8 +145,12 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
 
 
 def model_path(model: str) -> str:
-    """The model, as an absolute path if it is a folder: the server has another working directory."""
-    return str(Path(model).absolute()) if Path(model).is_dir() else model
+    """The model's folder, also of a hub id, as an absolute path: the server has another working directory.
+
+    A hub id that is not in the hub's cache is returned as it is.
+    """
+    found = local_model(model)
+    return str(Path(found).absolute()) if Path(found).is_dir() else model
 
 
 def _environment(
@@ -162,6 +167,7 @@ def _environment(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        **({"HF_HUB_OFFLINE": "1"} if Path(model_path(context.model)).is_dir() else {}),
         **config.env,
         "VLLM_API_KEY": key,
         "VLLM_SERVER_DEV_MODE": str(int(changes_weights(config, context))),

@@ -54,6 +54,7 @@ class VllmEngine(TokenEngine):
         self._asleep = False
         self._closed = False
         self.sleeps = context.sleep
+        self.loads_model = not self._config.addresses
         self.probe_tolerance = self._find_tolerance()
         self.adapter_dtype = self._find_adapter_dtype()
 
@@ -176,7 +177,7 @@ class VllmEngine(TokenEngine):
 
         vLLM derives the noise of unseeded requests from the seed of the server and their number, so that two servers
         with the same seed give the same completions (`SamplingStates` in vllm/v1/worker/gpu/sample/states.py, 0.32).
-        A single server is left alone: vLLM's older model runner samples seeded rows one by one.
+        A single server at a URL gets none: vLLM's older model runner samples seeded rows one by one.
         """
         if self._config.seeded is not None:
             return self._config.seeded

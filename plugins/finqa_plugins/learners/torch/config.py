@@ -67,6 +67,11 @@ class TorchLearnerConfig(BaseModel):
         """CUDA devices of the learner, for the placement plan."""
         return "none" if self.device == "cpu" else "one" if ":" in self.device else "several"
 
+    @property
+    def instead_of_bfloat16(self) -> str:
+        """Option for devices without bfloat16, if the options would compute in it there; else empty."""
+        return "dtype=float32" if self.dtype in ("auto", "bfloat16") else ""
+
     def rate_factor(self, step: int) -> float:
         """Share of the full learning rate that step number `step` (from 0) applies."""
         if step < self.warmup_steps:

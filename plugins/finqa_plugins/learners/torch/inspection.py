@@ -7,6 +7,7 @@ from typing import Any
 
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import AuthenticationError, ConfigError, ServiceUnavailableError
+from finqa_cli.local_models import local_model
 from finqa_cli.placement.known_models import architecture_of, is_spelled_out
 from finqa_cli.types import Architecture
 from finqa_plugins.learners.torch.config import MOST_LAYERS
@@ -26,7 +27,8 @@ def inspect(reference: str) -> Architecture:
         AuthenticationError: The hub requires a key, or that the licence is accepted.
         ServiceUnavailableError: The hub cannot be reached.
     """
-    folder = Path(reference) if Path(reference).is_dir() else _fetch_config(reference).parent
+    folder = Path(local_model(reference))
+    folder = folder if folder.is_dir() else _fetch_config(reference).parent
     config = _read_config(folder, reference)
     if is_spelled_out(config):
         found = architecture_of(config)

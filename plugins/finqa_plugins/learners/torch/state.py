@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from finqa_cli.deletion import discard, remove
 from finqa_cli.errors import ConfigError, StorageError
+from finqa_cli.local_models import local_model
 from finqa_plugins.learners.torch.distributed.sharding import shard_like
 
 _SCHEMA_VERSION = 1
@@ -77,7 +78,7 @@ def publish_model(
             config = copy.deepcopy(model.config)
             config.dtype = dtype
             config.save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(source).save_pretrained(temporary)
+        AutoTokenizer.from_pretrained(local_model(source)).save_pretrained(temporary)
 
 
 def moments(trained: Mapping[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -56,6 +56,7 @@ class TorchLearner(Learner):
     keeps_reference = True
     has_value_function = True
     starts_processes = True
+    loads_model = True
 
     def __init__(
         self, config: TorchLearnerConfig, context: LearnerContext, processes: SingleProcess | None = None

@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from finqa_cli.contracts import LearnerContext
 from finqa_cli.errors import ConfigError, DataError
+from finqa_cli.local_models import local_model
 from finqa_cli.types import Architecture, Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device
@@ -83,9 +84,10 @@ def load_base(model: str, *, dtype: torch.dtype, device: torch.device) -> Any:
     check_folder(model)
     transformers_logging.disable_progress_bar()
     with foreign_code(f"Model {model!r} cannot be loaded", COPY):
-        config = AutoConfig.from_pretrained(model)
+        folder = local_model(model)
+        config = AutoConfig.from_pretrained(folder)
         attention = read_facts(config).attention
-        base = AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
+        base = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype, attn_implementation=attention)
     for module in base.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -111,8 +113,7 @@ def check_context(context: LearnerContext) -> None:
     """Checks, by its configuration alone, that a model can be trained with an adapter or in full.
 
     Raises:
-        ConfigError: It cannot be built, rescales its logits, lacks a layer that is to be adapted, or is quantized and
-            all weights are to be trained.
+        ConfigError: It cannot be built, rescales its logits, lacks a layer that is to be adapted, or is quantized.
     """
     from transformers import AutoConfig
 
@@ -120,13 +121,14 @@ def check_context(context: LearnerContext) -> None:
 
     check_folder(context.model)
     with foreign_code(f"Model {context.model!r} cannot be loaded", COPY):
-        config = AutoConfig.from_pretrained(context.model)
+        config = AutoConfig.from_pretrained(local_model(context.model))
     facts = read_facts(config)
     check_facts(context.model, facts)
-    if facts.quantization and not context.lora_rank:
+    if facts.quantization:  # most methods have kernels without a backward pass, or layers that PEFT adapts otherwise
         raise ConfigError(
-            f"The weights of {context.model!r} are quantized ({facts.quantization}), so not all can be trained.",
-            remedy="--lora-rank 16, or a model that is not quantized",
+            f"The weights of {context.model!r} are quantized ({facts.quantization}), which learner 'torch' does not "
+            "train, also not with an adapter.",
+            remedy="--model with the checkpoint of the same model in bfloat16, from which it was quantized",
         )
     if context.lora_rank:
         choose_targets(build_without_weights(config, context.model), context)

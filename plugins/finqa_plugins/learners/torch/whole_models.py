@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
+from finqa_cli.local_models import local_model
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.state import publish_model
 from finqa_plugins.learners.torch.trained_model import load_base
@@ -191,7 +192,7 @@ def _keep_tokenizer(source: str, folder: Path) -> None:
 
     for name in _TOKENIZER:
         found = cached_file(
-            source,
+            local_model(source),
             name,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,

@@ -112,17 +112,17 @@ def test_a_model_that_keeps_all_activations_is_trained_without_checkpointing(tmp
     make_learner(folder, lora_target_modules=(), gradient_checkpointing=False)
 
 
-def test_quantized_weights_are_not_all_trained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["gptq", "fp8", "awq", "bitsandbytes"])
+def test_quantized_weights_are_not_trained(tmp_path: Path, method: str) -> None:
     folder = made("llama", tmp_path)
     learner = make_learner(folder)
     config = json.loads((folder / "config.json").read_text())
-    quantized = config | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    quantized = config | {"quantization_config": {"quant_method": method, "bits": 4}}
     (folder / "config.json").write_text(json.dumps(quantized))
-    learner.check()
-    full = TorchLearner(learner._config, replace(learner._context, lora_rank=0))
-    with pytest.raises(ConfigError, match=r"are quantized \(gptq\)") as caught:
-        full.check()
-    assert "--lora-rank 16" in caught.value.remedy
+    for rank in (16, 0):
+        with pytest.raises(ConfigError, match=rf"are quantized \({method}\)") as caught:
+            TorchLearner(learner._config, replace(learner._context, lora_rank=rank)).check()
+        assert "in bfloat16" in caught.value.remedy
 
 
 def test_layers_that_peft_refuses_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Downloads whole models from the Hugging Face hub, with its own client."""
+"""Downloads whole models from the Hugging Face hub, with its own client.
+
+A run downloads in this process alone, once: it has the user's token and proxy, shows progress and checks the disk.
+Servers of engines have none of these, and get a folder.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,14 @@ from finqa_cli.errors import (
     ServiceUnavailableError,
     StorageError,
 )
+from finqa_cli.local_models import cached_model
 from finqa_cli.runs.reporter import Reporter
 
 _WANTED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model folder; other forms of the same weights are left out."""
+
+_PICKLED = "pytorch_model*.bin"
+"""Weights of older models, which are used by a run if there are none in safetensors."""
 
 _TIMEOUT_S = 10.0
 
@@ -44,13 +52,24 @@ class Snapshot:
     fetched: bool
 
 
-def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = None) -> Snapshot:
+def bring_model(reference: str, reporter: Reporter) -> None:
+    """Download the model of a hub id into the hub's cache, unless it is there; nothing for folders and no model.
+
+    Raises:
+        FinqaError: See `fetch_snapshot`.
+    """
+    if reference and not Path(reference).exists() and cached_model(reference) is None:
+        fetch_snapshot(reference, reporter, pickled=True)
+
+
+def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = None, pickled: bool = False) -> Snapshot:
     """Download the files of a model, and show its licence and size before.
 
     Args:
         repository: Hub id.
         reporter: Receives each step, and each file.
         into: Folder for the files; None: the hub's cache, where what is there already is not downloaded again.
+        pickled: Accept weights in PyTorch's own format from a model that has no others.
 
     Raises:
         ConfigError: The hub has no such model with weights in safetensors, or HF_HUB_OFFLINE forbids the request.
@@ -67,12 +86,12 @@ def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = N
         ) from error
     with _explained(repository):
         info = HfApi().model_info(repository, files_metadata=True, timeout=_TIMEOUT_S)
-        sizes = _wanted_files(info)
+        sizes = _wanted_files(info, pickled)
         card: Any = info.card_data or {}
         licence = str(card.get("license") or "")
         total = sum(sizes.values())
         reporter.line(f"{repository}: licence {licence or 'not stated on its card'}, {total / 1e9:.2g} GB")
-        if not any(name.endswith(".safetensors") for name in sizes):
+        if not any(name.endswith((".safetensors", ".bin")) for name in sizes):
             raise ConfigError(
                 f"{repository} has no weights in safetensors on the hub.",
                 remedy="finqa model get FILE.gguf, if it has a GGUF file, or another model",
@@ -97,18 +116,21 @@ def fetch_snapshot(repository: str, reporter: Reporter, *, into: Path | None = N
     if into is not None:
         discard(into / ".cache")
     folder = into or Path(path).parents[len(Path(name).parents) - 1]
+    if into is None:  # the files were asked for by commit: without this, `main` would be unknown offline
+        reference = folder.parents[1] / "refs" / "main"
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(str(info.sha), encoding="ascii")
     return Snapshot(
         repository=repository, revision=str(info.sha), licence=licence, folder=folder, fetched=bool(lacking)
     )
 
 
-def _wanted_files(info: Any) -> dict[str, int]:
+def _wanted_files(info: Any, pickled: bool) -> dict[str, int]:
     """Return size by name of the files at the top of the repository; deeper ones are other forms of the model."""
-    return {
-        file.rfilename: int(file.size or 0)
-        for file in info.siblings or ()
-        if "/" not in file.rfilename and any(Path(file.rfilename).match(pattern) for pattern in _WANTED)
-    }
+    top = {file.rfilename: int(file.size or 0) for file in info.siblings or () if "/" not in file.rfilename}
+    safe = any(name.endswith(".safetensors") for name in top)
+    wanted = _WANTED if safe or not pickled else (*_WANTED, _PICKLED)
+    return {name: size for name, size in top.items() if any(Path(name).match(pattern) for pattern in wanted)}
 
 
 def _check_space(folder: Path, needed: int) -> None:

@@ -244,6 +244,14 @@ def _network(node: NodeFacts, controller: NodeFacts, nodes: Sequence[NodeFacts],
             f"it cannot reach {_listed(names)}: {reason}",
             "change the firewall so that nodes reach each other on TCP ports 1024 to 65535, all free ones",
         )
+    if node.apart and not barred:
+        yield _finding(
+            node,
+            "fail",
+            f"learner processes there do not join those of other nodes over gloo: {node.apart}",
+            "export GLOO_SOCKET_IFNAME=INTERFACE on that node, with the one of its address in the network (ip addr), "
+            "then ray stop and ray start",
+        )
     if abs(node.clock_s) - node.clock_error_s > CLOCK_S:
         ahead = "ahead of" if node.clock_s > 0 else "behind"
         yield _finding(

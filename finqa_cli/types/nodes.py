@@ -50,6 +50,7 @@ class NodeFacts:
         open_files: Hard limit of open files of a process; None: unlimited.
         disk: The temporary folder, where versions and states are written.
         disk_free: Free bytes in that folder; None if it is not writable.
+        apart: Why a learner process there does not join those of the other nodes; empty if it does, or was not tried.
         unreachable: Address of another node -> why a port on which it listens cannot be reached from this node.
         clock_s: Its clock minus the controller's clock in seconds, corrected by half of the round trip.
         clock_error_s: Largest error of `clock_s` in seconds.
@@ -75,6 +76,7 @@ class NodeFacts:
     open_files: int | None = None
     disk: str = ""
     disk_free: float | None = None
+    apart: str = ""
     unreachable: Mapping[str, str] = field(default_factory=dict)
     clock_s: float = 0.0
     clock_error_s: float = 0.0

@@ -14,6 +14,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,19 @@ from typing import Any
 
 CONNECT_S = 5.0
 """Seconds that another node's port may take to accept a connection."""
+
+MEET_S = 45.0
+"""Seconds that the nodes may take to import PyTorch and to meet."""
+
+MEETING = """
+import datetime, os
+import torch.distributed as dist
+from finqa_plugins.learners.torch.distributed.network_interface import use_interface_to
+use_interface_to(os.environ["MASTER_ADDR"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
+dist.barrier()
+"""
+"""Program that joins learner processes of other machines, as the learner does."""
 
 WHOLE = 4 * 2**20
 """Largest file in bytes that is hashed completely; of a larger one, its size and `BLOCKS` blocks of `BLOCK` bytes."""
@@ -79,6 +93,40 @@ class NodeProbe:
         self._listening = socket.create_server((address, 0), backlog=512)
         port: int = self._listening.getsockname()[1]
         return port
+
+    def free_port(self, address: str) -> int:
+        """Return a free port at this node's address."""
+        with socket.create_server((address, 0)) as free:
+            port: int = free.getsockname()[1]
+        return port
+
+    def meet(self, rank: int, size: int, leader: tuple[str, int]) -> str:
+        """Wait for the other nodes over gloo, as learner processes do; return why they did not meet, empty if they did.
+
+        Args:
+            rank: Number of this node.
+            size: Number of nodes, all of which call this at the same time.
+            leader: Address of the node with rank 0, and a free port there.
+        """
+        variables = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": leader[0], "MASTER_PORT": leader[1]}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        try:  # in a process of its own: gloo does not always give up in time
+            subprocess.run(
+                [sys.executable, "-c", MEETING],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=MEET_S,
+                check=True,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer within {MEET_S:g} s"
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in str(error.stderr).splitlines() if line.strip()]
+            return lines[-1].strip()[:200] if lines else f"exit status {error.returncode}"
+        except OSError as error:
+            return str(error)
+        return ""
 
     def reach(self, others: Mapping[str, tuple[str, int]]) -> dict[str, str]:
         """Return for each other node whose port cannot be reached the reason, by name.

@@ -94,6 +94,7 @@ class _Survey:
             places = {name: (hosts[name], port) for name, port in ports.items()}
             others = {name: {each: places[each] for each in places if each != name} for name in seen}
             barred = self._gather({name: probes[name].reach.remote(others[name]) for name in seen}, REACH_S)
+            apart = self._meet(probes, hosts, ports) if ("learner", "ray:torch") in components else {}
             clocks = {name: self._clock(name, probes[name]) for name in seen if name not in self._problems}
         finally:
             for probe in probes.values():
@@ -104,8 +105,21 @@ class _Survey:
             else:
                 offset, error = clocks[name]
                 facts = _with_answers(_offered(name, node), seen[name])
-                yield replace(facts, unreachable=barred.get(name, {}), clock_s=offset, clock_error_s=error)
+                facts = replace(facts, unreachable=barred.get(name, {}), apart=apart.get(name, ""))
+                yield replace(facts, clock_s=offset, clock_error_s=error)
         yield from (NodeFacts(address=address, left=str(reason)) for address, reason in self._left.items())
+
+    def _meet(self, probes: Mapping[str, Any], hosts: Mapping[str, str], reached: Mapping[str, int]) -> dict[str, str]:
+        """Return for each node why its learner process would not join those of the others; empty if it would."""
+        names = [name for name in hosts if name in reached]
+        if len(names) < 2:
+            return {}
+        port = self._gather({names[0]: probes[names[0]].free_port.remote(hosts[names[0]])}, REACH_S).get(names[0])
+        if port is None:
+            return {}
+        leader = (hosts[names[0]], port)
+        calls = {name: probes[name].meet.remote(rank, len(names), leader) for rank, name in enumerate(names)}
+        return self._gather(calls, REACH_S)
 
     def _clock(self, name: str, probe: Any) -> tuple[float, float]:
         """Return how far a node's clock is ahead of this one, and the largest error of that, in seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ServiceUnavailableError
 from finqa_cli.settings import Settings
 from finqa_cli.types import Check, CudaDevice, NodeFacts
+from finqa_plugins.ray_cluster import node_probe
 from finqa_plugins.ray_cluster.node_probe import NodeProbe, digest_model
 
 GB = 2.0**30
@@ -81,6 +83,10 @@ PLANTED: Mapping[str, tuple[Mapping[str, Any], NodeNeeds, str, str, str]] = {
     "a firewall": (
         *({"unreachable": {"10.0.0.8": "port 31234: timed out"}}, NEEDS, "fail", "10.0.0.8 port 31234: timed out"),
         "change the firewall",
+    ),
+    "a learner that does not join": (
+        *({"apart": "Gloo connectFullMesh failed"}, NEEDS, "fail", "over gloo: Gloo connectFullMesh failed"),
+        "export GLOO_SOCKET_IFNAME=INTERFACE",
     ),
     "a clock ahead": ({"clock_s": 2.1}, NEEDS, "warn", "2.1 s ahead of the controller's", "timedatectl set-ntp true"),
     "a clock behind": ({"clock_s": -90.0}, NEEDS, "warn", "90.0 s behind the controller's", "timedatectl set-ntp true"),
@@ -194,6 +200,18 @@ def test_the_probe_sees_this_machine(tmp_path: Path) -> None:
     assert probe._listening is not None
     probe._listening.close()
     assert list(probe.reach({"here": ("127.0.0.1", port)})) == ["here"]
+
+
+def test_nodes_meet_as_learner_processes_do_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = ("127.0.0.1", NodeProbe().free_port("127.0.0.1"))
+    with ThreadPoolExecutor() as pool:
+        said = list(pool.map(lambda rank: NodeProbe().meet(rank, 2, leader), range(2)))
+    assert said == ["", ""]
+    monkeypatch.setattr(node_probe, "MEET_S", 0.2)
+    assert NodeProbe().meet(0, 2, leader) == "no answer within 0.2 s", "the other one does not come"
+    monkeypatch.setattr(node_probe, "MEETING", "raise RuntimeError('Gloo connectFullMesh failed')")
+    monkeypatch.setattr(node_probe, "MEET_S", 30.0)
+    assert NodeProbe().meet(0, 2, leader) == "RuntimeError: Gloo connectFullMesh failed"
 
 
 @pytest.mark.parametrize("block", [0, 31, 63])

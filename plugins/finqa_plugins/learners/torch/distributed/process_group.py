@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from finqa_cli import errors
 from finqa_cli.errors import ConfigError, FinqaError, LearnerProcessError
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
+from finqa_plugins.learners.torch.distributed.network_interface import use_interface_to
 from finqa_plugins.learners.torch.micro_batches import is_out_of_memory
 
 Arguments = ParamSpec("Arguments")
@@ -138,6 +139,8 @@ class ProcessGroup(SingleProcess):
         that it is one of the processes.
         """
         environment = os.environ
+        if self.local_size < self.size:
+            use_interface_to(environment["MASTER_ADDR"])
         dist.init_process_group("gloo", timeout=_BETWEEN_CALLS)
         host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
         self._store = PrefixStore("finqa", TCPStore(host, port, is_master=False, wait_for_workers=False))

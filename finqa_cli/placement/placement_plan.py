@@ -6,9 +6,9 @@ Layouts are tried in the order of preference, and the first that fits is used:
    Rollouts run ahead of the learner.
 2. Engine and learner take turns on the same devices: the engine sleeps during updates, and rollouts wait for them.
 
-Within a layout the engine uses the smallest tensor parallelism at which the weights fill at most a third of a device,
-so that most of it is left for keys and values. The token budget and the context are halved until engine and learner
-fit.
+Within a layout the engine uses the smallest tensor parallelism at which the weights fill at most half of a device:
+several replicas need no communication for each token, and the rest is for keys and values. The token budget and the
+context are halved until engine and learner fit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ USABLE = 0.95
 ENGINE_SHARE = 0.85
 """Share of a device for an engine that is alone on it; the published script's --gpu-memory-utilization."""
 
-WEIGHTS_SHARE = 1 / 3
+WEIGHTS_SHARE = 1 / 2
 """Share of a device that an engine's weights may fill before the engine is spread over more devices."""
 
 TOKENS = 16384

@@ -107,8 +107,8 @@ def check_plan(found: Placement, devices: tuple[Device, ...], engine: str) -> No
     [
         (1, MODELS[2], (1, 1), 1),  # both on device 0, in turn
         (2, MODELS[2], (1, 1), 1),
-        (4, MODELS[2], (1, 2), 2),  # as published for 14B
-        (8, MODELS[2], (2, 2), 4),
+        (4, MODELS[2], (2, 1), 2),  # two replicas need no communication; published with --tensor-parallel-size 2
+        (8, MODELS[2], (4, 1), 4),
         (4, MODELS[0], (2, 1), 2),
         (8, MODELS[0], (4, 1), 4),
     ],
@@ -283,7 +283,7 @@ def test_settings_get_the_plan_and_remember_what_was_open() -> None:
     undecided = set(PLACED) - {"train.token_budget"}
     placed = place(settings, undecided, "train")
     model, train = placed.settings.model, placed.settings.train
-    assert (model.tensor_parallel_size, model.engine_devices, model.learner_devices) == (2, (0, 1), (2, 3))
+    assert (model.tensor_parallel_size, model.engine_devices, model.learner_devices) == (1, (0, 1), (2, 3))
     assert (train.learner_processes, train.token_budget, train.max_staleness) == (2, 8192, 1)
     assert set(placed.settings.run.placed) == undecided
     assert placing.place_again(placed.settings, "train") == placed.settings

@@ -52,7 +52,7 @@ class VllmEngineConfig(BaseModel):
         "auto", description="Data type of the model; auto: bfloat16 on a GPU, else float32, as for the learner"
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="Maximum number of sequences per batch; unset: vLLM's default"
+        None, ge=1, description="Maximum number of sequences per batch; unset: 256 on a GPU, as the memory plan assumes"
     )
     max_loras: int | None = Field(
         None, ge=1, description="Maximum number of loaded adapters; unset: one more than the policy versions in use"

@@ -11,13 +11,12 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
 from finqa_cli.placement.known_models import text_settings
+from finqa_cli.placement.memory_formulas import ENGINE_ROWS
 from finqa_plugins.engines._http.adapter_files import model_shapes
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import remedy
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-VLLM_SEQUENCES = 256
-"""vLLM's usual --max-num-seqs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def need(
         model: Folder with config.json and safetensors.
         dtype: Data type of weights, keys and values.
         length: Longest sequence in tokens; None: the model's own limit.
-        sequences: Sequences decoded together; None: vLLM's default.
+        sequences: Sequences decoded together; None: the default.
         tensor_parallel_size: Devices that share the model.
         lora_rank: Rank that the server reserves memory for; 0: no adapters.
         loras: Number of adapters loaded at once.
@@ -95,7 +94,7 @@ def need(
         # each device has at least one key head
         context=2 * layers * -(-heads // tensor_parallel_size) * width * size * length,
         length=length,
-        sequences=sequences or VLLM_SEQUENCES,
+        sequences=sequences or ENGINE_ROWS,
     )
 
 

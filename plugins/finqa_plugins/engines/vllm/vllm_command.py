@@ -12,6 +12,7 @@ from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
 from finqa_cli.local_models import local_model
 from finqa_cli.masking import without_secrets
+from finqa_cli.placement.memory_formulas import ENGINE_ROWS, ENGINE_TOKENS
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
 from finqa_plugins.engines.vllm.machine import interpreter
 
@@ -123,8 +124,10 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
     ]
     if context.max_context:
         arguments += ["--max-model-len", str(context.max_context)]
-    if config.max_num_seqs is not None:
-        arguments += ["--max-num-seqs", str(config.max_num_seqs)]
+    if gpu:  # the memory plan counts with them, and vLLM's own depend on the card: 1024 and 16384 on an H100
+        arguments += ["--max-num-batched-tokens", str(ENGINE_TOKENS)]
+    if (rows := config.max_num_seqs or (ENGINE_ROWS if gpu else None)) is not None:
+        arguments += ["--max-num-seqs", str(rows)]
     cache_gb = config.kv_cache_gb or (None if gpu else KV_CACHE_GB_WITHOUT_GPU)
     if cache_gb is not None:
         arguments += ["--kv-cache-memory-bytes", str(int(cache_gb * 2**30))]
@@ -174,6 +177,7 @@ def _environment(
     }
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(IN_SERVER), environment.get("PYTHONPATH", ""))))
     if gpu:
+        environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver and the plan number devices
         environment["CUDA_VISIBLE_DEVICES"] = _devices(context, environ.get("CUDA_VISIBLE_DEVICES"))
     return environment
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError
+from finqa_cli.placement.memory_formulas import ENGINE_ROWS, ENGINE_TOKENS
 from finqa_plugins.engines.vllm.config import LORA_RANKS, VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_command import HOST, IN_SERVER, Launch, launch, server_rank
 
@@ -87,11 +88,15 @@ def test_the_settings_of_the_run_reach_the_server() -> None:
         "--seed": "7",
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",
+        "--max-num-seqs": str(ENGINE_ROWS),
+        "--max-num-batched-tokens": str(ENGINE_TOKENS),
     }
     assert {name: value(launched, name) for name in expected} == expected
     assert {"--enable-lora", "--enable-prefix-caching", "--enable-sleep-mode"} <= set(launched.arguments)
     assert "--enforce-eager" not in launched.arguments
     assert launched.arguments[-2:] == ("--quantization", "fp8")
+    assert value(made(gpu=True, max_num_seqs=32), "--max-num-seqs") == "32"
+    assert launched.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert launched.environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert launched.base_url == "http://127.0.0.1:1234/v1"
 
@@ -100,7 +105,7 @@ def test_without_a_gpu_it_is_exact_eager_and_modest() -> None:
     launched = made()
     assert (value(launched, "--dtype"), value(launched, "--kv-cache-memory-bytes")) == ("float32", str(2**30))
     assert "--enforce-eager" in launched.arguments
-    assert "--gpu-memory-utilization" not in launched.arguments
+    assert not {"--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens"} & set(launched.arguments)
     assert "CUDA_VISIBLE_DEVICES" not in launched.environment
 
 

@@ -170,6 +170,18 @@ class Learner(ABC):
         """
         return False
 
+    def sleep(self) -> None:
+        """Free device memory for an engine on the same device, until `wake`. Called when no other call is in progress.
+
+        `publish`, `save` and `load` must work meanwhile; `update` and scoring are not called. By default it frees
+        nothing.
+        """
+        return
+
+    def wake(self) -> None:
+        """Take back the device memory that `sleep` freed. Idempotent."""
+        return
+
     def report_to(self, events: LearnerEvents) -> None:
         """Send events to this receiver. By default there are no events."""
         return

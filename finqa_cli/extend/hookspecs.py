@@ -72,7 +72,8 @@ class Component:
         remote: For an engine: a remote server runs the model, so its name is used unchanged and needs no local files.
         devices: For an engine or a learner: CUDA devices of one replica or learner: `none`, `one`, or `several`, over
             which its weights can be spread. A property `device_use` of its options has priority.
-        sleeps: For an engine: it can free its devices during updates (`TokenEngine.sleeps`).
+        sleeps: For an engine: it can free its devices during updates (`TokenEngine.sleeps`). For a learner: in one
+            process, its frozen weights leave the device while an engine uses it (`Learner.sleep`).
         overhead_gib: For an engine: GiB of compiled graphs and workspaces on each device, in addition to the model.
         threads: For an engine or a learner that can compute on the CPU: its option for the number of threads. If it is
             not set, the placement sets it to the component's share of the free cores. Empty: it has none.

@@ -169,6 +169,23 @@ def awake_items(
     return kept
 
 
+def asleep_items(
+    model: Architecture, parts: dict[str, float], *, rank: int, targets: tuple[str, ...] = ()
+) -> dict[str, float]:
+    """Bytes of the parts of a learner whose frozen weights leave the device while an engine generates there.
+
+    It scores in turns of its own, so that nothing is added for weight syncs.
+
+    Args:
+        model: The model that is trained.
+        parts: Result of `learner_items`.
+        rank: Rank of the adapter, above 0.
+        targets: Layers with an adapter; empty: all that can have one.
+    """
+    adapter = float(FP32 * trained(model, targets, rank))
+    return {name: size for name, size in parts.items() if name in RESIDENT} | {"weights": adapter}
+
+
 def engine_items(model: Architecture, *, devices: int, rank: int, versions: int, graphs: float) -> dict[str, float]:
     """Bytes of each part of an engine replica on each of its devices, without keys and values.
 

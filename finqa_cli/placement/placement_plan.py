@@ -22,6 +22,7 @@ from finqa_cli.placement.layouts import Layout, find_layouts
 from finqa_cli.placement.memory_formulas import (
     CUDA_CONTEXT,
     GIB,
+    asleep_items,
     awake_items,
     engine_items,
     kv_on_device,
@@ -255,7 +256,9 @@ class _Problem:
         """Bytes of the learner's parts on each of its devices while the engine generates."""
         if not learner:
             return {}
-        rank, processes = self.work.lora_rank, len(layout.learner)
+        rank, processes, work = self.work.lora_rank, len(layout.learner), self.work
+        if work.learner_sleeps and rank and processes == 1 and not work.alternates:
+            return asleep_items(self.model, learner, rank=rank, targets=work.lora_targets)
         return awake_items(self.model, learner, tokens, rank=rank, processes=processes)
 
     def _engine_plan(

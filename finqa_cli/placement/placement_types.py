@@ -67,6 +67,7 @@ class Workload:
         max_prompt_tokens: Longest prompt in tokens; 0 where it is not limited.
         versions: Policy versions that the engine serves at once.
         learner_on_cpu: The settings put the learner on the CPU.
+        learner_sleeps: In one process, the learner's frozen weights leave the device in the turns of the engine.
     """
 
     plays: bool
@@ -80,6 +81,7 @@ class Workload:
     max_prompt_tokens: int = 0
     versions: int = 2
     learner_on_cpu: bool = False
+    learner_sleeps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

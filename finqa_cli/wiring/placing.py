@@ -301,6 +301,7 @@ def workload(settings: Settings, purpose: Purpose, *, elsewhere: bool = False) -
         max_gen_tokens=settings.generation.max_gen_tokens,
         max_prompt_tokens=settings.data.max_prompt_tokens or 0,
         versions=settings.train.max_staleness + 1,
+        learner_sleeps=learner.sleeps,
         learner_on_cpu=_devices_used(learner, settings.learner.options, elsewhere=elsewhere) == "none",
     )
 

@@ -44,6 +44,29 @@ class MeetingLearner(SimulatedLearner):
         return super().update(batch, loss)
 
 
+class NappingLearner(SimulatedLearner):
+    """Works and moves its weights only while the engine sleeps."""
+
+    def __init__(self, engine: WatchedEngine) -> None:
+        super().__init__(0.01)
+        self._engine = engine
+        self.calls: list[str] = []
+
+    def _called(self, name: str) -> None:
+        assert self._engine.naps and not self._engine.naps[-1][1], f"{name} while the engine has the device"
+        self.calls.append(name)
+
+    def wake(self) -> None:
+        self._called("wake")
+
+    def sleep(self) -> None:
+        self._called("sleep")
+
+    def update(self, batch: Batch, loss: Loss) -> UpdateReport:
+        self._called("update")
+        return super().update(batch, loss)
+
+
 @pytest.mark.parametrize("staleness", [0, 1, 2, 3])
 def test_no_token_is_trained_on_beyond_the_bound_and_none_is_wasted(staleness: int, tmp_path: Path) -> None:
     engine = WatchedEngine()
@@ -102,8 +125,10 @@ def test_groups_that_are_too_old_are_dropped_and_counted(tmp_path: Path) -> None
 
 
 def test_an_engine_sleeps_exactly_while_the_learner_works(tmp_path: Path) -> None:
-    engine, learner = WatchedEngine(sleeps=True), SimulatedLearner(0.01)
+    engine = WatchedEngine(sleeps=True)
+    learner = NappingLearner(engine)
     train(tmp_path / "run", engine, learner, iterations=3, max_staleness=0)
+    assert learner.calls == ["wake", "update", "sleep"] * 3
     assert len(engine.naps) == len(learner.spans) == 3
     for (down, up), (began, ended) in zip(engine.naps, learner.spans, strict=True):
         assert down <= began and ended <= up

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from finqa_cli.contracts import ChatCodec, Learner, TokenEngine
 from finqa_cli.errors import EngineError
 from finqa_cli.rollout.seeds import derive
+from finqa_cli.training.rl.device_turns import turn_of_learner
 from finqa_cli.training.training_loop import RunContext
 from finqa_cli.types import Completion, GenerateRequest, Message, PolicyVersion, Prompt, Sample, Sampling, Task
 from finqa_cli.types.run_events import INLINE, RunEvent
@@ -261,7 +262,8 @@ class Probe:
                 remedy=self._remedy,
             )
         samples = [_sample(request, completion) for pairs in played.values() for request, completion in pairs]
-        scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
+        async with turn_of_learner(self._engine, self._learner):
+            scores = iter(await asyncio.to_thread(self._learner.logprobs, samples))
         return {
             replica: Rows(
                 [logprob for _, completion in pairs for logprob in completion.logprobs],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.contracts import Environment, Optimizer, PreferenceOptimizer
+from finqa_cli.contracts import Environment, Optimizer, PreferenceOptimizer, TokenEngine
 from finqa_cli.deletion import discard
 from finqa_cli.errors import (
     AuthenticationError,
@@ -33,6 +33,7 @@ from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import has_graded
 from finqa_cli.settings import Loaded, Settings, is_shipped, to_public_dict
 from finqa_cli.training.estimate import Again, Pace, no_command
+from finqa_cli.training.rl.device_turns import give_to_engine
 from finqa_cli.training.rl.preflight import advise_on_reward, check_learnable, own_reward
 from finqa_cli.training.rl.trainer import Trainer
 from finqa_cli.training.rl.updates import length_limit, training_loss, training_passes
@@ -256,7 +257,11 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
         pace = Pace()
         if checkpoint is None and settings.train.preflight:
             pace = await check_learnable(parts, settings, tasks, optimizer, context.reporter, context.stopper)
+        assert isinstance(parts.engine, TokenEngine), "for training, `stage` accepts no other engine"
+        if parts.engine.sleeps:
+            await parts.engine.sleep()  # the learner loads its model to the same device
         async with run_learner(context, base.model) as learner:
+            await give_to_engine(parts.engine, learner)
             held_out = held_out_tasks(parts.environment, settings)
             trainer = Trainer(context, parts, learner, optimizer, tasks, held_out)
             trainer.pace = pace

@@ -7,8 +7,7 @@ import shlex
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.statistics import describe_cut_replies
 from finqa_cli.training.estimate import Estimate, Pace, RolloutPlan, estimate_iterations
+from finqa_cli.training.rl.device_turns import turn_of_learner
 from finqa_cli.training.rl.iteration_records import iteration_line, iteration_metrics, success, summary
 from finqa_cli.training.rl.probe import Probe
 from finqa_cli.training.rl.updates import Updates, training_passes
@@ -315,7 +315,7 @@ class Trainer(TrainingLoop):
     async def _update(self, collected: Collected, number: int) -> list[UpdateReport]:
         """Take the optimizer steps of an iteration while an engine on the same device sleeps."""
         reports: list[UpdateReport] = []
-        async with self._engine_asleep():
+        async with turn_of_learner(self.engine, self.learner):
             try:
                 with self.context.work(f"update of iteration {number}", yields=True):
                     async for report in self.updates.take(collected.groups, collected.credits, iteration=number):
@@ -327,20 +327,6 @@ class Trainer(TrainingLoop):
                 message = f"Iteration {number}: {error.message}{self.context.newest_policy()}"
                 raise FinqaError(message, remedy=error.remedy) from error
         return reports
-
-    @asynccontextmanager
-    async def _engine_asleep(self) -> AsyncIterator[None]:
-        """Let an engine that shares its device with the learner sleep during this block.
-
-        If the block fails, the engine stays asleep: the run ends, and the learner may still use the device.
-        """
-        engine = self.engine
-        if not engine.sleeps:
-            yield
-            return
-        await engine.sleep()
-        yield
-        await engine.wake()
 
     async def _sync(self, iteration: int, *, changed: bool) -> Synced | None:
         """Load the new weights into the engine if a sync is due, while episodes continue."""

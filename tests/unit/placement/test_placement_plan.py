@@ -17,7 +17,7 @@ from fixtures.command_calls import document
 from finqa_cli.errors import ConfigError
 from finqa_cli.experiments.step_settings import settings_document
 from finqa_cli.placement.known_models import known
-from finqa_cli.placement.memory_formulas import GIB
+from finqa_cli.placement.memory_formulas import GIB, kv_per_token
 from finqa_cli.placement.placement_plan import plan
 from finqa_cli.placement.placement_types import Device, EngineKind, Placement, Refusal, Request, Workload, plan_document
 from finqa_cli.settings import PLACED, Loaded, Settings, load_settings
@@ -123,6 +123,27 @@ def test_the_defaults_on_80_gib(count: int, model: str, engine: tuple[int, int],
 
 
 @pytest.mark.parametrize(
+    ("gib", "model", "context", "kv_gib"),
+    [
+        (24, MODELS[1], 8192, 2.0),  # weights of 15.3 GiB on each side
+        (16, MODELS[0], 8192, 2.5),
+        (24, MODELS[0], 8192, 9.0),
+        (80, MODELS[2], 16384, 30.0),
+    ],
+)
+def test_one_device_holds_the_weights_of_one_side_at_a_time(gib: int, model: str, context: int, kv_gib: float) -> None:
+    settings = settings_of(model, 16, "vllm")
+    found = find_plan(settings, PLACED, "train", machine_of(1, gib))
+    assert isinstance(found, Placement) and found.shared and found.engine is not None
+    check_plan(found, machine_of(1, gib), "vllm")
+    size = known(model)
+    assert size is not None and found.engine.max_model_len >= context
+    assert found.engine.kv_tokens * kv_per_token(size) >= kv_gib * GIB
+    whole = planned(1, gib, model=model)  # a learner whose weights stay
+    assert isinstance(whole, Refusal) or whole.engine is None or whole.engine.kv_tokens < found.engine.kv_tokens
+
+
+@pytest.mark.parametrize(
     "wishes",
     [
         {"tensor_parallel_size": 2},
@@ -222,7 +243,7 @@ def test_the_models_own_context_is_planned_where_it_is_asked_for() -> None:
         ("play", "finqa eval Qwen/Qwen3-8B --engine vllm"),
         ("sft", "finqa sft DATA --model Qwen/Qwen3-4B --engine vllm"),
         ("dpo", "finqa dpo PAIRS --model Qwen/Qwen3-8B"),
-        ("train", "finqa train --model Qwen/Qwen3-4B --engine vllm"),
+        ("train", "finqa train --model Qwen/Qwen3-8B --engine vllm"),
     ],
 )
 def test_the_command_that_fits_is_one_that_exists(purpose: placing.Purpose, expected: str) -> None:

@@ -25,6 +25,7 @@ def register_components() -> list[Component]:
             requires=("torch", "transformers", "peft", "safetensors"),
             extra="train",
             devices="several",
+            sleeps=True,
             threads="threads",
         )
     ]

@@ -25,6 +25,7 @@ from finqa_plugins.learners.torch.distributed import sharding
 from finqa_plugins.learners.torch.distributed.process_group import SingleProcess, on_device, release_memory
 from finqa_plugins.learners.torch.distributed.sharding import PolicyForward
 from finqa_plugins.learners.torch.forward import Inputs, collate, scoring_batches
+from finqa_plugins.learners.torch.frozen_weights import FrozenWeights
 from finqa_plugins.learners.torch.loss_functions import check_samples, find_function
 from finqa_plugins.learners.torch.parts import before_each_layer
 from finqa_plugins.learners.torch.step_metrics import StepMetrics, merge_metrics
@@ -75,6 +76,7 @@ class TorchLearner(Learner):
         self._model: Any = None
         self._frozen: PolicyForward | None = None
         self._value_head: ValueHead | None = None
+        self._resting: FrozenWeights | None = None
         self._events: LearnerEvents | None = None
         self._budget = 0
         self._scoring_budget = 0
@@ -190,6 +192,18 @@ class TorchLearner(Learner):
         self.start()
         return self._score(self._forward, samples, self._values())
 
+    def sleep(self) -> None:
+        """Moves the frozen weights of a model on CUDA to main memory; those of several processes stay. Idempotent."""
+        if self._resting is not None:
+            self._resting.sleep()
+            release_memory(self._device)
+
+    def wake(self) -> None:
+        """Moves the frozen weights back to the device. Idempotent."""
+        if self._resting is not None:
+            with micro_batches.named("the learner's weights return", self._device):
+                self._resting.wake()
+
     def publish(self, folder: Path, number: int) -> PolicyVersion:
         """Writes a PEFT adapter, or with rank 0 a complete model in `publish_dtype`; replaces `folder`.
 
@@ -243,6 +257,12 @@ class TorchLearner(Learner):
             fused=True,
         )
         self._model = made.model
+        if self._processes.size == 1 and self._device.type == "cuda":
+            self._resting = FrozenWeights(
+                made.model.parameters(),
+                to_host=lambda weight: weight.cpu().pin_memory(),
+                to_device=lambda weight: weight.to(self._device),
+            )
         if self._processes.size == 1:  # others would wait for a process that leaves a call
             before_each_layer(made.model, lambda: self._begin_part(*self._place))
 

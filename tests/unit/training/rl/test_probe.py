@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -153,7 +153,7 @@ async def serving(
     return engine
 
 
-def a_probe(engine: TokenEngine, learner: TorchLearner, run: RunFolder, **options: Any) -> Probe:
+def a_probe(engine: TokenEngine, learner: Any, run: RunFolder, **options: Any) -> Probe:
     settings = options.pop("settings", Settings())
     return Probe(make_context(run, settings), engine, learner, BytesCodec(), TASKS, **options)
 
@@ -169,6 +169,35 @@ async def test_an_honest_engine_agrees_with_the_learner(
     found = await a_probe(await serving(ProbedEngine, policy, made), learner, run).prove(policy)
     assert 0 <= found["probe_difference"] <= found["probe_largest"] <= 1e-5
     assert found["probe_looks"] == 1 and not events(run)
+
+
+async def test_an_engine_on_the_same_device_sleeps_while_the_learner_scores(
+    learner: TorchLearner, policy: PolicyVersion, made: list[TransformersEngine], run: RunFolder
+) -> None:
+    calls: list[str] = []
+
+    class Shared(ProbedEngine):
+        async def sleep(self) -> None:
+            calls.append("engine sleeps")
+
+        async def wake(self) -> None:
+            calls.append("engine wakes")
+
+    class Napping:
+        def sleep(self) -> None:
+            calls.append("learner sleeps")
+
+        def wake(self) -> None:
+            calls.append("learner wakes")
+
+        def logprobs(self, samples: Sequence[Sample]) -> Any:
+            calls.append("learner scores")
+            return learner.logprobs(samples)
+
+    engine, napping = await serving(Shared, policy, made), Napping()
+    engine.sleeps = True
+    assert await a_probe(engine, napping, run).prove(policy)
+    assert calls == ["engine sleeps", "learner wakes", "learner scores", "learner sleeps", "engine wakes"]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "finqa_cli/data/snapshots/*",
         "finqa_cli/experiments/step_settings.py",
         "finqa_cli/extend/registry.py",
+        "finqa_cli/local_models/hub_cache.py",
         "finqa_cli/placement/known_models.py",
         "finqa_cli/settings/layers.py",
         "finqa_cli/types/trajectories.py",

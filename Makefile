@@ -139,9 +139,19 @@ COMPAT_010 := $(COMPAT)/openenv-0.10
 $(COMPAT_030)/.installed: PACKAGE := openenv-core==0.3.0
 $(COMPAT_010)/.installed: PACKAGE := openenv==0.10.*
 
-compat: install $(COMPAT_030)/.installed $(COMPAT_010)/.installed  ## OpenEnv's own clients and checks against our server.
+# The predecessor of openenv in front of the packages of .venv: the same servers and clients run with both.
+PREDECESSOR := $(COMPAT)/predecessor
+compat: install $(COMPAT_030)/.installed $(COMPAT_010)/.installed $(PREDECESSOR)/.made  ## OpenEnv's own clients and checks against our server, which runs with openenv-core 0.3 too.
+	$(PREDECESSOR)/bin/python -m pytest -m 'not slow' tests/unit/environments/openenv tests/unit/environments/openenv_finqa \
+		tests/end_to_end/test_openenv_environments.py $(ARGS)
 	FINQA_COMPAT_PYTHON_030=$(COMPAT_030)/bin/python FINQA_COMPAT_PYTHON_010=$(COMPAT_010)/bin/python \
 		$(BIN)/python -m pytest tests/compat $(ARGS)
+
+$(PREDECESSOR)/.made: Makefile | $(STAMP)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(CURDIR)/$(BIN)/python $(SITE))')" > "$$($(@D)/bin/python $(SITE))/finqa-venv.pth"
+	$(@D)/bin/python -m pip install --quiet --no-deps openenv-core==0.3.0
+	touch $@
 
 $(COMPAT)/%/.installed: tests/compat/requirements.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -77,6 +77,7 @@ class ServerSpec:
         health_path: Path where GET returns 200 when the server is ready.
         requires: Import names that the server needs beside finqa itself.
         extra: The extra of finqa that installs them.
+        remedy: What fixes a server that cannot start at all, which exits with status 78 (EX_CONFIG).
     """
 
     module: str = ""
@@ -89,6 +90,7 @@ class ServerSpec:
     health_path: str = "/health"
     requires: tuple[str, ...] = ()
     extra: str = ""
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.command, self.image))) != 1:

@@ -1,4 +1,4 @@
-"""The environment `openenv` against real servers of openenv-core: a folder with typed actions, and echo by MCP."""
+"""The environment `openenv` against real servers of OpenEnv: a folder with typed actions, and echo by MCP."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         }
         for name, app in apps.items():
             with socket.create_server(("127.0.0.1", 0)) as listening:
-                command = [sys.executable, "-c", SERVE, app, "--fd", str(listening.fileno())]
+                command = [sys.executable, str(SERVE), path, app, "--fd", str(listening.fileno())]
                 running.append(
                     subprocess.Popen(
                         [*command, "--log-level", "error"],
-                        env={**os.environ, "PYTHONPATH": path},
+                        env=os.environ,
                         pass_fds=(listening.fileno(),),
                     )
                 )
@@ -182,6 +182,10 @@ async def test_the_tasks_that_a_server_lists_are_its_tasks(servers: dict[str, st
     environment: OpenEnvEnvironment = registry().create("environment", "openenv", options, context)
     assert {split: len(environment.tasks(split)) for split in environment.splits()} == {"train": 3, "dev": 1, "test": 2}
     assert [task.id for task in environment.tasks("test")] == ["hard_00000", "hard_00001"]
+    found = registry().create("environment", "openenv", {"module": options["module"]}, context)
+    assert [task.id for task in found.tasks("test")] == ["hard_00000", "hard_00001"], "its files name the Task API"
+    assert [task.id for task in environment_at(servers["guess"]).tasks("train")][:1] == ["seed_0000"]
+    assert len(environment_at(servers["listed"]).tasks("train")) == 3
     with pytest.raises(ConfigError, match="has no list of tasks"):
         environment_at(servers["guess"], tasks="server")
     with pytest.raises(SandboxError, match="cannot be reached"):

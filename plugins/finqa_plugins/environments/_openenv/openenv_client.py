@@ -77,6 +77,7 @@ class OpenEnvClient:
         reply_timeout_s: float = 60.0,
         tools: Collection[str] = (),
         refusals: Collection[str] = REFUSALS,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         """Store the options; nothing is sent yet.
 
@@ -90,6 +91,7 @@ class OpenEnvClient:
             reply_timeout_s: Seconds for each reply.
             tools: Names of the server's tools, if known: a reply that names another tool than the call is an error.
             refusals: Codes of errors that refuse a request and leave the session as it was.
+            max_reply_bytes: Bytes of one reply; a longer one ends the session.
         """
         self._url = websocket_url(url)
         self._sandbox = sandbox
@@ -98,6 +100,7 @@ class OpenEnvClient:
         self._reply_timeout_s = reply_timeout_s
         self._tools = frozenset(tools)
         self._refusals = frozenset(refusals)
+        self._max_reply_bytes = max_reply_bytes
         self._socket: ClientConnection | None = None
         self._serial = asyncio.Lock()
 
@@ -120,7 +123,7 @@ class OpenEnvClient:
                 additional_headers={**QUEUE_NOTICES, **authorization(self._token)},
                 open_timeout=self._connect_timeout_s,
                 close_timeout=1.0,
-                max_size=MAX_REPLY_BYTES,
+                max_size=self._max_reply_bytes,
                 ping_interval=20.0,
                 ping_timeout=None,  # keeps proxies awake; the reply timeout decides who is dead
                 compression=None,
@@ -322,7 +325,7 @@ class OpenEnvClient:
         return self._breach("an unexpected frame")
 
     def _server_error(self, data: Mapping[str, Any]) -> Exception:
-        code, message = str(data.get("code", ""))[:60], str(data.get("message", ""))[:300]
+        code, message = _plain(data.get("code", ""), 40), _plain(data.get("message", ""), 300)
         if code in self._refusals:
             return RefusedRequestError(f"{message}{_details(data.get('errors'))}")
         self._drop()
@@ -342,10 +345,19 @@ def _queue_notice(frame: str | bytes) -> bool | None:
     return None
 
 
+def _plain(text: object, longest: int) -> str:
+    """Return the start of a server's text, as one line that cannot control a terminal."""
+    return "".join(each if each.isprintable() else " " for each in str(text)[:longest])
+
+
 def _details(errors: object) -> str:
     """The first errors of pydantic that a server lists, such as `: action: Input should be 'UP' or 'DOWN'`."""
     listed = [each for each in errors[:3] if isinstance(each, Mapping)] if isinstance(errors, list) else []
-    shown = [f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg', '')}"[:200] for each in listed]
+    shown = [
+        _plain(f"{'.'.join(map(str, each.get('loc') or ()))}: {each.get('msg', '')}", 200)
+        for each in listed
+        if isinstance(each.get("loc") or (), list | tuple)
+    ]
     return f": {'; '.join(shown)}" if shown else ""
 
 

@@ -106,7 +106,7 @@ async def _get(url: str, path: str, where: str, token: str, timeout_s: float) ->
         late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
         what = f"does not answer within {timeout_s:g} s" if late else f"cannot be reached: {reason}"
         raise SandboxError(f"The server {where} {what}.", remedy="start it, or correct its address") from None
-    except (OSError, ValueError, HTTPException) as error:
+    except (OSError, ValueError, HTTPException, RecursionError) as error:
         raise SandboxError(
             f"The server {where} is not an OpenEnv server: /{path} gave {type(error).__name__}.",
             remedy="correct the address",

@@ -48,10 +48,10 @@ class OpenEnvConfig(BaseModel):
     variables: Annotated[Mapping[str, str], BeforeValidator(_with_texts)] = Field(
         default_factory=dict, description="Environment variables of the server, such as TEXTARENA_ENV_ID; no secrets"
     )
-    tasks: Annotated[int, Field(gt=0)] | Literal["server"] = Field(
-        default=200,
-        description="Number of tasks without --data: the server is reset with the seeds from 0; or `server`: the "
-        "tasks that it lists (openenv 0.4.1 or newer)",
+    tasks: Annotated[int, Field(gt=0)] | Literal["auto", "server"] = Field(
+        default="auto",
+        description="Tasks without --data: `server`: those that the server lists (openenv 0.4.1 or newer); a number: "
+        "the server is reset with the seeds from 0; auto: the server's list if it has one, else 200 seeds",
     )
     reset: Mapping[str, Any] = Field(default_factory=dict, description="Arguments of every reset")
     fields: tuple[str, ...] = Field(
@@ -79,6 +79,7 @@ class OpenEnvConfig(BaseModel):
         "allowed: an error message to the model, or a fault of the episode",
     )
     connect_timeout_s: float = Field(default=30.0, gt=0, description="Seconds to open a connection")
+    max_reply_mb: float = Field(default=1.0, gt=0, le=1024, description="Maximum size of one reply, in MiB")
     reply_timeout_s: float = Field(default=60.0, gt=0, description="Seconds to wait for one reply")
 
     @model_validator(mode="after")

@@ -49,7 +49,10 @@ from finqa_plugins.environments.openenv.actions import (
 )
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_source import server_spec
-from finqa_plugins.environments.openenv.server_tasks import RESET, server_tasks
+from finqa_plugins.environments.openenv.server_tasks import RESET, NoTaskListError, may_list_tasks, server_tasks
+
+SEEDS = 200
+"""Number of tasks of a server that lists none."""
 
 _OF_TASKS = ("id", "split", "cluster", "kind", "prompt")
 BACKOFF = Backoff(first_s=0.05, longest_s=1.0)
@@ -77,7 +80,9 @@ class OpenEnvEnvironment(Environment):
         self._config = config
         self._source = config.url or config.module or config.image
         self._spec = server_spec(config)
-        rows = _rows(context, config, self._spec)
+        listed = _listed(config, self._spec) if context.data is None else []
+        self._listed = bool(listed)
+        rows = read_tasks(listed, "the server's list", bare=True) if listed else _rows(context, config)
         self._given = {each.task.id: each for each in rows}
         self._splits = group_by_split((each.task.split, each.task) for each in rows)
         self._facts: ServerFacts | None = None
@@ -152,13 +157,14 @@ class OpenEnvEnvironment(Environment):
             token=read_token(self._config.token_env),
             connect_timeout_s=self._config.connect_timeout_s,
             reply_timeout_s=self._config.reply_timeout_s,
+            max_reply_bytes=int(self._config.max_reply_mb * 2**20),
             refusals=(*REFUSALS, FAILED_STEP) if self._config.tool_exceptions == "model" else REFUSALS,
         )
         await client.connect()
         try:
             facts = await self._look(client, url, sandbox)
             arguments = {name: value for name, value in given.values.items() if name not in _OF_TASKS}
-            if self._config.tasks == "server":
+            if self._listed:
                 arguments = {**arguments, **arguments.pop(RESET, {})}
             first = await client.reset(**{**self._config.reset, **arguments})
         except BaseException:
@@ -265,11 +271,22 @@ class OpenEnvSession(Session):
         await self._client.close()
 
 
-def _rows(context: EnvironmentContext, config: OpenEnvConfig, spec: ServerSpec | None) -> list[GivenTask]:
-    if context.data is None and config.tasks == "server":
-        return read_tasks(server_tasks(config.url, spec), "the server's list", bare=True)
+def _listed(config: OpenEnvConfig, spec: ServerSpec | None) -> list[dict[str, Any]]:
+    """Return the tasks that the server lists; empty if it lists none, or is not asked."""
+    if isinstance(config.tasks, int) or (config.tasks == "auto" and not may_list_tasks(config.url, spec)):
+        return []
+    try:
+        return server_tasks(config.url, spec, read_token(config.token_env) if config.url else "")
+    except NoTaskListError:
+        if config.tasks == "auto":
+            return []
+        raise
+
+
+def _rows(context: EnvironmentContext, config: OpenEnvConfig) -> list[GivenTask]:
     if context.data is None:
-        rows: list[Any] = [{"id": f"seed_{seed:04d}", "seed": seed} for seed in range(int(config.tasks))]
+        count = config.tasks if isinstance(config.tasks, int) else SEEDS
+        rows: list[Any] = [{"id": f"seed_{seed:04d}", "seed": seed} for seed in range(count)]
         return read_tasks(rows, "environment.options.tasks", bare=True)
     try:
         lines = context.data.read_text(encoding="utf-8").splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,25 +16,12 @@ from finqa_cli.types import ServerSource, ServerSpec
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
 
 PORT = 8000
-OPENENV = "openenv-core[core]"
+OPENENV = "openenv>=0.10"
 DOCKERFILES = ("server/Dockerfile", "Dockerfile")
 """Where OpenEnv's tools look for the Dockerfile of an environment, in this order."""
 
-SERVE = """\
-import os, runpy, sys
-if not os.environ.get("ENABLE_WEB_INTERFACE"):
-    sys.modules["gradio"] = None
-try:
-    runpy.run_module("uvicorn", run_name="__main__", alter_sys=True)
-except ImportError as error:
-    if error.name != "gradio":
-        raise
-    os.execv(sys.executable, [sys.executable, "-m", "uvicorn", *sys.argv[1:]])
-"""
-"""Program of a server's process: uvicorn, without gradio if the app can be imported without it.
-
-OpenEnv imports gradio for a web interface that is off by default; it takes more than half of the start-up time.
-"""
+SERVE = Path(__file__).with_name("serve_app.py")
+"""Program of a server's process."""
 
 
 def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
@@ -53,7 +41,7 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
         raise ConfigError(
             f"There is no Python {config.python}.", remedy="--set environment.options.python=VENV/bin/python"
         )
-    root, app, port, source = Path.cwd(), config.module, PORT, None
+    folders, app, port, source = [Path.cwd()], config.module, PORT, None
     if folder is not None:
         described = _described(folder / "openenv.yaml")
         inner = str(described.get("app") or "server.app:app")
@@ -62,12 +50,19 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
                 f"{folder} is not an OpenEnv environment: it has no {inner.partition(':')[0].replace('.', '/')}.py.",
                 remedy="name the folder with server/app.py",
             )
-        root, app = folder.parent, f"{folder.name}.{inner}"
+        # As in the environment's own image, where the package is installed and PYTHONPATH names its folder.
+        folders, app = [folder.parent, folder], f"{folder.name}.{inner}"
         port = described["port"] if isinstance(described.get("port"), int) else PORT
         source = _source(config, folder, inner)
-    command = (str(python), "-c", SERVE, app, "--app-dir", str(root), "--host", "{host}", "--port", "{port}")
+    path = os.pathsep.join(map(str, folders))
+    command = (str(python), str(SERVE), path, app, "--host", "{host}", "--port", "{port}")
     return ServerSpec(
-        command=(*command, "--log-level", "warning"), source=source, port=port, environment=config.variables
+        command=(*command, "--log-level", "warning"),
+        source=source,
+        port=port,
+        environment=config.variables,
+        remedy=f"install what its last output names for {python}, or name a Python that has it: "
+        "--set environment.options.python=VENV/bin/python",
     )
 
 

@@ -15,12 +15,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
 
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, SandboxError
 from finqa_cli.types import ServerSpec
-from finqa_plugins.environments._openenv.server_facts import MAX_BYTES, http_url, open_url
+from finqa_plugins.environments._openenv.server_facts import LOOK_S, MAX_BYTES, http_url, open_url
+from finqa_plugins.environments._openenv.server_token import authorization, refusal
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 10.0
@@ -34,32 +36,54 @@ _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH"
 _NO_LIST = "--set environment.options.tasks=200 resets it with seeds, and --data FILE with the arguments in each row"
 
 
-def server_tasks(url: str, spec: ServerSpec | None) -> list[dict[str, Any]]:
+class NoTaskListError(ConfigError):
+    """The server has no Task API."""
+
+
+def may_list_tasks(url: str, spec: ServerSpec | None) -> bool:
+    """Return whether it is worth asking a server for its tasks: a running one, or one whose files name the Task API.
+
+    Starting a server takes seconds, and few environments list tasks.
+    """
+    if url:
+        return True
+    if spec is None or spec.source is None:
+        return False
+    return any(b"list_splits" in file.read_bytes() for file in spec.source.folder.rglob("*.py") if file.is_file())
+
+
+def server_tasks(url: str, spec: ServerSpec | None, token: str = "") -> list[dict[str, Any]]:
     """Return a row for each task that a server lists: `id`, `split` and the arguments of `reset`.
 
     Args:
         url: Address of a running server; empty: the server of `spec` is started on this machine for the requests.
         spec: How the server is started.
+        token: Bearer token of a running server that needs one.
 
     Raises:
-        ConfigError: The server lists no tasks, or cannot be started here.
+        NoTaskListError: The server lists no tasks.
+        ConfigError: The server cannot be started here.
         SandboxError: The server does not answer, or its answer is not a list of tasks.
+        AuthenticationError: The server needs a token, or another one.
     """
     if url:
-        return _listed(url, f"at {url.partition('?')[0]}")
+        return _listed(url, f"at {url.partition('?')[0]}", token)
     if spec is None or not spec.command:
         raise ConfigError("The tasks of an image are not known before it runs.", remedy=_NO_LIST)
     with _running(spec) as address:
-        return _listed(address, f"of {' '.join(spec.command[2:4])}")
+        return _listed(address, f"of {spec.server}", "")
 
 
-def _listed(url: str, where: str) -> list[dict[str, Any]]:
+def _listed(url: str, where: str, token: str) -> list[dict[str, Any]]:
+    def ask(path: str, body: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+        return _ask(url, path, body, token, timeout_s)
+
     try:
-        names = _ask(url, "list_environments")
+        names = ask("list_environments", timeout_s=LOOK_S)
         name = str(names[0])
         rows: list[dict[str, Any]] = []
-        for split in _ask(url, f"{name}/splits"):
-            count = int(_ask(url, f"{name}/num_tasks", {"split": split["name"]})["num_tasks"])
+        for split in ask(f"{name}/splits"):
+            count = int(ask(f"{name}/num_tasks", {"split": split["name"]})["num_tasks"])
             if not 0 <= count <= MAX_TASKS - len(rows):
                 raise ConfigError(f"The server {where} lists {count} tasks in {split['name']}.", remedy=_NO_LIST)
             kind, label = str(split.get("type") or split["name"]), str(split["name"])
@@ -68,23 +92,27 @@ def _listed(url: str, where: str) -> list[dict[str, Any]]:
                 for index in range(count)
             ]
     except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            raise refusal(error.code, error.read(MAX_BYTES), where=where, token=token) from None
         if error.code not in (404, 405, 501):
             raise SandboxError(f"The server {where} did not list its tasks: HTTP status {error.code}.") from None
-        raise ConfigError(f"The server {where} has no list of tasks.", remedy=_NO_LIST) from None
+        raise NoTaskListError(f"The server {where} has no list of tasks.", remedy=_NO_LIST) from None
     except (OSError, TimeoutError) as error:
         reason = getattr(error, "reason", error)
-        raise SandboxError(
-            f"The server {where} cannot be reached: {reason}", remedy="start it, or correct its address"
-        ) from None
-    except (ValueError, LookupError, TypeError, AttributeError):
+        late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
+        what = f"does not answer within {LOOK_S:g} s." if late else f"cannot be reached: {reason}"
+        raise SandboxError(f"The server {where} {what}", remedy="start it, or correct its address") from None
+    except (ValueError, LookupError, TypeError, AttributeError, HTTPException, RecursionError):
         raise SandboxError(f"The response of the server {where} is not a list of tasks.", remedy=_NO_LIST) from None
     return rows
 
 
-def _ask(url: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+def _ask(url: str, path: str, body: Mapping[str, object] | None, token: str, timeout_s: float) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(http_url(url, path), data=data, headers={"Content-Type": "application/json"})
-    with open_url(request, TIMEOUT_S) as reply:
+    for name, value in authorization(token).items():
+        request.add_unredirected_header(name, value)  # a token is for one server
+    with open_url(request, timeout_s) as reply:
         return parse_json(reply.read(MAX_BYTES))
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from finqa_cli.grading import Grader, versioned
 from finqa_cli.types import Check
+from finqa_plugins.environments._openenv.installed import REINSTALL, overwritten
 
 OPENENV = "openenv"
 SERVER_NEEDS = (OPENENV, "httptools")
@@ -94,7 +95,11 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     chosen = settings["environment"]
     elsewhere = settings["sandbox"]["name"] != "local" or (chosen["name"] == "finqa" and chosen["options"].get("url"))
     missing = [name for name in SERVER_NEEDS if importlib.util.find_spec(name) is None]
-    if elsewhere or not missing:
+    if elsewhere:
+        return []
+    if reason := overwritten():
+        return [Check(name="environment", status="fail", detail=reason, remedy=REINSTALL)]
+    if not missing:
         return []
     detail = f"its server needs {' and '.join(missing)}, which is not installed"
     return [Check(name="environment", status="fail", detail=detail, remedy=f"pip install 'finqa[{OPENENV}]'")]

@@ -13,7 +13,7 @@ NAME = "finqa"
 
 @hookimpl
 def register_components() -> list[Component]:
-    """Register the environment. Its server needs openenv-core, inside the sandbox only."""
+    """Register the environment. Its server needs OpenEnv, inside the sandbox only."""
     return [
         Component(
             kind="environment",

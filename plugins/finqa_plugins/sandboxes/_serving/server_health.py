@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from finqa_cli.errors import SandboxError
+from finqa_cli.errors import FinqaError, SandboxError
 
 HOST = "127.0.0.1"
 POLL_S = 0.02
@@ -20,7 +20,7 @@ async def wait_until_healthy(
     timeout_s: float,
     *,
     healthy: Callable[[float], Awaitable[bool]],
-    ended: Callable[[], Awaitable[SandboxError | None]],
+    ended: Callable[[], Awaitable[FinqaError | None]],
     last_output: Callable[[], Awaitable[str]],
 ) -> None:
     """Wait until a server is healthy.
@@ -33,7 +33,8 @@ async def wait_until_healthy(
         last_output: Returns the end of the server's output, in a sentence.
 
     Raises:
-        SandboxError: The server ended or took too long; the message ends with its last output.
+        FinqaError: The server ended, see `ended`.
+        SandboxError: It took too long; the message ends with its last output.
     """
     deadline = time.monotonic() + timeout_s
     while not await healthy(FIRST_ANSWER_TIMEOUT_S):

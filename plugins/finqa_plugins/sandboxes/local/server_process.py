@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from finqa_cli.errors import SandboxError
+from finqa_cli.errors import ConfigError, FinqaError, SandboxError
 from finqa_cli.processes import start_time
 from finqa_cli.types import ServerSpec
 from finqa_plugins.sandboxes._serving.server_health import (
@@ -56,8 +56,7 @@ class ServerProcess:
 
     def running(self) -> bool:
         """Whether it has not exited yet."""
-        # WNOWAIT does not reap the process, so its pid stays ours until `stop`.
-        return self._unreaped() and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return self._unreaped() and self._ended() is None
 
     async def healthy(self, timeout_s: float = HEALTH_TIMEOUT_S) -> bool:
         """Whether it answers its health path with status 200 in time. Never raises."""
@@ -68,12 +67,17 @@ class ServerProcess:
 
         Raises:
             SandboxError: It exited or took too long; the message ends with its last output.
+            ConfigError: It exited with status 78 (EX_CONFIG), so that another start would end in the same way.
         """
 
-        async def ended() -> SandboxError | None:
+        async def ended() -> FinqaError | None:
             if self.running():
                 return None
-            return SandboxError(f"The server {self._spec.server} exited at start. {self.tail()}")
+            message = f"The server {self._spec.server} exited at start. {self.tail()}"
+            found = self._ended() if self._unreaped() else None
+            if found is not None and (found.si_code, found.si_status) == (os.CLD_EXITED, ConfigError.exit_code):
+                return ConfigError(message, remedy=self._spec.remedy or "correct what its last output names")
+            return SandboxError(message)
 
         async def last_output() -> str:
             return self.tail()
@@ -102,6 +106,10 @@ class ServerProcess:
         except OSError:
             text = ""
         return output_sentence(text)
+
+    def _ended(self) -> os.waitid_result | None:
+        # WNOWAIT does not reap the process, so its pid stays ours until `stop`.
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _unreaped(self) -> bool:
         return self._popen.returncode is None

@@ -12,6 +12,7 @@ from fixtures.reserved_ports import reserved_port
 from finqa_cli.errors import ConfigError
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_source import server_spec
+from finqa_plugins.sandboxes.local.server_process import ServerProcess
 
 PROJECT = """[project]
 name = "openenv-number"
@@ -75,18 +76,28 @@ async def app(scope, receive, send):
     await send({{"type": "http.response.body", "body": body}})
 """
 GUARDED = "try:\n    import gradio\nexcept ImportError:\n    pass\n"
+MISLEADING = "try:\n    from . import ui\nexcept ImportError:\n    import no_such_module\n"
+"""As in repl_env: a failed import is taken for a sign that the app is not in a package."""
 
 
 @pytest.mark.parametrize(
     ("imported", "web", "loaded"),
-    [(GUARDED, False, None), (GUARDED, True, ["gradio"]), ("import gradio", False, ["gradio"])],
-    ids=["guarded", "web interface", "needed"],
+    [
+        (GUARDED, False, None),
+        (GUARDED, True, ["gradio"]),
+        ("import gradio", False, ["gradio"]),
+        (MISLEADING, False, ["gradio"]),
+        ("import models", False, None),
+    ],
+    ids=["guarded", "web interface", "needed", "misleading", "of the folder"],
 )
 def test_gradio_is_imported_where_it_is_needed(
     imported: str, web: bool, loaded: list[str] | None, folder: Path
 ) -> None:
     """A stand-in for gradio beside the folder, which the app imports when it may."""
     (folder / "server" / "app.py").write_text(SERVER.format(imported=imported))
+    (folder / "server" / "ui.py").write_text("import gradio")
+    (folder / "models.py").touch()
     (folder.parent / "gradio.py").write_text(GRADIO)
     spec = server_spec(OpenEnvConfig(module=str(folder)))
     assert spec is not None
@@ -98,6 +109,20 @@ def test_gradio_is_imported_where_it_is_needed(
         finally:
             process.kill()
             process.wait()
+
+
+async def test_an_app_that_cannot_be_imported_is_named_at_once(folder: Path, tmp_path: Path) -> None:
+    (folder / "server" / "app.py").write_text("import no_such_module")
+    spec = server_spec(OpenEnvConfig(module=str(folder)))
+    assert spec is not None
+    process = ServerProcess(spec, tmp_path / "log")
+    try:
+        with pytest.raises(ConfigError, match="No module named 'no_such_module'") as refused:
+            await process.wait_until_healthy(60)
+    finally:
+        await process.stop(1)
+    assert "environment.options.python" in refused.value.remedy
+    assert refused.value.message.count("Traceback") == 1
 
 
 def _first_answer(port: int, process: subprocess.Popen[bytes]) -> str:

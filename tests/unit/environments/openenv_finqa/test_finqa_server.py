@@ -32,6 +32,8 @@ class Wire:
         reply = await asyncio.wait_for(self.socket.recv(), 60)
         self.received += str(reply)
         frame: dict[str, Any] = json.loads(reply)
+        if frame.get("type") == "observation" and frame["data"]["observation"].get("metadata") == {}:
+            del frame["data"]["observation"]["metadata"]  # openenv 0.10 sends it, openenv-core 0.3 does not
         return frame
 
     async def reset(self, **options: object) -> dict[str, Any]:
@@ -279,6 +281,7 @@ async def test_the_stock_client_works(server: RunningServer) -> None:
         result = await client.step(CallToolAction(tool_name="submit_answer", arguments={"answer": "6118"}))
         assert (result.reward, result.done) == (1.0, True)
         assert (await client.state()).step_count == 2
+        await client.reset(question_id="q2")
         client.use_production_mode = True
         assert len(await client.list_tools(use_cache=False)) == 4
         assert "balance_sheet" in str(await client.call_tool("get_descriptions", company_name="acme"))

@@ -87,3 +87,13 @@ async def test_a_connection_lost_between_calls_is_a_sandbox_error() -> None:
         with pytest.raises(SandboxError, match="lost"):
             await client.call_tool("sql_query", {})
         assert not client.connected
+
+
+@pytest.mark.parametrize("code", ["X" * 100_000, "EXECUTION_ERROR", "VALIDATION_ERROR", "CAPACITY_REACHED", {"a": [1]}])
+async def test_errors_of_servers_are_short_and_printable(code: object) -> None:
+    errors = [{"loc": ["\x1b[2J"], "msg": "\x1b]0;x\x07" * 500}, {"loc": 7, "msg": None}]
+    error = {"type": "error", "data": {"code": code, "message": "\x1b[31m" * 10_000, "errors": errors}}
+    async with client_that_hears([json.dumps(error)]) as client:
+        with pytest.raises(Exception, match="31m") as raised:
+            await client.step({})
+    assert str(raised.value).isprintable() and len(str(raised.value)) < 1000

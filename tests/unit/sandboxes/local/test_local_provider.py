@@ -321,15 +321,15 @@ async def test_killing_the_parent_leaves_no_server(spec: ServerSpec, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "words"),
+    ("variable", "value", "kind", "words"),
     [
-        ("FINQA_MAX_STEPS", "-1", "FINQA_MAX_STEPS must be positive"),
-        ("FINQA_SESSION_TIMEOUT", "soon", "bad environment variable"),
-        ("", "", "is not a readable snapshot"),
+        ("FINQA_MAX_STEPS", "-1", ConfigError, "FINQA_MAX_STEPS must be positive"),
+        ("FINQA_SESSION_TIMEOUT", "soon", ConfigError, "bad environment variable"),
+        ("", "", SandboxError, "is not a readable snapshot"),
     ],
 )
 async def test_the_real_server_says_why_it_does_not_start(
-    tmp_path: Path, variable: str, value: str, words: str
+    tmp_path: Path, variable: str, value: str, kind: type[Exception], words: str
 ) -> None:
     snapshot = Snapshot(name="none", digest="sha256:0", path=tmp_path / "nowhere")
     spec = ServerSpec(
@@ -338,6 +338,7 @@ async def test_the_real_server_says_why_it_does_not_start(
         environment={variable: value} if variable else {},
     )
     local = provider(tmp_path)
-    with pytest.raises(SandboxError, match=words):
+    with pytest.raises(kind, match=words) as refused:
         await local.start(spec, RUN)
+    assert (getattr(refused.value, "remedy", "") == "correct what its last output names") == (kind is ConfigError)
     await local.close()

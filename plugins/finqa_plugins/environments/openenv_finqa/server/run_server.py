@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from finqa_plugins.environments._openenv.installed import REINSTALL, overwritten
 from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.server_episode import ServerOptions, ToolService, positive
 from finqa_plugins.environments.openenv_finqa.server.server_limits import MAX_BODY_BYTES, ServerLimits
@@ -49,6 +50,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return EX_DATAERR
+    except ImportError as error:
+        print(f"The server cannot use OpenEnv: {error} To install it again: {REINSTALL}", file=sys.stderr)
+        return EX_CONFIG
     import uvicorn
 
     from finqa_plugins.environments.openenv_finqa.server.uvicorn_protocols import limited_protocols
@@ -87,7 +91,10 @@ def application(environment: Mapping[str, str], peers: Peers | None = None) -> A
     Raises:
         ValueError: A variable is missing or malformed.
         SnapshotError: The folder is not a readable snapshot.
+        ImportError: OpenEnv is not installed, or a mixture of two versions.
     """
+    if reason := overwritten():
+        raise ImportError(reason)
     options = ServerOptions.from_variables(environment)
     limits = ServerLimits.from_variables(environment)
     if not environment.get("FINQA_SNAPSHOT"):

@@ -1,11 +1,9 @@
-"""The ASGI application: openenv-core's server around our environment, with corrections.
+"""The ASGI application: OpenEnv's server around our environment, with corrections.
 
-- `FinQAServerEnvironment`: a session as openenv-core's `Environment`, with the frames of OpenEnv's own FinQA server,
+- `FinQAServerEnvironment`: a session as OpenEnv's `Environment`, with the frames of OpenEnv's own FinQA server,
   but without a FastMCP round trip per call.
 - `QuietWebSockets`: a malformed frame gets a short error, and a client that disconnects causes no traceback.
-- `JoinableSessions`: a websocket can join a session, which clients of openenv 0.10 need. Such a client makes a session
-  by `openenv/session/create` on `/mcp`, joins it by `/ws?session_id=` for reset, step and state, and calls tools on
-  `/mcp`. openenv-core 0.3.0 ignores the query, so reset and tools would be in two sessions.
+- `server_sessions`: sessions are limited for each peer, and with openenv-core 0.3 a websocket can join one.
 - Bad HTTP requests get a short reply with status 4xx, and cause no traceback in the server's log.
 
 Access control is around all of this: see `server_middlewares`.
@@ -13,17 +11,12 @@ Access control is around all of this: see `server_middlewares`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
-import os
 import re
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextvars import ContextVar
-from types import ModuleType, TracebackType
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -31,6 +24,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import ServedTool
+from finqa_plugins.environments.openenv_finqa.server.openenv_names import (
+    HAS_TASKS,
+    Action,
+    CallToolAction,
+    CallToolObservation,
+    ConcurrencyConfig,
+    Environment,
+    EnvironmentMetadata,
+    ListToolsAction,
+    ListToolsObservation,
+    Observation,
+    State,
+    Tool,
+    ToolError,
+    ToolErrorType,
+    run_async_safely,
+)
 from finqa_plugins.environments.openenv_finqa.server.peers import Peers
 from finqa_plugins.environments.openenv_finqa.server.queue_notices import FIRST_NOTICE_S, QueueNotices
 from finqa_plugins.environments.openenv_finqa.server.server_episode import (
@@ -39,75 +49,33 @@ from finqa_plugins.environments.openenv_finqa.server.server_episode import (
     ServerOptions,
     ToolService,
 )
-from finqa_plugins.environments.openenv_finqa.server.server_limits import ServerLimits, peer_of
+from finqa_plugins.environments.openenv_finqa.server.server_limits import ServerLimits
 from finqa_plugins.environments.openenv_finqa.server.server_middlewares import (
     Application,
     Event,
     Receive,
     Send,
     guard,
-    wanted_session,
+)
+from finqa_plugins.environments.openenv_finqa.server.server_sessions import (
+    LONGEST_ECHO,
+    MAX_SESSIONS,
+    SESSIONS,
+    SessionOrigin,
 )
 from finqa_plugins.environments.openenv_finqa.server.server_snapshot import SnapshotQuestion
 
+NAME = "finqa_env"
+MOST_TASKS = 1000
+"""Tasks in one reply of the Task API, whose JSON is made on the event loop that all sessions share."""
 
-class _EmptyNames(ModuleType):
-    """A module in which every public name is an empty class."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-@contextlib.contextmanager
-def _unused_libraries() -> Iterator[None]:
-    """Keep openenv-core from importing libraries that take seconds and that this server never uses.
-
-    gradio is for its web interface, and openenv-core works without it. fastmcp is for environments that contain an MCP
-    server, which ours does not: openenv-core only needs the names that it imports.
-    """
-    names = ("fastmcp", "fastmcp.client", "fastmcp.client.client", "mcp", "mcp.types")
-    substitutes: dict[str, ModuleType | None] = {name: _EmptyNames(name) for name in names if name not in sys.modules}
-    if "gradio" not in sys.modules:
-        substitutes["gradio"] = None  # with None, importing the module fails
-    sys.modules.update(substitutes)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in substitutes:
-            sys.modules.pop(name, None)
-
-
-os.environ["ENABLE_WEB_INTERFACE"] = "false"
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-with _unused_libraries():
-    from openenv.core.env_server.exceptions import SessionCapacityError
-    from openenv.core.env_server.http_server import HTTPEnvServer
-    from openenv.core.env_server.interfaces import Environment
-    from openenv.core.env_server.mcp_types import (
-        CallToolAction,
-        CallToolObservation,
-        ListToolsAction,
-        ListToolsObservation,
-        Tool,
-        ToolError,
-        ToolErrorType,
-    )
-    from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
-    from openenv.core.utils import run_async_safely
-
-LONGEST_EPISODE_ID = 255  # as in openenv-core's ResetRequest
-MAX_SESSIONS = 4096
+LONGEST_EPISODE_ID = 255  # as in OpenEnv's ResetRequest
 LONGEST_MESSAGE = 300
 MAX_PROBLEMS = 5
-LONGEST_ECHO = 64
 MAX_DEPTH = 64
 LONGEST_ERROR = 2048
 _NOT_JSON = "{"  # HTTPEnvServer replies INVALID_JSON to this and keeps the session
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_wanted: ContextVar[str] = ContextVar("_wanted", default="")
-_peer: ContextVar[str] = ContextVar("_peer", default="")
 _unseeded = itertools.count()
 
 
@@ -120,8 +88,8 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
         limits: Who may send requests, and how many.
         peers: Counts of each peer, shared with the protocols of the server.
     """
-    app = FastAPI(title="finqa_env", version="1.0.0")
-    server = JoinableSessions(
+    app = FastAPI(title=NAME, version="1.0.0")
+    server = SESSIONS(
         functools.partial(FinQAServerEnvironment, service, options),
         CallToolAction,
         CallToolObservation,
@@ -129,6 +97,7 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
             max_concurrent_envs=MAX_SESSIONS, session_timeout=options.session_timeout_s
         ),
         per_peer=limits.sessions_per_peer,
+        **({"env_name": NAME} if HAS_TASKS else {}),
     )
     server.register_routes(app)
     answer_bad_requests(app)
@@ -136,10 +105,10 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
 
 
 class QuietWebSockets:
-    """ASGI middleware that corrects how openenv-core handles websockets.
+    """ASGI middleware that corrects how OpenEnv handles websockets.
 
-    openenv-core 0.3.0 ends the session on a frame that is valid JSON but not an object, on binary frames, and on JSON
-    that it cannot echo (nested too deeply, or with half a surrogate pair). It echoes wrong input of any size, and
+    OpenEnv (0.3 and 0.10) ends the session on a frame that is valid JSON but not an object, on binary frames, and on
+    JSON that it cannot echo (nested too deeply, or with half a surrogate pair). It echoes wrong input of any size, and
     raises an exception when the peer is gone.
     """
 
@@ -177,7 +146,7 @@ class QuietWebSockets:
 
 
 def _readable(text: str | None) -> str:
-    """Return the frame in a form that openenv-core can read and echo."""
+    """Return the frame in a form that OpenEnv can read and echo."""
     try:
         frame = json.loads(text or "")
     except (ValueError, RecursionError):
@@ -214,84 +183,8 @@ def _brief(text: str) -> str:
     return json.dumps(frame)
 
 
-class JoinableSessions(HTTPEnvServer):  # type: ignore[misc]  # openenv-core ships no types
-    """openenv-core's server, with sessions that a websocket can join.
-
-    A joined session outlives the websocket: its client closes it, or it expires. One peer may have at most `per_peer`
-    sessions; more are refused with the error of a full server.
-    """
-
-    def __init__(self, *arguments: Any, per_peer: int, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._per_peer = per_peer
-        self._joined: set[str] = set()
-        self._peers: dict[str, str] = {}
-        self._made: Counter[str] = Counter()
-
-    async def _create_session(self) -> tuple[str, Any]:
-        wanted = _wanted.get()
-        if not wanted:
-            return await self._create_for_peer(_peer.get())
-        async with self._session_lock:
-            environment = self._sessions.get(wanted)
-            if environment is None:
-                raise LookupError(f"Unknown session_id: {wanted[:LONGEST_ECHO]}")
-            if wanted in self._joined:
-                raise RuntimeError(f"Session {wanted} has a websocket already")
-            self._joined.add(wanted)
-        self._update_session_activity(wanted)
-        return wanted, environment
-
-    async def _create_for_peer(self, peer: str) -> tuple[str, Any]:
-        if self._made[peer] >= self._per_peer or len(self._peers) >= 2 * MAX_SESSIONS:
-            self._forget_ended()
-        if self._made[peer] >= self._per_peer:
-            message = f"This peer has {self._per_peer} sessions, as many as it may have."
-            raise SessionCapacityError(self._made[peer], self._per_peer, message)
-        self._made[peer] += 1
-        try:
-            session_id, environment = await super()._create_session()
-        except BaseException:
-            self._made[peer] -= 1
-            raise
-        self._peers[session_id] = peer
-        return session_id, environment
-
-    async def _destroy_session(self, session_id: str) -> None:
-        self._joined.discard(session_id)
-        if _wanted.get() != session_id:
-            await super()._destroy_session(session_id)
-            self._release(session_id)
-
-    def _release(self, session_id: str) -> None:
-        peer = self._peers.pop(session_id, None)
-        if peer is not None:
-            self._made[peer] -= 1
-            if not self._made[peer]:
-                del self._made[peer]
-
-    def _forget_ended(self) -> None:
-        """Release sessions that a client has closed on `/mcp`, which openenv-core does not report."""
-        for session_id in [each for each in self._peers if each not in self._sessions]:
-            self._release(session_id)
-
-
-class SessionOrigin:
-    """ASGI middleware that stores the peer, and the session that its websocket wants to join, for the server."""
-
-    def __init__(self, application: Application) -> None:
-        self._application = application
-
-    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve one connection or request."""
-        if scope["type"] in ("http", "websocket"):
-            _peer.set(peer_of(scope.get("client")))
-            _wanted.set(wanted_session(scope) if scope["type"] == "websocket" else "")
-        await self._application(scope, receive, send)
-
-
 def answer_bad_requests(app: FastAPI) -> None:
-    """Register handlers of errors, because openenv-core 0.3.0 echoes any input and fails on what it cannot echo."""
+    """Register handlers of errors, because OpenEnv echoes any input and fails on what it cannot echo."""
 
     def refuse(_request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, RequestValidationError):
@@ -321,7 +214,7 @@ def _text(value: object) -> str:
     return str(value)[:LONGEST_MESSAGE].encode("utf-8", "replace").decode()
 
 
-class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core ships no types
+class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # OpenEnv ships no types
     """The environment of one session; all sessions share the data."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -337,7 +230,10 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         self.mcp_server = None
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin an episode: `question_id` names its question, else `seed` selects one, from `split` if given.
+        """Begin an episode.
+
+        `task_id` or `question_id` names its question, or `split` and `index` as the Task API counts; else `seed`
+        selects one, from `split` if given.
 
         Raises:
             LookupError: There is no such question or split, or a value is of the wrong type.
@@ -386,25 +282,96 @@ class FinQAServerEnvironment(Environment):  # type: ignore[misc]  # openenv-core
         """Return the document of `/metadata`; its description lists options that change the task."""
         options = self._options.described()
         description = "Financial questions over tables, with SQL tools" + (f" ({options})" if options else "")
-        return EnvironmentMetadata(name="finqa_env", description=description, version="1.0.0")
+        return EnvironmentMetadata(name=NAME, description=description, version="1.0.0")
 
     def close(self) -> None:
         """Refuse every later call; called on disconnect and when an idle session expires."""
         self._episode.expire()
 
+    def list_splits(self) -> list[dict[str, str]]:
+        """Return the splits; the type of one that is none of the standard three is `validation`."""
+        types = {"train": "train", "test": "test"}
+        return [{"name": name, "type": types.get(name, "validation")} for name in self._splits]
+
+    def num_tasks(self, split: str) -> int:
+        """Return the number of questions in a split.
+
+        Raises:
+            LookupError: There is no such split.
+        """
+        return len(self._of(split))
+
+    def list_tasks(self, split: str) -> list[dict[str, Any]]:
+        """Return the first `MOST_TASKS` questions of a split, as `get_task` describes them.
+
+        Raises:
+            LookupError: There is no such split.
+        """
+        return [_described(index, question) for index, question in enumerate(self._of(split)[:MOST_TASKS])]
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        """Return what a client may know of a question: `reset` begins an episode of it by `id`, or split and index.
+
+        Raises:
+            LookupError: There is no such split or question.
+        """
+        return _described(index, self._at(split, index))
+
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+        """Return the questions from `start` up to and without `stop`; None: from the first, to the last.
+
+        Raises:
+            LookupError: There is no such split.
+            ValueError: The range is longer than `MOST_TASKS`.
+        """
+        chosen = range(len(self._of(split)))[start:stop]
+        if len(chosen) > MOST_TASKS:
+            raise ValueError(f"A range has at most {MOST_TASKS} tasks, not {len(chosen)}; ask for several ranges.")
+        return [_described(index, self._at(split, index)) for index in chosen]
+
+    @property
+    def _splits(self) -> Mapping[str, Sequence[SnapshotQuestion]]:
+        return self._service.snapshot.splits
+
+    def _of(self, split: object) -> Sequence[SnapshotQuestion]:
+        if not isinstance(split, str) or split not in self._splits:
+            raise LookupError(f"Unknown split {_echo(split)}")
+        return self._splits[split]
+
+    def _at(self, split: object, index: object) -> SnapshotQuestion:
+        questions = self._of(split)
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise LookupError("index must be an integer")
+        if not 0 <= index < len(questions):
+            raise IndexError(f"Split {_echo(split)} has the tasks 0 to {len(questions) - 1}")
+        return questions[index]
+
     def _question(self, seed: int | None, options: dict[str, Any]) -> SnapshotQuestion:
-        questions = self._service.snapshot.questions
-        wanted = options.get("question_id")
-        if wanted is not None:
-            if not isinstance(wanted, str) or wanted not in questions:
-                raise LookupError(f"Unknown question_id {_echo(wanted)}")
-            return questions[wanted]
+        split, index = options.get("split") or "", options.get("index")
+        named = [self._named(options[key], key) for key in ("task_id", "question_id") if options.get(key) is not None]
+        if index is not None:
+            named.append(self._at(split, index))
+        if len({question.id for question in named}) > 1:
+            raise LookupError("task_id, question_id, split and index name different questions")
+        if named:
+            return named[0]
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
             raise LookupError("seed must be an integer")
-        split = options.get("split") or ""
         if not isinstance(split, str):
             raise LookupError(f"Unknown split {_echo(split)}")
         return self._service.snapshot.choose(split, f"unseeded {next(_unseeded)}" if seed is None else str(seed))
+
+    def _named(self, wanted: object, key: str) -> SnapshotQuestion:
+        questions = self._service.snapshot.questions
+        if not isinstance(wanted, str) or wanted not in questions:
+            raise LookupError(f"Unknown {key} {_echo(wanted)}")
+        return questions[wanted]
+
+
+def _described(index: int, question: SnapshotQuestion) -> dict[str, Any]:
+    """Return the public facts of a question, never its answer."""
+    facts = {"id": question.id, "index": index, "question": question.user_query, "company": question.company}
+    return facts | ({"type": question.kind} if question.kind else {})
 
 
 def _echo(value: object) -> str:

@@ -31,13 +31,14 @@ class SnapshotError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotQuestion:
-    """One task with its gold answer."""
+    """One task with its gold answer; `kind` is the type of the question, empty where the data has none."""
 
     id: str
     company: str
     user_query: str
     split: str
     answer: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ class SnapshotReader:
             raise broken(folder, name, f"{type(error).__name__}: {error}") from error
         if not self.questions:
             raise broken(folder, name, "it holds no questions")
+        splits: dict[str, list[SnapshotQuestion]] = {}
+        for question in self.questions.values():
+            splits.setdefault(question.split, []).append(question)
+        self.splits: Mapping[str, Sequence[SnapshotQuestion]] = splits
         self._images: dict[tuple[str, str], TableImage] = {}
 
     def companies(self) -> Sequence[str]:
@@ -119,7 +124,7 @@ class SnapshotReader:
         Raises:
             LookupError: There is no such split.
         """
-        candidates = [question for question in self.questions.values() if split in ("", question.split)]
+        candidates = self.splits.get(split) if split else list(self.questions.values())
         if not candidates:
             raise LookupError(f"Unknown split {split[:64]!r}")
         return random.Random(seed).choice(candidates)
@@ -146,7 +151,9 @@ def _read_mixed(database: sqlite3.Connection) -> frozenset[tuple[str, str, str]]
 def _read_questions(folder: Path) -> Iterator[SnapshotQuestion]:
     truth = {row["id"]: str(row["answer"]) for row in _read_lines(folder / "truth.jsonl")}
     for row in _read_lines(folder / "tasks.jsonl"):
-        yield SnapshotQuestion(row["id"], row["company"], row["user_query"], row["split"], truth[row["id"]])
+        yield SnapshotQuestion(
+            row["id"], row["company"], row["user_query"], row["split"], truth[row["id"]], str(row.get("type") or "")
+        )
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
